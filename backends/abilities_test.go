@@ -157,7 +157,7 @@ func TestApplyFollowsHistoryByDifferences(t *testing.T) {
 	r := testenv.Random(t)
 	k := &diffingKernel{fakeKernel: newFakeKernel(t), likes: func() bool { return r.IntN(4) > 0 }}
 	d, h := &driver{backend: backends.New(renderFake, k), kernel: k.fakeKernel}, newHistory(r)
-	for step := range 2000 {
+	for step := range 1000 {
 		h.step()
 		want := h.snapshot()
 		if err := d.apply(t.Context(), want); err != nil {

@@ -73,7 +73,9 @@ func rendered(k fakeKey, value string) fakeObject {
 }
 
 // contentOf returns what the payload of an object must return.
-func contentOf(k fakeKey, value string) string { return fmt.Sprintf("%v=%q", k, value) }
+func contentOf(k fakeKey, value string) string {
+	return fmt.Sprint(k.kind) + " " + k.name + " " + k.endpoint + "=" + value
+}
 
 // wanted returns all objects of a snapshot.
 func wanted(s proxy.Snapshot) map[fakeKey]string {

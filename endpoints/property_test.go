@@ -14,10 +14,7 @@ import (
 
 func TestCacheAgainstOracle(t *testing.T) {
 	r := testenv.Random(t)
-	histories, steps := 60, 150
-	if testing.Short() {
-		histories = 10
-	}
+	const histories, steps = 30, 150
 	for i := range histories {
 		h := newHistory(rand.New(rand.NewPCG(r.Uint64(), 0)))
 		for step := range steps {

@@ -105,11 +105,7 @@ type kept struct {
 // TestHistoriesDoNotMatter: the content of a snapshot depends on the objects alone, not on
 // the order of their changes; and snapshots do not change.
 func TestHistoriesDoNotMatter(t *testing.T) {
-	histories := 400
-	if testing.Short() {
-		histories = 40
-	}
-	for seed := range uint64(histories) {
+	for seed := range uint64(150) {
 		w := newWorld(seed)
 		options := w.options()
 		tr := NewServiceChangeTracker(options)

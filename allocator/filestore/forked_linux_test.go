@@ -8,6 +8,7 @@ import (
 // TestCloseFreesTheLock has a duplicate of the locked file descriptor, as a child process has
 // between fork and exec, and checks that Close still frees the lock.
 func TestCloseFreesTheLock(t *testing.T) {
+	t.Parallel()
 	s, path := newFile(t)
 	shared, err := syscall.Dup(int(s.lock.file.Fd()))
 	if err != nil {

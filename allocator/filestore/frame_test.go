@@ -9,6 +9,7 @@ import (
 // TestInvalidChangesAreRefused reads frames with changes that no store writes. Such a claim
 // would have no owner who can release it, so the frame counts as damaged.
 func TestInvalidChangesAreRefused(t *testing.T) {
+	t.Parallel()
 	good := allocator.Claim{Key: allocator.PortKey(1), Owner: "me", Token: 1, Version: 7}
 	ownerless, unwritten, keyless := good, good, good
 	ownerless.Owner, unwritten.Version, keyless.Key = "", 0, allocator.Key{}

@@ -20,6 +20,7 @@ const smallDiskVariable = "FILESTORE_TEST_SMALL_DISK"
 // TestDiskFull fills the disk of a store, and frees it again: commits fail with the error of the
 // system, reads go on, and the next commits succeed without opening the store again.
 func TestDiskFull(t *testing.T) {
+	t.Parallel()
 	if os.Getenv(smallDiskVariable) == "" {
 		inMountNamespace(t)
 		return
@@ -131,6 +132,7 @@ func mustCommit(t *testing.T, s *Store, port uint16, length int) allocator.Claim
 // TestFileCannotBeTruncated checks that a store whose file can neither be written nor truncated fails
 // each call, and works again when the file can be.
 func TestFileCannotBeTruncated(t *testing.T) {
+	t.Parallel()
 	s, path := newFile(t)
 	want := mustCommit(t, s, 1, 100)
 	good := s.log.file
@@ -163,6 +165,7 @@ func TestFileCannotBeTruncated(t *testing.T) {
 
 // TestLogIsAway checks that a store goes on with its log when it could not be opened again at first.
 func TestLogIsAway(t *testing.T) {
+	t.Parallel()
 	s, path := newFile(t)
 	want := mustCommit(t, s, 1, 100)
 	if err := errors.Join(s.log.shut(), os.Rename(path, path+".away")); err != nil {
@@ -189,6 +192,7 @@ func TestLogIsAway(t *testing.T) {
 // TestVersionOutlivesTheLog checks that a log that was rewritten has the version of its state, also if
 // the claim that had it is deleted.
 func TestVersionOutlivesTheLog(t *testing.T) {
+	t.Parallel()
 	_, state, _, err := replay(head{}.appendFrame(head{}.bytes(), snapshot(allocator.State{
 		Claims: []allocator.Claim{{Key: allocator.PortKey(1), Owner: "me", Token: 1, Version: 3}}, Version: 9,
 	})))

@@ -98,6 +98,7 @@ func toggle(s *filestore.Store, key int, token uint64, report func(string, int, 
 // TestKill kills a process that writes, several times. The file must have every change that
 // was acknowledged, and none that was not tried.
 func TestKill(t *testing.T) {
+	t.Parallel()
 	rnd := testenv.Random(t)
 	path := filepath.Join(t.TempDir(), "map")
 	acked := map[string]string{} // token by key; "0" is free

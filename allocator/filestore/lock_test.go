@@ -9,6 +9,7 @@ import (
 // TestEverySystemHasALock checks that exactly one implementation of lock is built on every
 // system, also on those that count as Unix and have no flock.
 func TestEverySystemHasALock(t *testing.T) {
+	t.Parallel()
 	files, err := filepath.Glob("lock_*.go")
 	if err != nil || len(files) < 4 {
 		t.Fatalf("files: got %v, error %v, want at least 4", files, err)

@@ -80,6 +80,7 @@ func frames(t *testing.T, content []byte) (n int) {
 // TestManyFrames checks that a rewritten log has frames of about the limit, and that the
 // changes of a commit stay in one frame.
 func TestManyFrames(t *testing.T) {
+	t.Parallel()
 	const limit = 200
 	var first []allocator.Claim
 	for _, e := range claims(50, 0, "me") {
@@ -134,6 +135,7 @@ func TestManyFrames(t *testing.T) {
 // TestTornSnapshot checks that a damaged snapshot, which was on the disk before the file was
 // renamed, is an error and not truncated: the lost claims would be free.
 func TestTornSnapshot(t *testing.T) {
+	t.Parallel()
 	var first []allocator.Claim
 	for _, e := range claims(50, 0, "me") {
 		first = append(first, e.Claim)
@@ -169,6 +171,7 @@ func isCorrupt(err error) bool {
 // TestOwnerLikeAFrame checks that a torn record does not count as damage because the name of
 // its owner looks like a valid frame.
 func TestOwnerLikeAFrame(t *testing.T) {
+	t.Parallel()
 	s, path := newFile(t)
 	name := string(head{}.appendFrame(nil, claims(3, 5, "other")))
 	op := allocator.Op{Claim: allocator.Claim{Key: allocator.PortKey(9), Owner: allocator.Owner("x" + name), Token: 1}}
@@ -188,6 +191,7 @@ func TestOwnerLikeAFrame(t *testing.T) {
 
 // TestGarbageIsCountedAfterARestart checks that a log does not grow with every restart.
 func TestGarbageIsCountedAfterARestart(t *testing.T) {
+	t.Parallel()
 	s, path := newFile(t)
 	claim := allocator.Claim{Key: allocator.PortKey(1), Owner: allocator.Owner(strings.Repeat("x", 50_000)), Token: 1}
 	for range 6 {
@@ -209,6 +213,7 @@ func TestGarbageIsCountedAfterARestart(t *testing.T) {
 // TestNoRoomToRewrite checks that the store continues with its log if it cannot write a new
 // one.
 func TestNoRoomToRewrite(t *testing.T) {
+	t.Parallel()
 	s, path := newFile(t)
 	if err := os.MkdirAll(filepath.Join(path+".new", "in the way"), 0o700); err != nil {
 		t.Fatal(err)
@@ -247,6 +252,7 @@ func TestNoRoomToRewrite(t *testing.T) {
 // TestCrashWhileRewriting has the unfinished new log that a crash leaves. The store must
 // ignore it and read the old log.
 func TestCrashWhileRewriting(t *testing.T) {
+	t.Parallel()
 	s, path := newFile(t)
 	op := allocator.Op{Claim: claims(1, 0, "me")[0].Claim}
 	versions, err := s.Commit(t.Context(), []allocator.Op{op})
@@ -282,6 +288,7 @@ func TestCrashWhileRewriting(t *testing.T) {
 }
 
 func TestTimes(t *testing.T) {
+	t.Parallel()
 	s, path := newFile(t)
 	var want []allocator.Claim
 	for i, at := range []time.Time{
@@ -305,6 +312,7 @@ func TestTimes(t *testing.T) {
 }
 
 func TestCreateRefusesInvalidClaims(t *testing.T) {
+	t.Parallel()
 	port := func(n uint16, owner allocator.Owner) allocator.Claim {
 		return allocator.Claim{Key: allocator.PortKey(n), Owner: owner, Token: 1}
 	}
@@ -325,6 +333,7 @@ func TestCreateRefusesInvalidClaims(t *testing.T) {
 
 // TestCloseEndsWatch checks that Close ends watches with ErrClosed.
 func TestCloseEndsWatch(t *testing.T) {
+	t.Parallel()
 	s, _ := newFile(t)
 	ended, begun := make(chan error), make(chan struct{})
 	go func() {
@@ -350,6 +359,7 @@ func TestCloseEndsWatch(t *testing.T) {
 
 // TestTooMuchAtOnce checks that a commit that is too long for a frame is refused.
 func TestTooMuchAtOnce(t *testing.T) {
+	t.Parallel()
 	s, _ := newFile(t)
 	long := allocator.Owner(strings.Repeat("x", 1<<20))
 	var ops []allocator.Op

@@ -38,6 +38,7 @@ func mustClose(t testing.TB, s *filestore.Store) {
 }
 
 func TestContract(t *testing.T) {
+	t.Parallel()
 	storetest.Run(t, func(t *testing.T) allocator.Store { return mustOpen(t, filepath.Join(t.TempDir(), "map")) })
 }
 
@@ -62,6 +63,7 @@ func put(t testing.TB, s allocator.Store, i int) {
 }
 
 func TestReopen(t *testing.T) {
+	t.Parallel()
 	path := filepath.Join(t.TempDir(), "map")
 	s := mustOpen(t, path)
 	for i := range 20 {
@@ -85,6 +87,7 @@ func TestReopen(t *testing.T) {
 }
 
 func TestNoMap(t *testing.T) {
+	t.Parallel()
 	s, err := filestore.Open(filepath.Join(t.TempDir(), "map"))
 	if err != nil {
 		t.Fatal(err)
@@ -106,6 +109,7 @@ func TestNoMap(t *testing.T) {
 }
 
 func TestOneProcessAtATime(t *testing.T) {
+	t.Parallel()
 	path := filepath.Join(t.TempDir(), "map")
 	s := mustOpen(t, path)
 	if other, err := filestore.Open(path); !errors.Is(err, filestore.ErrLocked) {
@@ -121,6 +125,7 @@ func TestOneProcessAtATime(t *testing.T) {
 // TestTornRecord cuts the file at every byte of its last records, and may append garbage. The
 // store must have all complete records, and must be able to write.
 func TestTornRecord(t *testing.T) {
+	t.Parallel()
 	path := filepath.Join(t.TempDir(), "map")
 	s := mustOpen(t, path)
 	var ends []int
@@ -173,6 +178,7 @@ func fileSize(t testing.TB, path string) int64 {
 
 // TestDamage flips a bit within an early record, which no crash can do.
 func TestDamage(t *testing.T) {
+	t.Parallel()
 	path := filepath.Join(t.TempDir(), "map")
 	s := mustOpen(t, path)
 	for i := range 3 {
@@ -202,6 +208,7 @@ func TestDamage(t *testing.T) {
 
 // TestLogIsRewritten makes many changes of few keys.
 func TestLogIsRewritten(t *testing.T) {
+	t.Parallel()
 	path := filepath.Join(t.TempDir(), "map")
 	s := mustOpen(t, path)
 	put(t, s, 0)
@@ -225,6 +232,7 @@ func TestLogIsRewritten(t *testing.T) {
 
 // TestCommitsShareAWrite has many goroutines that commit at once.
 func TestCommitsShareAWrite(t *testing.T) {
+	t.Parallel()
 	const callers, each = 64, 20
 	path := filepath.Join(t.TempDir(), "map")
 	s := mustOpen(t, path)

@@ -11,6 +11,7 @@ import (
 // TestAppendWaitsForTheDisk writes to a pipe, which cannot be synced. Append without an error
 // would mean that it does not sync.
 func TestAppendWaitsForTheDisk(t *testing.T) {
+	t.Parallel()
 	out, in, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
@@ -37,6 +38,7 @@ func TestAppendWaitsForTheDisk(t *testing.T) {
 // synced. The second frame must not be written: after a crash, the disk could have it without
 // the first one, which looks like damage.
 func TestFramesAreSyncedInOrder(t *testing.T) {
+	t.Parallel()
 	out, in, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)

@@ -33,6 +33,7 @@ func (a *api) loseAll(verbs ...string) {
 // TestUnreadableOutcome has writes whose requests are lost, and whose objects cannot be
 // read afterwards.
 func TestUnreadableOutcome(t *testing.T) {
+	t.Parallel()
 	free := allocator.Op{Claim: allocator.Claim{Key: storetest.Key(2), Owner: "me", Token: 7}}
 	for verb, change := range map[string]func(c allocator.Claim) allocator.Op{
 		"create": func(allocator.Claim) allocator.Op { return free },
@@ -56,6 +57,7 @@ func TestUnreadableOutcome(t *testing.T) {
 // TestLostReadAfterAConflict loses the read that follows the response "already exists",
 // which does not name the owner.
 func TestLostReadAfterAConflict(t *testing.T) {
+	t.Parallel()
 	a, s := newStore(t)
 	a.put(t, "ipaddresses", foreign(storetest.Key(1).String(), "web"))
 	a.loseAll("get")
@@ -67,6 +69,7 @@ func TestLostReadAfterAConflict(t *testing.T) {
 
 // TestLostReads checks that reads return the error of a lost request.
 func TestLostReads(t *testing.T) {
+	t.Parallel()
 	a, s := newStore(t)
 	c := reserved(t, s)
 	a.loseAll("get", "list")
@@ -90,6 +93,7 @@ func TestLostReads(t *testing.T) {
 // TestTakeWithLostReplies loses a reply while the store deletes an object and creates it
 // for another owner. The change must succeed.
 func TestTakeWithLostReplies(t *testing.T) {
+	t.Parallel()
 	for _, verb := range []string{"create", "delete"} {
 		a, s := newStore(t)
 		c := reserved(t, s)
@@ -108,6 +112,7 @@ func TestTakeWithLostReplies(t *testing.T) {
 // TestTakenInBetween has another program that creates the object between the deletion and
 // the creation.
 func TestTakenInBetween(t *testing.T) {
+	t.Parallel()
 	a, s := newStore(t)
 	c := reserved(t, s)
 	a.before = func(action clienttesting.Action) {
@@ -126,6 +131,7 @@ func TestTakenInBetween(t *testing.T) {
 
 // TestConflictsNameTheOwner checks that a conflict names the address and its claim.
 func TestConflictsNameTheOwner(t *testing.T) {
+	t.Parallel()
 	key := storetest.Key(1)
 	for what, change := range map[string]func(c allocator.Claim) allocator.Op{
 		"create": func(allocator.Claim) allocator.Op {
@@ -156,6 +162,7 @@ func TestConflictsNameTheOwner(t *testing.T) {
 
 // TestVersionOfADeletion checks that it is the version of the deleted object.
 func TestVersionOfADeletion(t *testing.T) {
+	t.Parallel()
 	for _, lost := range []bool{false, true} {
 		a, s := newStore(t)
 		c := reserved(t, s)
@@ -171,6 +178,7 @@ func TestVersionOfADeletion(t *testing.T) {
 // store must undo the first one, also if its reply is lost. If undoing fails, the outcome
 // is unknown.
 func TestUndoOfEachKind(t *testing.T) {
+	t.Parallel()
 	for what, c := range map[string]struct {
 		requests int
 		change   func(c allocator.Claim) allocator.Op

@@ -11,6 +11,7 @@ import (
 
 // TestEach checks that do is called once for every number.
 func TestEach(t *testing.T) {
+	t.Parallel()
 	for _, n := range []int{0, 1, 2, atOnce, atOnce + 1, 1000} {
 		counts := make([]atomic.Int32, n)
 		each(n, func(i int) { counts[i].Add(1) })
@@ -25,6 +26,7 @@ func TestEach(t *testing.T) {
 // TestWorst checks that any other error is preferred to a conflict, which would mean that
 // nothing was written.
 func TestWorst(t *testing.T) {
+	t.Parallel()
 	conflict := func(port uint16) error { return &allocator.ConflictError{Key: allocator.PortKey(port)} }
 	lost := errors.New("no reply")
 	for _, c := range []struct {

@@ -36,6 +36,7 @@ func reserved(t *testing.T, s *kubestore.Store) allocator.Claim {
 
 // TestLostReplies loses one request or its reply. The store must read the outcome.
 func TestLostReplies(t *testing.T) {
+	t.Parallel()
 	for verb, change := range map[string]func(c allocator.Claim) allocator.Op{
 		"create": func(allocator.Claim) allocator.Op {
 			return allocator.Op{Claim: allocator.Claim{Key: storetest.Key(2), Owner: "me", Token: 7}}
@@ -62,6 +63,7 @@ func TestLostReplies(t *testing.T) {
 
 // TestRepeatedCreate creates one claim twice: both calls return the same version.
 func TestRepeatedCreate(t *testing.T) {
+	t.Parallel()
 	_, s := newStore(t)
 	op := allocator.Op{Claim: allocator.Claim{Key: storetest.Key(1), Owner: "me", Token: 7}}
 	first, err1 := s.Commit(t.Context(), []allocator.Op{op})
@@ -74,6 +76,7 @@ func TestRepeatedCreate(t *testing.T) {
 // TestForeignChangeInBetween has another program that changes an object between reading it
 // and changing it.
 func TestForeignChangeInBetween(t *testing.T) {
+	t.Parallel()
 	for verb, change := range map[string]func(c allocator.Claim) allocator.Op{
 		"update": func(c allocator.Claim) allocator.Op { c.Expires = time.Time{}; return allocator.Op{Claim: c} },
 		"delete": func(c allocator.Claim) allocator.Op { return allocator.Op{Claim: c, Delete: true} },
@@ -110,6 +113,7 @@ func (a *api) replaceByForeign(t *testing.T, name string, isGone bool) {
 
 // TestUndo fails the last of five changes, and checks that the first four are undone.
 func TestUndo(t *testing.T) {
+	t.Parallel()
 	a, s := newStore(t)
 	held := []allocator.Claim{}
 	for i := range 3 {
@@ -139,6 +143,7 @@ func TestUndo(t *testing.T) {
 // TestUndoFails loses every deletion, so that the first change cannot be undone. The second
 // change conflicts only once the first one has begun: otherwise there may be nothing to undo.
 func TestUndoFails(t *testing.T) {
+	t.Parallel()
 	a, s := newStore(t)
 	first, second := storetest.Key(1), storetest.Key(2)
 	a.put(t, "ipaddresses", foreign(second.String(), "web"))
@@ -158,6 +163,7 @@ func TestUndoFails(t *testing.T) {
 // TestTakeFails loses the request that creates an object for its new owner, after the old
 // one was deleted. The store must create the old one again.
 func TestTakeFails(t *testing.T) {
+	t.Parallel()
 	a, s := newStore(t)
 	c := allocator.Claim{Key: storetest.Key(1), Owner: "old", Token: 1}
 	versions, err := s.Commit(t.Context(), []allocator.Op{{Claim: c}})
@@ -200,6 +206,7 @@ func live(ctx context.Context, p *allocator.Pool, owner allocator.Owner, owners 
 // TestFaults has pools, and a program that creates objects like the API server's own
 // allocator, that share an API server which loses requests, replies and watches.
 func TestFaults(t *testing.T) {
+	t.Parallel()
 	rnd := testenv.Random(t)
 	for _, p := range []float64{0, 0.02, 0.1} {
 		t.Run(fmt.Sprint(p), func(t *testing.T) {

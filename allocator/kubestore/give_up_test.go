@@ -47,6 +47,7 @@ func (l cancellingAddresses) Create(ctx context.Context, o *networkingv1.IPAddre
 
 // TestUndoAfterCancel checks that a commit whose context has ended still undoes its changes.
 func TestUndoAfterCancel(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	a, client := newAPI()
@@ -67,6 +68,7 @@ func TestUndoAfterCancel(t *testing.T) {
 
 // TestStopsAfterAFailure checks that a commit starts no more writes after one has failed.
 func TestStopsAfterAFailure(t *testing.T) {
+	t.Parallel()
 	const atOnce = 8
 	a, s := newStore(t)
 	var ops []allocator.Op

@@ -54,6 +54,7 @@ func (s *slow) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // TestSeveralRequestsAtOnce checks that a commit of many keys sends several requests at once.
 func TestSeveralRequestsAtOnce(t *testing.T) {
+	t.Parallel()
 	const atOnce = 8
 	server := httptest.NewServer(&slow{group: atOnce, all: make(chan struct{})})
 	defer server.Close()
@@ -77,6 +78,7 @@ func TestSeveralRequestsAtOnce(t *testing.T) {
 // TestAllOrNothing fails one of many changes of several kinds. Afterwards the objects must
 // be the same as before.
 func TestAllOrNothing(t *testing.T) {
+	t.Parallel()
 	rnd := testenv.Random(t)
 	for round := range 30 {
 		a, s := newStore(t)

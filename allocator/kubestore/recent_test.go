@@ -13,6 +13,7 @@ import (
 
 // TestRecentIsBounded checks that recent keeps at most maxRecent objects, and no deleted one.
 func TestRecentIsBounded(t *testing.T) {
+	t.Parallel()
 	var r recent
 	for i := range 3 * maxRecent {
 		k, version := storetest.Key(i), i+1

@@ -23,6 +23,7 @@ import (
 )
 
 func TestContract(t *testing.T) {
+	t.Parallel()
 	storetest.Run(t, func(t *testing.T) allocator.Store {
 		_, s := newStore(t)
 		return s

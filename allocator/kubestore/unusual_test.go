@@ -21,6 +21,7 @@ import (
 
 // TestInvalidVersions has resourceVersions that are not decimal numbers.
 func TestInvalidVersions(t *testing.T) {
+	t.Parallel()
 	for _, version := range []string{"", "x", "0x10", "-1", "18446744073709551616"} {
 		a, s := newStore(t)
 		a.put(t, "ipaddresses", foreign(storetest.Key(1).String(), "web"))
@@ -49,6 +50,7 @@ func TestInvalidVersions(t *testing.T) {
 
 // TestInvalidNames has IPAddress objects whose names are not addresses.
 func TestInvalidNames(t *testing.T) {
+	t.Parallel()
 	for _, name := range []string{"web", "30000", "10.96.0.1/32"} {
 		a, s := newStore(t)
 		a.put(t, "ipaddresses", foreign(name, "web"))
@@ -65,6 +67,7 @@ func TestInvalidNames(t *testing.T) {
 
 // TestTimesAreComparable checks that times of another time zone are read as UTC.
 func TestTimesAreComparable(t *testing.T) {
+	t.Parallel()
 	a, s := newStore(t)
 	o := foreign(storetest.Key(1).String(), "web")
 	o.Annotations = map[string]string{"allocator.vipkit.github.io/since": "2024-02-29T14:00:00+02:00", "allocator.vipkit.github.io/expires": "2024-02-29T15:00:00+02:00"}
@@ -81,6 +84,7 @@ func TestTimesAreComparable(t *testing.T) {
 
 // TestForeignAnnotations checks that a change keeps the annotations of other programs.
 func TestForeignAnnotations(t *testing.T) {
+	t.Parallel()
 	a, s := newStore(t)
 	o := foreign(storetest.Key(1).String(), "web")
 	o.Labels[networkingv1.LabelManagedBy] = kubestore.DefaultManagedBy
@@ -102,6 +106,7 @@ func TestForeignAnnotations(t *testing.T) {
 
 // TestWithoutParent deletes an object of the store whose parentRef was removed.
 func TestWithoutParent(t *testing.T) {
+	t.Parallel()
 	a, s := newStore(t)
 	o := foreign(storetest.Key(1).String(), "web")
 	o.Labels[networkingv1.LabelManagedBy] = kubestore.DefaultManagedBy
@@ -119,6 +124,7 @@ func TestWithoutParent(t *testing.T) {
 // TestManagedBy checks that stores change only objects with their own label, even if they
 // have created the object themselves.
 func TestManagedBy(t *testing.T) {
+	t.Parallel()
 	a, client := newAPI()
 	mine := kubestore.New(client, kubestore.Options{ManagedBy: "me.example.com"})
 	c := reserved(t, mine)
@@ -155,6 +161,7 @@ func TestManagedBy(t *testing.T) {
 // TestNoRequestWithoutNeed checks that reading a port sends no request, nor does a watch
 // whose context has ended, and that Load of one page sends one.
 func TestNoRequestWithoutNeed(t *testing.T) {
+	t.Parallel()
 	a, s := newStore(t)
 	verbs := map[string]int{}
 	a.before = func(action clienttesting.Action) { verbs[action.GetVerb()]++ }

@@ -18,6 +18,7 @@ import (
 // TestWatchIsRestarted ends the watch after each event, as API servers do, and checks that
 // no event is lost.
 func TestWatchIsRestarted(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		a, s := newStore(t)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -52,6 +53,7 @@ func TestWatchIsRestarted(t *testing.T) {
 
 // TestWatchDoesNotSpin has an API server that ends every watch at once.
 func TestWatchDoesNotSpin(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		a, s := newStore(t)
 		a.endsWatches = true
@@ -65,6 +67,7 @@ func TestWatchDoesNotSpin(t *testing.T) {
 }
 
 func TestWatchTooOld(t *testing.T) {
+	t.Parallel()
 	a, s := newStore(t)
 	a.forget()
 	storetest.WantEnd(t, s.Watch(t.Context(), 50), allocator.ErrCompacted)
@@ -72,6 +75,7 @@ func TestWatchTooOld(t *testing.T) {
 
 // TestWatchRanges changes ServiceCIDR objects, also while no watch is open.
 func TestWatchRanges(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		a, s := newStore(t)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -110,6 +114,7 @@ func TestWatchRanges(t *testing.T) {
 // TestPauseAfterCompaction has an API server that refuses every watch as too old. WatchRanges
 // must pause before it lists the ranges again.
 func TestPauseAfterCompaction(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		a, s := newStore(t)
 		a.watchErr = apierrors.NewResourceExpired("it is too old")

@@ -30,6 +30,7 @@ func shortContext(t *testing.T) context.Context {
 
 // TestInvalidEvents checks that an invalid event ends a watch with an error.
 func TestInvalidEvents(t *testing.T) {
+	t.Parallel()
 	cidr, address := serviceCIDR("10.96.0.0/24"), foreign(storetest.Key(1).String(), "web")
 	for what, e := range map[string]watch.Event{
 		"no metadata":             {Type: watch.Added, Object: &runtime.Unknown{}},
@@ -75,6 +76,7 @@ func wantRangesEnd(t *testing.T, s *kubestore.Store, what string) {
 // TestRefusedWatches checks that a watch that the API server refuses ends with its error,
 // which is ErrCompacted if the version is too old.
 func TestRefusedWatches(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		refusal error
 		tooOld  bool
@@ -103,6 +105,7 @@ func TestRefusedWatches(t *testing.T) {
 // A watch from version 0 requests no bookmarks. A watch without an event is started again
 // from the same version.
 func TestBookmarks(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		from allocator.Version
 		mark string
@@ -133,6 +136,7 @@ func TestBookmarks(t *testing.T) {
 
 // TestDeletedRange checks that WatchRanges yields the ranges without a deleted one.
 func TestDeletedRange(t *testing.T) {
+	t.Parallel()
 	for _, keepsWatching := range []bool{true, false} {
 		// With a clock of its own both ranges are of one age.
 		synctest.Test(t, func(t *testing.T) { deletesRange(t, keepsWatching) })
@@ -180,6 +184,7 @@ func deletesRange(t *testing.T, keepsWatching bool) {
 // TestOldestRangesFirst checks that ranges are sorted by age, and by name if they have one
 // age.
 func TestOldestRangesFirst(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		a, s := newStore(t)
 		var want []string

@@ -26,6 +26,7 @@ func (n *noting) Errorf(format string, args ...any) {
 
 // TestHelpersFindErrors checks that each helper reports its error, and no other.
 func TestHelpersFindErrors(t *testing.T) {
+	t.Parallel()
 	end, other := errors.New("end"), errors.New("other")
 	watch := func(errs ...error) iter.Seq2[allocator.Event, error] {
 		return func(yield func(allocator.Event, error) bool) {

@@ -9,6 +9,7 @@ import (
 )
 
 func TestMemory(t *testing.T) {
+	t.Parallel()
 	storetest.Run(t, func(*testing.T) allocator.Store { return allocator.NewMemory(allocator.State{}, nil) })
 }
 
@@ -20,6 +21,7 @@ func (nowhere) Append([]allocator.Event) error { return nil }
 func (nowhere) Rollback() error { return nil }
 
 func TestMemoryWithJournal(t *testing.T) {
+	t.Parallel()
 	storetest.Run(t, func(*testing.T) allocator.Store { return allocator.NewMemory(allocator.State{}, nowhere{}) })
 }
 
@@ -39,6 +41,7 @@ func (v versionless) Get(ctx context.Context, keys ...allocator.Key) (allocator.
 }
 
 func TestSuiteWithoutVersions(t *testing.T) {
+	t.Parallel()
 	storetest.Run(t, func(*testing.T) allocator.Store {
 		return versionless{allocator.NewMemory(allocator.State{}, nil)}
 	})

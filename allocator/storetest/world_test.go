@@ -149,6 +149,7 @@ func (w *world) check(ctx context.Context) {
 
 // TestWorlds has pools that share a store with one kind of fault, or with all.
 func TestWorlds(t *testing.T) {
+	t.Parallel()
 	for name, faults := range map[string]storetest.Faults{
 		"none":          {},
 		"lost replies":  {LostAnswer: 0.3},
@@ -172,6 +173,7 @@ func TestWorlds(t *testing.T) {
 // TestWorldsWhoseClocksAreSet does the same with clocks that are set by up to an hour: no key
 // has two owners, and in the end every key that is allocated has one.
 func TestWorldsWhoseClocksAreSet(t *testing.T) {
+	t.Parallel()
 	rnd := testenv.Random(t)
 	for range 10 {
 		synctest.Test(t, func(t *testing.T) {
@@ -182,6 +184,7 @@ func TestWorldsWhoseClocksAreSet(t *testing.T) {
 
 // TestWorldInFile does the same with a store in a file.
 func TestWorldInFile(t *testing.T) {
+	t.Parallel()
 	rnd, path := testenv.Random(t), filepath.Join(t.TempDir(), "map")
 	faults := storetest.Faults{LostAnswer: 0.2, LostRequest: 0.1, Duplicate: 0.2, Late: 0.1, Conflict: 0.1, Stale: 0.1}
 	synctest.Test(t, func(t *testing.T) {
@@ -251,6 +254,7 @@ func runWorldWith(t *testing.T, rnd *rand.Rand, faults storetest.Faults, store a
 // reaches the store and after. After the TTL its keys must be free, or bound to an owner
 // whose object may exist.
 func TestCrashAtEveryStep(t *testing.T) {
+	t.Parallel()
 	for calls := range 10 {
 		for _, after := range []bool{false, true} {
 			synctest.Test(t, func(t *testing.T) { crash(t, calls, after) })

@@ -38,6 +38,7 @@ func target(shell string) *script.Target[key] {
 
 // The program gets one script with all operations, in their order.
 func TestCommitWritesOneScript(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join(t.TempDir(), "script")
 	err := target("cat >>"+file).Commit(t.Context(), []op{
 		{Kind: backends.Add, Key: "one", Value: "add one\n"},
@@ -59,6 +60,7 @@ func TestCommitWritesOneScript(t *testing.T) {
 // Scripts and outputs of any length work, with a program that reads its input and with one
 // that does not, and so does the next script. Errors have a limited length.
 func TestSizes(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join(t.TempDir(), "script")
 	for _, size := range []int{0, 1, 4095, 4096, 64<<10 - 7, 64 << 10, 64<<10 + 1, 1 << 20, 1<<20 + 1, 5 << 20, 1, 0} {
 		value := strings.Repeat("x", size)
@@ -81,6 +83,7 @@ func TestSizes(t *testing.T) {
 
 // The exit of the program decides which error Commit returns.
 func TestCommitTellsWhatHappened(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name, shell, says string
 		wants             []error
@@ -125,6 +128,7 @@ func wantError(t *testing.T, name string, got error, says string, wants []error)
 // A program that is killed because the context has ended may have done everything, and its
 // child processes do not delay Apply.
 func TestCommitIsCancelled(t *testing.T) {
+	t.Parallel()
 	begun := filepath.Join(t.TempDir(), "begun")
 	ctx, end := context.WithCancel(t.Context())
 	defer end()

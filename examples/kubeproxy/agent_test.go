@@ -22,6 +22,7 @@ import (
 // TestProblemsAreLoggedOnce checks that problems are logged when they are new, and that very
 // many problems, or alternating ones, do not fill the log.
 func TestProblemsAreLoggedOnce(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		lines := 0
 		var reported reported
@@ -66,6 +67,7 @@ func TestProblemsAreLoggedOnce(t *testing.T) {
 
 // TestBadKubeconfig checks that the program ends at once with a kubeconfig that it cannot use.
 func TestBadKubeconfig(t *testing.T) {
+	t.Parallel()
 	folder := t.TempDir()
 	for text, want := range map[string]string{
 		"":                                 "no such file",
@@ -97,6 +99,7 @@ func kubeconfigOf(server string) string {
 
 // TestPauses checks that the pauses begin at 5 seconds and grow to 10 minutes.
 func TestPauses(t *testing.T) {
+	t.Parallel()
 	b, last := pauses(), time.Duration(0)
 	for range 30 {
 		p := b.Step()
@@ -113,6 +116,7 @@ func TestPauses(t *testing.T) {
 // TestWaitingIsNoFailure checks that open connections that are waited for are logged without an
 // error, and that attempts are then made every 20 seconds. After that, the pauses begin anew.
 func TestWaitingIsNoFailure(t *testing.T) {
+	t.Parallel()
 	draining := fmt.Errorf("remove them: %w", fmt.Errorf("2 connections: %w", ipvs.ErrDraining))
 	other := errors.Join(draining, io.ErrNoProgress)
 	synctest.Test(t, func(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 
 // TestClientMetrics checks that each report of client-go gets to a metric with kube-proxy's name and labels.
 func TestClientMetrics(t *testing.T) {
+	t.Parallel()
 	c := &clientMetrics{}
 	h := c.hooks()
 	registry := prometheus.NewRegistry()

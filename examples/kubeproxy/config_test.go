@@ -58,6 +58,7 @@ func readConfig(t *testing.T, file, flags string) (*config, string, error) {
 }
 
 func TestConfig(t *testing.T) {
+	t.Parallel()
 	seconds := func(n int) duration { return duration{time.Duration(n) * time.Second} }
 	for name, tc := range map[string]struct {
 		file, flags string
@@ -192,6 +193,7 @@ enableProfiling: true
 }
 
 func TestBadConfig(t *testing.T) {
+	t.Parallel()
 	for _, tc := range []struct{ file, flags, want string }{
 		{"", "-config /none", "no such file"},
 		{"", "more", `unexpected argument "more"`},
@@ -266,6 +268,7 @@ func TestBadConfig(t *testing.T) {
 
 // TestStatus checks the exit status and what is printed for a bad command line, and for -help.
 func TestStatus(t *testing.T) {
+	t.Parallel()
 	var out strings.Builder
 	if status := run([]string{"-write-config-to", "/none/file"}, &out, &out); status != 1 || !strings.Contains(out.String(), "open /none/file: ") {
 		t.Errorf("-write-config-to: got status %d, output\n%s\nwant 1 and an error of the file", status, &out)
@@ -290,6 +293,7 @@ func TestStatus(t *testing.T) {
 
 // TestDefaults checks that the defaults are those of kube-proxy.
 func TestDefaults(t *testing.T) {
+	t.Parallel()
 	const mode = `
   masqueradeAll: false
   masqueradeBit: 14
@@ -358,6 +362,7 @@ nodePortAddresses: null
 // TestWriteConfig checks that -write-config-to writes the configuration in effect, and that
 // it can be read again.
 func TestWriteConfig(t *testing.T) {
+	t.Parallel()
 	path, original := filepath.Join(t.TempDir(), "written"), filepath.Join(t.TempDir(), "original")
 	if err := os.WriteFile(original, []byte(kubeadm+"Mode: nothing\nfeatureGates: {AllowServiceExternalIPs: false}\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -381,6 +386,7 @@ func TestWriteConfig(t *testing.T) {
 }
 
 func TestVersion(t *testing.T) {
+	t.Parallel()
 	var out, log strings.Builder
 	if status := run([]string{"-version"}, &out, &log); status != 0 || log.Len() > 0 {
 		t.Errorf("got status %d, log %q; want 0 and no log", status, &log)

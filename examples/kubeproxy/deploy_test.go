@@ -76,6 +76,7 @@ func readDeployed(t *testing.T) *deployed {
 }
 
 func TestDeployedNames(t *testing.T) {
+	t.Parallel()
 	d := readDeployed(t)
 	pod := d.daemons.Spec.Template
 	for what, pair := range map[string][2]string{
@@ -106,6 +107,7 @@ func TestDeployedNames(t *testing.T) {
 // TestDeployedFiles checks that the files that the arguments of the pods name exist and are
 // valid.
 func TestDeployedFiles(t *testing.T) {
+	t.Parallel()
 	d := readDeployed(t)
 	spec := d.daemons.Spec.Template.Spec
 	var volumes []string
@@ -129,6 +131,7 @@ func TestDeployedFiles(t *testing.T) {
 // TestDeployedCleanup checks that deploy/cleanup.yaml, in the place of the agent's DaemonSet,
 // runs -cleanup with all privileges on the same nodes.
 func TestDeployedCleanup(t *testing.T) {
+	t.Parallel()
 	d := readDeployed(t)
 	var cleanup appsv1.DaemonSet
 	if err := yaml.UnmarshalStrict([]byte(deployFile(t, "cleanup.yaml")), &cleanup); err != nil {
@@ -163,6 +166,7 @@ func TestDeployedCleanup(t *testing.T) {
 // TestDeployedProbes checks path and port of the probes. Liveness is /livez and not /healthz,
 // so that a pod is not restarted because its node is about to be removed.
 func TestDeployedProbes(t *testing.T) {
+	t.Parallel()
 	container := readDeployed(t).daemons.Spec.Template.Spec.Containers[0]
 	for path, probe := range map[string]*v1.Probe{"/livez": container.LivenessProbe, "/healthz": container.ReadinessProbe} {
 		if probe == nil || probe.HTTPGet == nil || probe.HTTPGet.Path != path {
@@ -209,6 +213,7 @@ func checkDeployedConfig(t *testing.T, d *deployed, args []string, mounted strin
 // TestDeployedPermissions checks that the role allows to list and watch the watched resources, to create
 // Events, and nothing else.
 func TestDeployedPermissions(t *testing.T) {
+	t.Parallel()
 	want := []string{
 		"/nodes list watch", "/services list watch", "discovery.k8s.io/endpointslices list watch",
 		"events.k8s.io/events create", "networking.k8s.io/servicecidrs list watch",

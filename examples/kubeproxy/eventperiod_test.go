@@ -69,6 +69,7 @@ func (f *forgetfulSink) start(t *testing.T, node string) *events {
 // API server forgets them after an hour: one in 50 minutes, and one for all nodes if they share it. A start
 // has one only.
 func TestEventsAreWrittenAgain(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sink, causes := newForgetfulSink(), bad("a", 10)
 		var nodes []*events
@@ -113,6 +114,7 @@ func TestEventsAreWrittenAgain(t *testing.T) {
 // TestEventsWrittenAgainAreLimited checks that a node writes one in a minute again, that namespaces with few do
 // not wait for one with many, and that new causes do not wait for them.
 func TestEventsWrittenAgainAreLimited(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sink := newForgetfulSink()
 		e := sink.start(t, "node-1")
@@ -146,6 +148,7 @@ func TestEventsWrittenAgainAreLimited(t *testing.T) {
 // TestEventsAreWrittenAgainBesideManyNewOnes checks that a cause that comes and goes all the time, as users can
 // make it, keeps no Event of others from being written again.
 func TestEventsAreWrittenAgainBesideManyNewOnes(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sink := newForgetfulSink()
 		e := sink.start(t, "node-1")
@@ -164,6 +167,7 @@ func TestEventsAreWrittenAgainBesideManyNewOnes(t *testing.T) {
 
 // TestEventsHaveTheLatestNote checks that an Event that is written again has the reason of that time.
 func TestEventsHaveTheLatestNote(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sink := newForgetfulSink()
 		e := sink.start(t, "node-1")
@@ -186,6 +190,7 @@ func TestEventsHaveTheLatestNote(t *testing.T) {
 
 // TestEventsHaveASeries checks that an Event that is written again says how often, and since when.
 func TestEventsHaveASeries(t *testing.T) {
+	t.Parallel()
 	client := fake.NewClientset()
 	sink := &apiEvents{client, "node-1"}
 	n := bad("a", 1)[0]

@@ -24,6 +24,7 @@ import (
 type fakeSink struct {
 	names map[string]bool
 	notes []string // in the order of writing
+	seen  int      // how many of them after has returned
 	tries int
 	err   func(namespace string) error // of tries
 	gone  map[string]bool              // Services that do not exist
@@ -76,17 +77,19 @@ func bad(namespace string, n int) (all []notice) {
 	return all
 }
 
-// after lets time pass, and returns the Events that were written meanwhile.
+// after lets time pass, and returns the Events that were written since its last call.
 func (f *fakeSink) after(d time.Duration) []string {
-	before := len(f.notes)
 	time.Sleep(d)
 	synctest.Wait()
-	return f.notes[before:]
+	all := f.notes[f.seen:]
+	f.seen = len(f.notes)
+	return all
 }
 
 // TestEventsAreWrittenOnce checks that a cause has one Event as long as it is there, also after a restart, and
 // one more if it comes again with another content of the Service.
 func TestEventsAreWrittenOnce(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sink := &fakeSink{content: "1", gone: map[string]bool{"s0002": true}}
 		e := running(t, sink, logr.Discard())
@@ -125,6 +128,7 @@ func TestEventsAreWrittenOnce(t *testing.T) {
 
 // TestNodesShareEvents checks which names are the same on two nodes.
 func TestNodesShareEvents(t *testing.T) {
+	t.Parallel()
 	one, two, object := newEvents(nil, "node-1", logr.Discard()), newEvents(nil, "node-2", logr.Discard()), objectVersion{"uid", "5"}
 	for _, ofNode := range []bool{false, true} {
 		n := bad("a", 1)[0]
@@ -143,6 +147,7 @@ func TestNodesShareEvents(t *testing.T) {
 // TestEventsAreLimited checks the number of Events in a minute, from below and above, and that Services of
 // another namespace need not wait for those of one with many.
 func TestEventsAreLimited(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sink := &fakeSink{}
 		e := running(t, sink, logr.Discard())
@@ -169,6 +174,7 @@ func TestEventsAreLimited(t *testing.T) {
 
 // TestEventsAreBounded checks the number of causes that are kept, from below and above.
 func TestEventsAreBounded(t *testing.T) {
+	t.Parallel()
 	kept := func(namespaces, each int) (bySet, byPut int) {
 		e := newEvents(&fakeSink{}, "node-1", logr.Discard())
 		var all []notice
@@ -196,6 +202,7 @@ func TestEventsAreBounded(t *testing.T) {
 // TestEventsWithoutAPIServer checks that Events wait while the API server is away, that few tries are made,
 // and that causes that end meanwhile are forgotten.
 func TestEventsWithoutAPIServer(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sink := &fakeSink{err: func(string) error { return errors.New("connection refused") }}
 		lines := 0
@@ -215,6 +222,7 @@ func TestEventsWithoutAPIServer(t *testing.T) {
 // TestEventsRefused checks that one line in the log says that Events are refused, and that other refusals
 // concern one Event only.
 func TestEventsRefused(t *testing.T) {
+	t.Parallel()
 	forbidden := func() *apierrors.StatusError {
 		return apierrors.NewForbidden(schema.GroupResource{Group: "events.k8s.io", Resource: "events"}, "x", errors.New("no permission"))
 	}
@@ -258,6 +266,7 @@ func TestEventsRefused(t *testing.T) {
 
 // TestEventsDoNotBlock checks that causes are reported while the API server does not answer.
 func TestEventsDoNotBlock(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		answer := make(chan struct{})
 		sink := &fakeSink{err: func(string) error { <-answer; return nil }}

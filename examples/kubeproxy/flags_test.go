@@ -10,6 +10,7 @@ import (
 
 // TestFlagForms checks forms of flags that kube-proxy takes, in manifests and unit files.
 func TestFlagForms(t *testing.T) {
+	t.Parallel()
 	for args, want := range map[string]string{
 		"-v4":                                    "-v=4",
 		"--v 4":                                  "-v=4",
@@ -58,6 +59,7 @@ func readArguments(line string) (*config, string, error) {
 
 // TestBadFlags checks that a bad command line has one line of output, which says what is bad.
 func TestBadFlags(t *testing.T) {
+	t.Parallel()
 	for args, want := range map[string]string{
 		"-vmany":                   "flag provided but not defined: -vmany",
 		"-v4x":                     `invalid value "4x" for flag -v: must be a whole number`,
@@ -80,6 +82,7 @@ func TestBadFlags(t *testing.T) {
 
 // TestVersionForms checks -version as kube-proxy has it.
 func TestVersionForms(t *testing.T) {
+	t.Parallel()
 	for args, want := range map[string]string{
 		"--version": "kubeproxy ", "-version=true": "kubeproxy ", "--version=1 --proxy-mode=fast": "kubeproxy ",
 		"--version=raw": `version.Info{Major:"`, "--version=raw --config=/none": `version.Info{Major:"`,
@@ -99,6 +102,7 @@ func TestVersionForms(t *testing.T) {
 
 // TestShortHelp checks that -h is -help.
 func TestShortHelp(t *testing.T) {
+	t.Parallel()
 	for _, arg := range []string{"-h", "--h", "--help", "-help"} {
 		var out, log strings.Builder
 		if status := run([]string{"-v2", arg}, &out, &log); status != 0 || !strings.Contains(out.String(), "-proxy-mode text") || log.Len() > 0 {

@@ -12,6 +12,7 @@ import (
 // that is safe, that errors change nothing, and that other changes end the program without failure,
 // while the Service works.
 func TestChangedFile(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "mode: nftables\nlogging: {format: json}\n")
 	p := w.start()
 	p.Await(`"msg":"serving"`, `"level":"INFO"`)
@@ -52,6 +53,7 @@ func TestChangedFile(t *testing.T) {
 
 // TestFollowPipe checks that a pipe in place of the file does not block the follower, which could not end.
 func TestFollowPipe(t *testing.T) {
+	t.Parallel()
 	f := follow(t, unchanged)
 	if err := errors.Join(os.Remove(f.path), syscall.Mkfifo(f.path, 0o600)); err != nil {
 		t.Fatal(err)

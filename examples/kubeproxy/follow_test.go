@@ -104,6 +104,7 @@ const unchanged = "mode: nftables\nconntrack: {maxPerCore: 0, min: 0, tcpEstabli
 // TestFollow checks that a live field is applied once, that a file is read when it is complete, and that
 // errors are logged once and change nothing.
 func TestFollow(t *testing.T) {
+	t.Parallel()
 	f := follow(t, unchanged+"logging: {verbosity: 1}\n")
 	want := func(what, got string, parts ...string) {
 		t.Helper()
@@ -159,6 +160,7 @@ func TestFollow(t *testing.T) {
 // TestFollowEnds checks that a change that is not live ends the program, and names the fields, but not
 // if a flag has set the field.
 func TestFollowEnds(t *testing.T) {
+	t.Parallel()
 	f := follow(t, unchanged+"hostnameOverride: a\nlogging: {verbosity: 1}\n", "-hostname-override", "b", "-v", "2")
 	f.write(t, unchanged+"hostnameOverride: c\nlogging: {verbosity: 3}\n")
 	if got := f.look(t, 3); !strings.Contains(got, "no field has changed") {
@@ -180,6 +182,7 @@ func TestFollowEnds(t *testing.T) {
 // TestFollowReadsOnce changes the file while the follower reads it: the content that it compares with the
 // next one must be the one that is in effect.
 func TestFollowReadsOnce(t *testing.T) {
+	t.Parallel()
 	folder := t.TempDir()
 	path := filepath.Join(folder, "config.yaml")
 	write := func(verbosity int) error {

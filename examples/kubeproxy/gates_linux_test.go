@@ -5,6 +5,7 @@ import "testing"
 // TestExternalIPsByFeatureGate checks that external IPs are not served with the feature gate
 // off, also if the agent before has served them.
 func TestExternalIPsByFeatureGate(t *testing.T) {
+	t.Parallel()
 	const externalIP, off = "198.51.100.9:80", "-feature-gates=AllowServiceExternalIPs=false"
 	w := newWorld(t, "mode: nftables\n")
 	web := service("web", "10.96.0.10")

@@ -9,6 +9,7 @@ import (
 // TestGates checks what the program does with feature gates that change who can reach what, and with
 // those that kube-proxy refuses.
 func TestGates(t *testing.T) {
+	t.Parallel()
 	const loopback = header + "nodePortAddresses: [primary, localhost]\n"
 	for _, tc := range []struct{ file, want string }{
 		{loopback + "mode: nftables\nfeatureGates: {KubeProxyNFTablesLocalhostNodePorts: true}", ""},
@@ -40,6 +41,7 @@ func TestGates(t *testing.T) {
 
 // TestExternalIPsGate checks that the gate counts, and that gates of a stage do not set it.
 func TestExternalIPsGate(t *testing.T) {
+	t.Parallel()
 	for text, want := range map[string]bool{"": false, "AllowServiceExternalIPs=false": true, "AllowServiceExternalIPs=true": false, "AllAlpha=false,AllBeta=false": false} {
 		c, out, err := readConfig(t, "", "-feature-gates="+text)
 		if err != nil {
@@ -55,6 +57,7 @@ func TestExternalIPsGate(t *testing.T) {
 // TestEveryGateIsKnown checks each gate with its default: the program starts, and says so if the gate
 // has no meaning.
 func TestEveryGateIsKnown(t *testing.T) {
+	t.Parallel()
 	seen := map[string]bool{}
 	for _, g := range gates() {
 		if seen[g.name] || g.help == "" || !strings.HasSuffix(g.help, ".") {
@@ -73,6 +76,7 @@ func TestEveryGateIsKnown(t *testing.T) {
 
 // TestGatesDocument checks that docs/feature-gates.md has the table of gates.
 func TestGatesDocument(t *testing.T) {
+	t.Parallel()
 	want := "| feature gate | stage in 1.37 | default | here | what happens |\n|---|---|---|---|---|\n"
 	for _, g := range gates() {
 		want += fmt.Sprintf("| `%s` | %s | %t | %s | %s |\n", g.name, g.stage, g.usual, g.use, g.help)

@@ -18,6 +18,7 @@ import (
 // TestLogCannotBeWritten checks that the program serves although the reader of its log has
 // ended, or the disk is full.
 func TestLogCannotBeWritten(t *testing.T) {
+	t.Parallel()
 	for name, start := range map[string]func(*world) *agenttest.Program{
 		"reader has ended": func(w *world) *agenttest.Program {
 			p := w.start()
@@ -50,6 +51,7 @@ func TestLogCannotBeWritten(t *testing.T) {
 
 // TestTwoPrograms runs two programs on one node, as in a rolling update. Neither may undo the
 // writes of the other, and the second must listen at the ports when the first has ended.
+// It counts the writes of two programs that learn of a change at the same time, so it is alone.
 func TestTwoPrograms(t *testing.T) {
 	w := newWorld(t, "mode: nftables\n")
 	first := w.start("-v", "1")
@@ -84,6 +86,7 @@ func wantWrites(t *testing.T, p *agenttest.Program, most int) {
 // TestClientsThatDoNotRead checks that clients that request the metrics many times and do not
 // read them do not block other clients.
 func TestClientsThatDoNotRead(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "mode: nftables\nmetricsBindAddress: 0.0.0.0\n")
 	p := w.start()
 	p.AwaitPage(metrics+"/metrics", "200 OK")
@@ -122,6 +125,7 @@ func TestClientsThatDoNotRead(t *testing.T) {
 
 // TestSlowClients checks that clients that keep connections open do not block other clients.
 func TestSlowClients(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "mode: nftables\nmetricsBindAddress: 0.0.0.0\n")
 	p := w.start()
 	p.AwaitPage(metrics+"/metrics", "200 OK")
@@ -161,6 +165,7 @@ func wantFewFiles(t *testing.T, p *agenttest.Program) {
 
 // TestDebugPagesOverTheNetwork checks that a client on another host gets no debug page.
 func TestDebugPagesOverTheNetwork(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "mode: nftables\nmetricsBindAddress: 0.0.0.0\nenableProfiling: true\n")
 	p := w.start()
 	p.AwaitPage(metrics+"/debug/services", "200 OK", "default/web")

@@ -16,6 +16,7 @@ exec env PATH=/nonexistent "$@"`
 // TestIPVSFallback checks that the program serves in the next mode on a node that lacks something
 // for mode ipvs: here the programs of iptables, and perhaps IPVS.
 func TestIPVSFallback(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "mode: ipvs\n")
 	cmd := exec.Command("unshare", "-m", "sh", "-c", withoutIPTables, "sh")
 	cmd.Args = append(cmd.Args, agenttest.Command(t, "-config", w.config, "-hostname-override", "node-1").Args...)

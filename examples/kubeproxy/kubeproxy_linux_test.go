@@ -100,8 +100,10 @@ func (w *world) wantAnswer(address, want string) {
 }
 
 func TestAgent(t *testing.T) {
+	t.Parallel()
 	for _, mode := range []string{nftablesMode, iptablesMode} {
 		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
 			if mode == iptablesMode {
 				need(t, "iptables-restore")
 			}
@@ -143,8 +145,10 @@ func serves(t *testing.T, mode string) {
 // TestNodeSettings checks that a node setting that breaks Services is in the log, on the debug
 // page and in the metrics until it is fixed.
 func TestNodeSettings(t *testing.T) {
+	t.Parallel()
 	for _, mode := range []string{nftablesMode, iptablesMode} {
 		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
 			if mode == iptablesMode {
 				need(t, "iptables-restore")
 			}
@@ -218,6 +222,7 @@ func (w *world) restartAPI(p *agenttest.Program) {
 // TestTakeover checks that the rules of kube-proxy, or of another mode, are removed once they
 // are not needed.
 func TestTakeover(t *testing.T) {
+	t.Parallel()
 	nft := netnstest.NFT(t)
 	need(t, "iptables-save")
 	w := newWorld(t, "")
@@ -305,6 +310,7 @@ func (w *world) setMode(mode string) {
 }
 
 func TestInitOnly(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "")
 	if status := w.start("-init-only").Wait(); status != 0 {
 		t.Errorf("status: got %d, want 0", status)
@@ -323,6 +329,7 @@ func TestInitOnly(t *testing.T) {
 // TestCapabilities checks that the program needs only CAP_NET_ADMIN, and names it if it is
 // missing.
 func TestCapabilities(t *testing.T) {
+	t.Parallel()
 	need(t, "setpriv")
 	need(t, "iptables-restore")
 	w := newWorld(t, "")

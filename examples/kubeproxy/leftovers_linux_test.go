@@ -144,6 +144,7 @@ func TestLeftoversAreRetried(t *testing.T) {
 // TestChainsWithoutPrograms checks that the log says so if chains of iptables cannot be removed, since
 // the programs are missing; a flavour that is missing beside another one is no news.
 func TestChainsWithoutPrograms(t *testing.T) {
+	t.Parallel()
 	var out strings.Builder
 	r := removal{log: logr.FromSlogHandler(slog.NewTextHandler(&out, nil))}
 	missing := fmt.Errorf("%w: %w", proxy.ErrUnsupported, exec.ErrNotFound)
@@ -163,6 +164,7 @@ func TestChainsWithoutPrograms(t *testing.T) {
 // TestCleanupOfSets checks that -cleanup removes sets and rules of mode ipvs also from a kernel without
 // ip_vs, as after another program has unloaded it, and no set of another program.
 func TestCleanupOfSets(t *testing.T) {
+	t.Parallel()
 	for _, program := range []string{"ipset", "iptables"} {
 		need(t, program)
 	}

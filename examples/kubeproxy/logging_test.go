@@ -18,6 +18,7 @@ import (
 
 // TestLog checks that verbosities are shown as such, in both forms of the log.
 func TestLog(t *testing.T) {
+	t.Parallel()
 	for format, want := range map[string][]string{
 		textFormat: {`level=INFO msg=a`, `level=INFO v=2 msg=b level=x`, `level=ERROR msg=c err=EOF`},
 		jsonFormat: {`"level":"INFO","msg":"a"`, `"level":"INFO","v":2,"msg":"b","level":"x"`, `"level":"ERROR","msg":"c","err":"EOF"`},
@@ -43,6 +44,7 @@ func TestLog(t *testing.T) {
 
 // TestWarnings checks that warnings are logged as such, and notes as information.
 func TestWarnings(t *testing.T) {
+	t.Parallel()
 	var out strings.Builder
 	c := &config{warnings: []string{"w"}, notes: []string{"n"}}
 	c.report(slog.New(c.Logging.handler(&out, slog.LevelInfo)))
@@ -56,6 +58,7 @@ func TestWarnings(t *testing.T) {
 // TestRefusals checks that refused credentials are logged at once and then each minute, in one line for
 // all kinds of objects, and other errors always.
 func TestRefusals(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var lines []string
 		log := funcr.New(func(_, args string) { lines = append(lines, args) }, funcr.Options{})

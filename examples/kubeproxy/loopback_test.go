@@ -19,6 +19,7 @@ import (
 // TestLoopbackByConfiguration checks at which loopback addresses node ports answer, by mode, and that
 // a list of loopback addresses alone never selects others.
 func TestLoopbackByConfiguration(t *testing.T) {
+	t.Parallel()
 	const gate = " -feature-gates=KubeProxyNFTablesLocalhostNodePorts="
 	for _, tc := range []struct{ flags, loopback, others string }{
 		{"-proxy-mode nftables", "[]", "primary"},
@@ -71,6 +72,7 @@ func TestLoopbackByConfiguration(t *testing.T) {
 // TestLoopbackTakesNoChanges checks that metrics of changes are about the backend of the mode: what the loopback
 // addresses already serve stays pending until that backend takes it up.
 func TestLoopbackTakesNoChanges(t *testing.T) {
+	t.Parallel()
 	c, out, err := readConfig(t, "", "-proxy-mode nftables -nodeport-addresses 127.98.76.54/32 -hostname-override node-1")
 	if err != nil {
 		t.Fatalf("%v, %s", err, out)

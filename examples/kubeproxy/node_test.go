@@ -19,6 +19,7 @@ import (
 )
 
 func TestTracker(t *testing.T) {
+	t.Parallel()
 	prefixes := func(all ...string) (out []netip.Prefix) {
 		for _, p := range all {
 			out = append(out, netip.MustParsePrefix(p))
@@ -79,6 +80,7 @@ func TestTracker(t *testing.T) {
 }
 
 func TestAddresses(t *testing.T) {
+	t.Parallel()
 	for _, tc := range []struct {
 		serving          serving
 		healthz, metrics int
@@ -109,6 +111,7 @@ func TestAddresses(t *testing.T) {
 }
 
 func TestCandidates(t *testing.T) {
+	t.Parallel()
 	for mode, want := range map[string]int{"": 2, nftablesMode: 1, iptablesMode: 1, ipvsMode: 3, "userspace": 0} {
 		c := &config{kubeProxyConfiguration: defaults()}
 		c.Mode = mode
@@ -121,6 +124,7 @@ func TestCandidates(t *testing.T) {
 
 // TestBadSections checks that the error for a section with bad values names the field.
 func TestBadSections(t *testing.T) {
+	t.Parallel()
 	for _, tc := range []struct {
 		mode   string
 		change func(*config)
@@ -154,6 +158,7 @@ func TestBadSections(t *testing.T) {
 // TestIPVSOptions checks what becomes the options of the backend. The scheduler mh is as kube-proxy
 // sets it.
 func TestIPVSOptions(t *testing.T) {
+	t.Parallel()
 	for given, want := range map[string]string{"": "", "wlc": "wlc", "mh": "mh,mh-port", "mh,mh-fallback": "mh,mh-fallback", "sh": "sh", "sh,sh-port": "sh,sh-port"} {
 		c := &config{kubeProxyConfiguration: defaults(), task: task{ipvsDrain: ipvsDrain{drainTimeout: time.Hour, drainServices: true}}}
 		c.IPVS.Scheduler, c.IPVS.StrictARP, c.IPTables.MasqueradeBit = given, true, 7
@@ -168,6 +173,7 @@ func TestIPVSOptions(t *testing.T) {
 // TestIPVSRemoval checks that the end of mode ipvs ends open connections with -cleanup, and
 // otherwise only if the flag says so.
 func TestIPVSRemoval(t *testing.T) {
+	t.Parallel()
 	for _, tc := range []struct {
 		otherServes bool
 		flag        time.Duration
@@ -188,6 +194,7 @@ func TestIPVSRemoval(t *testing.T) {
 
 // TestIPVSTimeouts checks that timeouts are those of the kernel's unit, as in kube-proxy.
 func TestIPVSTimeouts(t *testing.T) {
+	t.Parallel()
 	c := ipvsConfig{TCPTimeout: duration{1900 * time.Millisecond}, UDPTimeout: duration{time.Millisecond}}
 	o, err := c.options()
 	if err != nil || o.TCPTimeout != time.Second || o.TCPFinTimeout != 0 || o.UDPTimeout != 0 {
@@ -197,6 +204,7 @@ func TestIPVSTimeouts(t *testing.T) {
 
 // TestUntilSupported checks that a failure that may pass does not end the program, and is logged.
 func TestUntilSupported(t *testing.T) {
+	t.Parallel()
 	passing := errors.New("the list was interrupted")
 	ended, end := context.WithCancel(t.Context())
 	end()

@@ -16,6 +16,7 @@ func (w *world) fromNode() *world {
 // TestMixedNodePortAddresses checks that node ports answer at the primary address that the Node object
 // has at the time, and at loopback addresses, to processes of the node.
 func TestMixedNodePortAddresses(t *testing.T) {
+	t.Parallel()
 	const second = "192.0.2.99"
 	for _, mode := range []string{nftablesMode, iptablesMode} {
 		t.Run(mode, func(t *testing.T) {
@@ -46,6 +47,7 @@ func TestMixedNodePortAddresses(t *testing.T) {
 // TestLoopbackPortInUse checks that a node port at a loopback address that another program has is in
 // the log, on the debug page and in the metrics until it answers, and does not make the node unhealthy.
 func TestLoopbackPortInUse(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "mode: nftables\nnodePortAddresses: [primary, localhost]\n")
 	taken, err := w.node.Listen(t.Context(), "tcp", "127.0.0.1:30080")
 	if err != nil {

@@ -40,6 +40,7 @@ func problem(kind, namespace, name, text string) *proxy.Problem {
 // TestNotices checks that problems of a Service make one notice, which names all that have room, and that
 // problems of other objects make none.
 func TestNotices(t *testing.T) {
+	t.Parallel()
 	all := notices(fieldIgnored, "Advice.", []*proxy.Problem{
 		problem("EndpointSlice", "a", "slice", "x"), problem("Node", "", "node-1", "x"),
 		problem("Service", "a", "s", "one"), problem("Service", "a", "s", "one"), problem("Service", "a", "s", "two"), problem("Service", "b", "s", "three"),
@@ -58,6 +59,7 @@ func TestNotices(t *testing.T) {
 
 // TestNoticesAreBounded checks the bounds of the text, and of the notices of a namespace.
 func TestNoticesAreBounded(t *testing.T) {
+	t.Parallel()
 	var many []*proxy.Problem
 	for i := range maxNote {
 		many = append(many, problem("Service", "a", "s", strings.Repeat("ä", i)))
@@ -83,6 +85,7 @@ func TestNoticesAreBounded(t *testing.T) {
 // TestRefusedPorts checks the notice about ports that the kernel refuses: one for a Service, as long as
 // the same ports are refused.
 func TestRefusedPorts(t *testing.T) {
+	t.Parallel()
 	a := newAnnouncer()
 	port := func(name string) proxy.ServicePortName {
 		return proxy.ServicePortName{NamespacedName: types.NamespacedName{Namespace: "a", Name: "s"}, Port: name, Protocol: v1.ProtocolTCP, Family: v1.IPv4Protocol}
@@ -114,6 +117,7 @@ func TestRefusedPorts(t *testing.T) {
 
 // TestLimitNotices checks that limits have notices until they end.
 func TestLimitNotices(t *testing.T) {
+	t.Parallel()
 	a := newAnnouncer()
 	applied := proxy.NewSnapshot(&proxy.Node{Name: "node-1"})
 	limit := &proxy.Problem{Kind: "Service", NamespacedName: types.NamespacedName{Namespace: "a", Name: "s"}, Field: "spec.sessionAffinity", Err: errors.New("few clients")}
@@ -137,6 +141,7 @@ func TestLimitNotices(t *testing.T) {
 
 // TestServerNotices checks the notices about servers, with kube-proxy's reasons, and the start.
 func TestServerNotices(t *testing.T) {
+	t.Parallel()
 	for service, want := range map[types.NamespacedName]cause{
 		{}:                          {kind: "Node", NamespacedName: types.NamespacedName{Name: "node-1"}, reason: "FailedToStartProxierHealthcheck"},
 		{Name: "127.0.0.1:10249"}:   {kind: "Node", NamespacedName: types.NamespacedName{Name: "node-1"}, reason: "FailedToStartMetricServer"},

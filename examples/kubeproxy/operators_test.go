@@ -12,6 +12,7 @@ import (
 // TestOperators reads command lines and configurations that installers of clusters give to kube-proxy.
 // The program must start with them, and name what it ignores, and nothing else.
 func TestOperators(t *testing.T) {
+	t.Parallel()
 	const folder = "testdata/operators"
 	want := map[string][]string{
 		"aks": nil, "k3s": nil, "kind": nil, "kubeadm": nil, "kubespray": nil, "microk8s": nil, "systemd": nil, "talos": nil,

@@ -38,6 +38,7 @@ func (a *agent) wantStatus(t *testing.T, from, path string, want answer) {
 
 // TestDebugPagesAreLocal checks that paths below /debug serve only clients on the node.
 func TestDebugPagesAreLocal(t *testing.T) {
+	t.Parallel()
 	a := &agent{config: &config{kubeProxyConfiguration: defaults()}, mode: nftablesMode, page: inspect.New("Mode nftables")}
 	a.wantStatus(t, "127.0.0.1:1000", "/debug/services", answer{http.StatusOK, "Nothing has been programmed yet"})
 	a.page.Observer().Synced(proxy.Sync{Applied: proxy.NewSnapshot(&proxy.Node{Name: "node-1"})})
@@ -60,6 +61,7 @@ func TestDebugPagesAreLocal(t *testing.T) {
 // TestPagesOfOtherSites checks that a page of another site, in a browser on the node, gets no
 // debug page under any host name, and that other paths are served under any host name.
 func TestPagesOfOtherSites(t *testing.T) {
+	t.Parallel()
 	a := &agent{config: &config{kubeProxyConfiguration: defaults()}, mode: nftablesMode, page: inspect.New("Mode nftables")}
 	a.EnableProfiling, a.tracker.NodeName = true, "node-1.example"
 	server := httptest.NewServer(a.pages(prometheus.NewRegistry()))
@@ -145,6 +147,7 @@ func (p *deadlineRecorder) SetReadDeadline(t time.Time) error {
 // TestNoReadDeadline checks that debug pages clear the read deadline of the server, which would
 // end profiles.
 func TestNoReadDeadline(t *testing.T) {
+	t.Parallel()
 	a := &agent{config: &config{kubeProxyConfiguration: defaults()}, mode: nftablesMode, page: inspect.New("Mode nftables")}
 	w := &deadlineRecorder{ResponseRecorder: httptest.NewRecorder()}
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/debug/services", http.NoBody)

@@ -10,6 +10,7 @@ import (
 // TestSettings checks that each setting has a sentence, that names are unique, and that the table has all
 // fields of kube-proxy's type and all flags of kube-proxy.
 func TestSettings(t *testing.T) {
+	t.Parallel()
 	seen := map[string]bool{}
 	for _, s := range newConfig("linux").settings() {
 		if s.help == "" || !strings.HasSuffix(s.help, ".") || s.help != strings.ToUpper(s.help[:1])+s.help[1:] || s.field+s.flag == "" || s.into == nil {
@@ -47,6 +48,7 @@ func TestSettings(t *testing.T) {
 
 // TestSettingsDocument checks that docs/configuration.md has the table of settings.
 func TestSettingsDocument(t *testing.T) {
+	t.Parallel()
 	want := ""
 	code := func(text string) string {
 		if text == "" {

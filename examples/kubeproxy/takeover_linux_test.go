@@ -16,6 +16,7 @@ import (
 // TestFlowsFollowATakeover has a sender that never pauses, whose flow is translated by rules
 // of kube-proxy. When these were removed, its conntrack entry must be removed, too.
 func TestFlowsFollowATakeover(t *testing.T) {
+	t.Parallel()
 	nft := netnstest.NFT(t)
 	w := newWorld(t, "mode: nftables\n")
 	dns, endpoints := service("dns", "10.96.0.20"), slice("dns", 5353)

@@ -9,6 +9,7 @@ import (
 
 // TestBuildMetrics checks the metrics about the build and the feature gates.
 func TestBuildMetrics(t *testing.T) {
+	t.Parallel()
 	c, out, err := readConfig(t, "", "-feature-gates ComponentFlagz=false")
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)
@@ -40,6 +41,7 @@ func TestBuildMetrics(t *testing.T) {
 }
 
 func TestMajorMinor(t *testing.T) {
+	t.Parallel()
 	for version, want := range map[string][2]string{
 		"v1.2.3": {"1", "2"}, "v0.0.0-20260101000000-abcdef+dirty": {"0", "0"}, "(devel)": {}, "": {}, "v1": {"1", ""},
 	} {

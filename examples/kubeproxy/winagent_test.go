@@ -345,6 +345,7 @@ func TestNoNetwork(t *testing.T) {
 var _ hcn.Client = (*countedHNS)(nil)
 
 func TestFamilyOfFailures(t *testing.T) {
+	t.Parallel()
 	got := describe(&hcn.LoadBalancer{Flags: hcn.IPv6, PortMappings: []hcn.PortMapping{{Flags: hcn.VIPExternalIP}}})
 	if want := [2]string{string(v1.IPv6Protocol), "ExternalIP"}; got != want {
 		t.Errorf("got %q, want %q", got, want)

@@ -138,6 +138,7 @@ func TestWrongSystem(t *testing.T) {
 // TestSharedFile checks that one file can be that of nodes with Linux and of nodes with Windows: what
 // is for the other ones is noted.
 func TestSharedFile(t *testing.T) {
+	t.Parallel()
 	const file = header + "winkernel: {networkName: nat, rootHnsEndpointName: cbr0}\nwindowsRunAsService: true\n" +
 		"ipvs: {scheduler: wlc}\nconntrack: {min: 1}\ndetectLocalMode: BridgeInterface\ndetectLocal: {bridgeInterface: cni0}\n"
 	for system, want := range map[string][]string{

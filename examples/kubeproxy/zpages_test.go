@@ -43,6 +43,7 @@ func get(t *testing.T, h http.Handler, path, accept string) *httptest.ResponseRe
 // TestConfigz checks that the page has the configuration in effect: one that -config reads, and that a
 // change of the file changes.
 func TestConfigz(t *testing.T) {
+	t.Parallel()
 	a, pages := newPages(t, header+"clusterCIDR: 10.244.0.0/16\nconntrack: {min: 5}\nfeatureGates: {AllBeta: true}", "-config FILE")
 	read := func() (text []byte) {
 		t.Helper()
@@ -73,6 +74,7 @@ func TestConfigz(t *testing.T) {
 
 // TestFlagz checks the flags, in text and in both versions of the object.
 func TestFlagz(t *testing.T) {
+	t.Parallel()
 	_, pages := newPages(t, "", "-master https://user:secret@192.0.2.1:6443 -v 2 -nodeport-addresses primary,10.0.0.0/8 -feature-gates AllBeta=true,AllAlpha=false -oom-score-adj 5")
 	text := get(t, pages, flagzPath, "").Body.String()
 	for _, line := range []string{"kube-proxy flagz", "v=2", "nodeport-addresses=primary,10.0.0.0/8", "feature-gates=AllAlpha=false,AllBeta=true", "cleanup=false", "master=https://user:xxxxx@192.0.2.1:6443"} {
@@ -105,6 +107,7 @@ func TestFlagz(t *testing.T) {
 
 // TestStatusz checks the form for each Accept header.
 func TestStatusz(t *testing.T) {
+	t.Parallel()
 	_, pages := newPages(t, "", "")
 	const object = "as=Statusz;v=v1beta1;g=config.k8s.io"
 	for accept, want := range map[string]string{
@@ -151,6 +154,7 @@ func wantStatus(t *testing.T, text []byte) {
 
 // TestIndex checks that the index names each path that is served, as HTML for browsers and else as text.
 func TestIndex(t *testing.T) {
+	t.Parallel()
 	for _, flags := range []string{"-profiling", "-feature-gates ComponentFlagz=false,ComponentStatusz=false"} {
 		_, pages := newPages(t, "", flags)
 		text, html := get(t, pages, "/", "").Body.String(), get(t, pages, "/", "text/html,*/*;q=0.8")
@@ -176,6 +180,7 @@ func TestIndex(t *testing.T) {
 // TestWhoGetsPages checks which pages clients of other nodes get: those that show neither Services nor how
 // the node is set up.
 func TestWhoGetsPages(t *testing.T) {
+	t.Parallel()
 	a := &agent{config: &config{kubeProxyConfiguration: defaults()}, mode: nftablesMode, page: inspect.New("Mode nftables")}
 	for path, want := range map[string]int{
 		"/": http.StatusOK, "/metrics": http.StatusOK, "/healthz": http.StatusOK, "/proxyMode": http.StatusOK, statuszPath: http.StatusOK,
@@ -188,6 +193,7 @@ func TestWhoGetsPages(t *testing.T) {
 
 // TestWithoutPassword checks that no form of a URL keeps its password.
 func TestWithoutPassword(t *testing.T) {
+	t.Parallel()
 	for url, want := range map[string]string{
 		"https://10.0.0.1:6443": "https://10.0.0.1:6443", "https://admin:secret@10.0.0.1:6443": "https://admin:xxxxx@10.0.0.1:6443",
 		"admin:secret@10.0.0.1:6443": "CLASSIFIED", "https://admin:sec%ret@10.0.0.1": "CLASSIFIED",

@@ -58,6 +58,7 @@ func mustAssign(t *testing.T, c *clusterIPs, s *v1.Service) []string {
 // TestAssignLasts checks that a Service keeps its ClusterIP when the program starts anew, that no
 // other one gets it before the Service is deleted, and that the log shows it.
 func TestAssignLasts(t *testing.T) {
+	t.Parallel()
 	path := filepath.Join(t.TempDir(), "state", "allocations")
 	var lines []string
 	c := newClusterIPs(t, path, "10.96.0.0/30") // two addresses
@@ -87,6 +88,7 @@ func TestAssignLasts(t *testing.T) {
 // TestAssignAvoidsNamedAddresses checks that an address that a file names is not allocated, and
 // that a Service gives back what it got when its file names one.
 func TestAssignAvoidsNamedAddresses(t *testing.T) {
+	t.Parallel()
 	c := newClusterIPs(t, filepath.Join(t.TempDir(), "allocations"), "10.96.0.0/30")
 	name := func(s *v1.ServiceSpec) { s.ClusterIP = "10.96.0.1" }
 	if err := c.assign(t.Context(), plainService("named", name)); err != nil {
@@ -104,6 +106,7 @@ func TestAssignAvoidsNamedAddresses(t *testing.T) {
 }
 
 func TestAssignFamilies(t *testing.T) {
+	t.Parallel()
 	families := func(policy v1.IPFamilyPolicy, all ...v1.IPFamily) func(*v1.ServiceSpec) {
 		return func(s *v1.ServiceSpec) { s.IPFamilyPolicy, s.IPFamilies = &policy, all }
 	}
@@ -149,6 +152,7 @@ func TestAssignFamilies(t *testing.T) {
 // TestAssignWaitsForTheFile checks that a Service gets its ClusterIP when another process has
 // closed the file.
 func TestAssignWaitsForTheFile(t *testing.T) {
+	t.Parallel()
 	path := filepath.Join(t.TempDir(), "allocations")
 	busy, err := filestore.Open(path)
 	if err != nil {

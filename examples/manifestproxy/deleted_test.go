@@ -60,6 +60,7 @@ func hasOwner(c *clusterIPs, name string) bool {
 // TestDeletedServices has a Service that was deleted while the program did not run. Its address
 // is freed after the first pass that could read everything, and not before.
 func TestDeletedServices(t *testing.T) {
+	t.Parallel()
 	named := "apiVersion: v1\nkind: Service\nmetadata: {name: old, namespace: default}\nspec: {clusterIP: 10.9.9.9, ports: [{port: 80}]}\n"
 	for name, c := range map[string]struct {
 		files  map[string]string
@@ -85,6 +86,7 @@ func TestDeletedServices(t *testing.T) {
 
 // TestNoServices checks that nothing is freed if there is no Service at all.
 func TestNoServices(t *testing.T) {
+	t.Parallel()
 	a := newClusterIPs(t, leftover(t), "10.96.0.0/30")
 	if err := a.open(t.Context()); err != nil {
 		t.Fatal(err)
@@ -97,6 +99,7 @@ func TestNoServices(t *testing.T) {
 
 // TestOnceWithAFullFile checks that -once gives a Service an address that a deleted one had.
 func TestOnceWithAFullFile(t *testing.T) {
+	t.Parallel()
 	a := newClusterIPs(t, leftover(t), "10.96.0.0/30")
 	tracker := proxy.NewServiceChangeTracker(proxy.TrackerOptions{NodeName: "node-1"})
 	a.Handler = tracker
@@ -112,6 +115,7 @@ func TestOnceWithAFullFile(t *testing.T) {
 
 // TestServiceBecomesHeadless checks that a Service that needs no address any more gives its own back.
 func TestServiceBecomesHeadless(t *testing.T) {
+	t.Parallel()
 	a := newClusterIPs(t, filepath.Join(t.TempDir(), "allocations"), "10.96.0.0/30")
 	s := plainService("web", nil)
 	mustAssign(t, a, s)
@@ -129,6 +133,7 @@ func TestServiceBecomesHeadless(t *testing.T) {
 
 // TestReleaseIsTriedAgain checks that an address whose release failed is freed by a later pass.
 func TestReleaseIsTriedAgain(t *testing.T) {
+	t.Parallel()
 	a := newClusterIPs(t, filepath.Join(t.TempDir(), "allocations"), "10.96.0.0/30")
 	mustAssign(t, a, plainService("web", nil))
 	name := types.NamespacedName{Namespace: "default", Name: "web"}

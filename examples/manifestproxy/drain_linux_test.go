@@ -73,6 +73,7 @@ func wantEcho(t *testing.T, c net.Conn) {
 // TestDrain checks that a program that gets a signal waits for its connections while its
 // successor accepts new ones, and that it resets connections that do not end in time.
 func TestDrain(t *testing.T) {
+	t.Parallel()
 	n := network{agenttest.NewNode(t)}
 	n.echoes(t, endpoint1)
 	n.echoes(t, endpoint2)
@@ -118,6 +119,7 @@ func TestDrain(t *testing.T) {
 
 // TestDrainLoopback checks that connections to node ports at loopback addresses are waited for, too.
 func TestDrainLoopback(t *testing.T) {
+	t.Parallel()
 	n := network{agenttest.NewNode(t)}
 	n.echoes(t, endpoint1)
 	n.echoes(t, endpoint2)

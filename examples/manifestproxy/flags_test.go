@@ -18,6 +18,7 @@ import (
 )
 
 func TestBadFlags(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct{ flags, want string }{
 		{"", "-manifests or -demo is required"},
 		{"-once", "-manifests or -demo is required"},
@@ -65,6 +66,7 @@ func TestBadFlags(t *testing.T) {
 }
 
 func TestHelp(t *testing.T) {
+	t.Parallel()
 	var out strings.Builder
 	if status := run([]string{"-help"}, &out); status != 0 {
 		t.Errorf("status: got %d, want 0", status)
@@ -80,6 +82,7 @@ func TestHelp(t *testing.T) {
 }
 
 func TestFlags(t *testing.T) {
+	t.Parallel()
 	host, err := os.Hostname()
 	if err != nil {
 		t.Fatal(err)

@@ -64,6 +64,7 @@ func awaitReply(t *testing.T, socket net.Conn, want string) {
 // TestDatagramsFollowTheEndpoints checks that a client that sends datagrams all the time, from
 // one port, reaches another endpoint when its endpoint was removed.
 func TestDatagramsFollowTheEndpoints(t *testing.T) {
+	t.Parallel()
 	n := newNetwork(t)
 	for _, at := range []string{agenttest.Pod1IP, agenttest.Pod2IP} {
 		n.echoAddress(t, net.JoinHostPort(at, "8053"))
@@ -93,8 +94,10 @@ func TestDatagramsFollowTheEndpoints(t *testing.T) {
 // TestDatagramsReachALaterService checks that a client that keeps its port reaches a Service that
 // begins after the client has tried its address.
 func TestDatagramsReachALaterService(t *testing.T) {
+	t.Parallel()
 	for _, flag := range [][]string{nil, {"-backend", "userspace", "-capture", "redirect"}, {"-backend", "userspace"}} {
 		t.Run(strings.Join(flag, " "), func(t *testing.T) {
+			t.Parallel()
 			n := newNetwork(t)
 			n.echoAddress(t, net.JoinHostPort(agenttest.Pod1IP, "8053"))
 			path := filepath.Join(t.TempDir(), "dns.yaml")

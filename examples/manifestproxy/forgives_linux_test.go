@@ -15,6 +15,7 @@ import (
 // TestMistakes checks that each mistake in a file has one line, with file and line number, and that
 // everything else is served.
 func TestMistakes(t *testing.T) {
+	t.Parallel()
 	n := newNetwork(t)
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "web.yaml"), demo(t))
@@ -48,6 +49,7 @@ func TestMistakes(t *testing.T) {
 // TestServiceWithoutClusterIP checks that such a Service answers at an address of -service-cidr,
 // the same one after a new start.
 func TestServiceWithoutClusterIP(t *testing.T) {
+	t.Parallel()
 	n := newNetwork(t)
 	dir := t.TempDir()
 	path := filepath.Join(dir, "web.yaml")
@@ -70,6 +72,7 @@ func TestServiceWithoutClusterIP(t *testing.T) {
 }
 
 func TestOnceWithoutPathHasOneLine(t *testing.T) {
+	t.Parallel()
 	n := newNetwork(t)
 	n.wantRun(t, flags(filepath.Join(t.TempDir(), "none"), "-once"), 1, "no such file")
 }

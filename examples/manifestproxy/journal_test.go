@@ -33,6 +33,7 @@ func logged(verbosity int, f func(*journal)) []string {
 }
 
 func TestManifestProblemsAreLoggedOnce(t *testing.T) {
+	t.Parallel()
 	bad := func(line, item int, reason string) error {
 		return &manifest.DocumentError{File: "web.yaml", Line: line, Item: item, Err: errors.New(reason)}
 	}
@@ -58,6 +59,7 @@ func TestManifestProblemsAreLoggedOnce(t *testing.T) {
 
 // TestLimitsAreLoggedOnce checks that a limit is logged once, and not as an object problem.
 func TestLimitsAreLoggedOnce(t *testing.T) {
+	t.Parallel()
 	limit := &proxy.Problem{
 		Kind: "Service", NamespacedName: types.NamespacedName{Namespace: "default", Name: "web"},
 		Field: "spec.sessionAffinity", Err: errors.New("100 clients are remembered"),
@@ -113,6 +115,7 @@ func snapshots(t *testing.T) (broken, good, gone proxy.Snapshot) {
 }
 
 func TestSyncsAreLogged(t *testing.T) {
+	t.Parallel()
 	broken, good, gone := snapshots(t)
 	account := proxy.Sync{Changed: 1, Operations: 4, Duration: time.Millisecond}
 	logSyncs := func(j *journal) {
@@ -148,6 +151,7 @@ func TestSyncsAreLogged(t *testing.T) {
 }
 
 func TestProblemsOfTheNodeAreNamed(t *testing.T) {
+	t.Parallel()
 	tracker := proxy.NewServiceChangeTracker(proxy.TrackerOptions{NodeName: "node-1"})
 	tracker.UpdateService(&v1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web"},
@@ -168,6 +172,7 @@ func TestProblemsOfTheNodeAreNamed(t *testing.T) {
 }
 
 func TestPassesAreLogged(t *testing.T) {
+	t.Parallel()
 	pass := func(j *journal) {
 		j.passed(manifest.Summary{Files: 1, Services: 2, EndpointSlices: 3, Nodes: 4, Kept: 5, Ignored: map[string]int{"v1 Pod": 6}})
 	}
@@ -180,6 +185,7 @@ func TestPassesAreLogged(t *testing.T) {
 
 // TestFilesWithoutService checks that a folder without a Service, such as a wrong one, is noticed.
 func TestFilesWithoutService(t *testing.T) {
+	t.Parallel()
 	got := logged(0, func(j *journal) {
 		j.passed(manifest.Summary{})
 		j.passed(manifest.Summary{Files: 2, EndpointSlices: 1, Ignored: map[string]int{"v1 Endpoints": 1}})

@@ -11,6 +11,7 @@ import (
 // TestLimits checks that the log and a metric report session affinity, which iptables keeps
 // only for a limited number of clients, while a Service has it.
 func TestLimits(t *testing.T) {
+	t.Parallel()
 	if _, err := exec.LookPath("iptables-restore"); err != nil {
 		testenv.CannotRun(t, "the package iptables is not installed")
 	}

@@ -17,6 +17,7 @@ import (
 // TestLoopback checks that node ports answer at loopback addresses, beside backends of the kernel and of
 // the program, and that a port that another program has is in the log until it is free.
 func TestLoopback(t *testing.T) {
+	t.Parallel()
 	const local, metrics = "127.0.0.1:30080", "127.0.0.1:9102"
 	for _, backend := range []string{"nftables", "userspace"} {
 		n := newNetwork(t)
@@ -47,6 +48,7 @@ func TestLoopback(t *testing.T) {
 // TestLoopbackTakesNoChanges checks that metrics of changes are about the backend that -backend names: a change
 // stays pending after a sync of the loopback addresses, until that backend takes it up.
 func TestLoopbackTakesNoChanges(t *testing.T) {
+	t.Parallel()
 	at, err := proxy.ParseNodePortAddresses("localhost")
 	if err != nil {
 		t.Fatal(err)

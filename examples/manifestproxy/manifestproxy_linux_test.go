@@ -53,6 +53,7 @@ func flags(path string, more ...string) []string {
 }
 
 func TestOnce(t *testing.T) {
+	t.Parallel()
 	n := newNetwork(t)
 	n.wantNoConnection(t)
 	first := n.wantRun(t, flags("demo", "-once"), 0, "msg=sync", "full=true", "changed=1", "ports=1")
@@ -68,8 +69,12 @@ func TestOnce(t *testing.T) {
 // TestUserspace checks that the program serves while it runs, and that afterwards no
 // connection succeeds, also not to another host with the address.
 func TestUserspace(t *testing.T) {
+	t.Parallel()
 	for _, capture := range []string{"tproxy", "redirect", "routes"} {
-		t.Run(capture, func(t *testing.T) { servesWhileRunning(t, "-backend", "userspace", "-capture", capture) })
+		t.Run(capture, func(t *testing.T) {
+			t.Parallel()
+			servesWhileRunning(t, "-backend", "userspace", "-capture", capture)
+		})
 	}
 }
 
@@ -91,6 +96,7 @@ func servesWhileRunning(t *testing.T, choice ...string) {
 }
 
 func TestFollow(t *testing.T) {
+	t.Parallel()
 	n := newNetwork(t)
 	kernel := openKernel(t, n.NS)
 	kernel.addTable("foreign")
@@ -148,6 +154,7 @@ func TestFollow(t *testing.T) {
 // TestOlderServiceKeepsItsAddress adds a file whose name is first and whose Service claims the
 // address of another Service. The other one keeps it, also after a restart.
 func TestOlderServiceKeepsItsAddress(t *testing.T) {
+	t.Parallel()
 	n := newNetwork(t)
 	dir := t.TempDir()
 	path := filepath.Join(dir, "web.yaml")
@@ -177,6 +184,7 @@ func TestOlderServiceKeepsItsAddress(t *testing.T) {
 
 // TestStartBeforeManifests starts the program before the file exists: it logs what it waits for.
 func TestStartBeforeManifests(t *testing.T) {
+	t.Parallel()
 	n := newNetwork(t)
 	path := filepath.Join(t.TempDir(), "web.yaml")
 	p := n.start(t, flags(path)...)
@@ -192,6 +200,7 @@ func TestStartBeforeManifests(t *testing.T) {
 }
 
 func TestOnceLogsProblems(t *testing.T) {
+	t.Parallel()
 	manifest := demo(t)
 	bad := manifest + "---\nkind: Service\napiVersion: v1\nmetadata: {}\n"
 	for _, c := range []struct {
@@ -218,6 +227,7 @@ func TestOnceLogsProblems(t *testing.T) {
 }
 
 func TestOnceWithoutManifestsLeavesTheRules(t *testing.T) {
+	t.Parallel()
 	n := newNetwork(t)
 	n.wantRun(t, flags("demo", "-once"), 0, "msg=sync")
 	p := n.wantRun(t, flags(filepath.Join(t.TempDir(), "none"), "-once"), 1, "msg=failed", "no such file")
@@ -228,6 +238,7 @@ func TestOnceWithoutManifestsLeavesTheRules(t *testing.T) {
 }
 
 func TestInterrupt(t *testing.T) {
+	t.Parallel()
 	n := newNetwork(t)
 	p := n.start(t, flags("demo")...)
 	p.Await("msg=sync")
@@ -240,6 +251,7 @@ func TestInterrupt(t *testing.T) {
 // TestUnprivileged runs the program in a user namespace of its own, in which it has no
 // privileges for the network namespace.
 func TestUnprivileged(t *testing.T) {
+	t.Parallel()
 	n := newNetwork(t)
 	for _, flags := range [][]string{flags("demo", "-once"), flags("demo"), {"-cleanup"}} {
 		cmd := agenttest.Command(t, flags...)

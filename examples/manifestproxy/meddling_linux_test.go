@@ -13,10 +13,12 @@ import (
 // after changes of every kind, and also if another program changes the rules twice, as
 // `systemctl restart nftables` does.
 func TestDriftIsRepairedAtOnce(t *testing.T) {
+	t.Parallel()
 	for name, choice := range map[string][]string{
 		"nftables": nil, "tproxy": {"-backend", "userspace"}, "redirect": {"-backend", "userspace", "-capture", "redirect"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			driftIsRepaired(t, map[bool]string{true: "vipkit", false: "vipkit-userspace"}[choice == nil], choice...)
 		})
 	}

@@ -22,6 +22,7 @@ func (f failing) Apply(context.Context, proxy.Snapshot, proxy.Snapshot) error { 
 func (f failing) Cleanup(context.Context) error { return f.err }
 
 func TestOnceReturnsBackendErrors(t *testing.T) {
+	t.Parallel()
 	lost := errors.New("the connection was lost")
 	port := proxy.ServicePortName{Port: "http"}
 	for _, c := range []struct {
@@ -59,6 +60,7 @@ func TestOnceReturnsBackendErrors(t *testing.T) {
 }
 
 func TestOnceInterrupted(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	tracker := proxy.NewServiceChangeTracker(proxy.TrackerOptions{})

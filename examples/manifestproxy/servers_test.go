@@ -15,6 +15,7 @@ import (
 )
 
 func TestHealthAndMetrics(t *testing.T) {
+	t.Parallel()
 	o := options{
 		files: files{manifests: "demo"}, healthz: servertest.FreeAddress(t), metrics: servertest.FreeAddress(t),
 		backend: backend{name: "iptables", open: func() (proxy.Backend, error) { return failing{}, nil }},

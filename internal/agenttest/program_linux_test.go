@@ -22,6 +22,7 @@ func startAgent(t testing.TB, args ...string) *Program {
 }
 
 func TestProgram(t *testing.T) {
+	t.Parallel()
 	p := startAgent(t, "page")
 	p.Await("part=2", "msg=later")
 	if ready, none := p.Count("part=1", "msg=ready"), p.Count("part=1", "msg=later"); ready != 1 || none != 0 {
@@ -32,6 +33,7 @@ func TestProgram(t *testing.T) {
 }
 
 func TestStatus(t *testing.T) {
+	t.Parallel()
 	if got := startAgent(t, "0").Wait(); got != 0 {
 		t.Errorf("got status %d, want 0", got)
 	}
@@ -72,6 +74,7 @@ func awaitLogged(p *Program, lines int) {
 }
 
 func TestFailures(t *testing.T) {
+	t.Parallel()
 	hurry := func(p *Program) { p.patience = 500 * time.Millisecond }
 	for _, c := range []struct {
 		name, arg string
@@ -108,6 +111,7 @@ func TestFailures(t *testing.T) {
 		}, "404"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			p := startAgent(t, c.arg)
 			f := &failing{TB: t}
 			p.t = f
@@ -130,6 +134,7 @@ func TestFailures(t *testing.T) {
 // A program ends with its test: when the test ends, and when the other end of its standard input
 // is closed.
 func TestEndsWithItsTest(t *testing.T) {
+	t.Parallel()
 	var p *Program
 	t.Run("inner", func(t *testing.T) { p = startAgent(t, "wait") })
 	if p.cmd.ProcessState == nil || p.cmd.ProcessState.ExitCode() != -1 {
@@ -145,6 +150,7 @@ func TestEndsWithItsTest(t *testing.T) {
 }
 
 func TestNode(t *testing.T) {
+	t.Parallel()
 	n := NewNode(t)
 	n.Serve(t, Pod1IP+":80", "one")
 	n.Serve(t, Pod2IP+":80", "two")

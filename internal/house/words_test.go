@@ -60,12 +60,18 @@ func checkWords(s *source) []finding {
 func (s *source) refusedWords(allowed []string) []finding {
 	forms := refusedForms()
 	found := map[finding]bool{}
+	clean := map[string]bool{} // Most names are there often.
 	check := func(p token.Pos, text string) {
+		if clean[text] {
+			return
+		}
+		clean[text] = true
 		for i, line := range strings.Split(text, "\n") {
 			for _, word := range wordsOf(line) {
 				word, refused := forms[word]
 				if refused && !slices.Contains(allowed, word) {
 					found[finding{s.path, s.line(p) + i, advice(word)}] = true
+					clean[text] = false
 				}
 			}
 		}
@@ -110,6 +116,7 @@ func TestRefusedWords(t *testing.T) {
 	for text, want := range map[string][]string{
 		"package a\n// Each book has pages.\nvar a = 1":                             {"2 book", "2 page"},
 		"package a\nvar twinSuffix, unsettled, theDoors, handbook, opened_page int": {"2 door", "2 page", "2 twin"},
+		"package a\nvar door = 1\nvar b, c = door, door":                            {"2 door", "3 door"},
 		"package a\nconst text = `a\nsettled`":                                      {"3 settle"},
 		"package a\nimport \"example.org/door\"\nvar a = door.A":                    {"3 door"},
 		"package a\n// indoor settlement\nfunc pageant(Bookend, outdoorsy int) {}":  nil,

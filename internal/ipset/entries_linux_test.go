@@ -46,6 +46,7 @@ func samples() map[string][]Entry {
 // All entries of all types are read as they were written, and the program ipset reads the same. It restores
 // what it saves.
 func TestEntries(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.create(t, kinds()...)
 	for set, entries := range samples() {
@@ -86,6 +87,7 @@ func TestEntries(t *testing.T) {
 // Adding what exists and deleting what does not exist succeed, and adding gives an entry its
 // new mark, and takes away what another program has given to it.
 func TestOperationsAreIdempotent(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.create(t, Set{Name: "a", Type: HashIPPort, SkbInfo: true}, Set{Name: "n", Type: HashIPPortNet})
 	one := numbered(1)[0]
@@ -188,6 +190,7 @@ func someWrong(random *rand.Rand) (ops []Op, mistakes []mistake) {
 // Whatever is wrong among many operations, and wherever, only that fails, with an error that
 // names set, entry and index.
 func TestWrongOperationsFailAlone(t *testing.T) {
+	t.Parallel()
 	random := testenv.Random(t)
 	for range 20 {
 		w := newWorld(t)
@@ -217,6 +220,7 @@ func TestWrongOperationsFailAlone(t *testing.T) {
 
 // The sets hold what the operations say, whatever their order and number.
 func TestRandomOperations(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	random := testenv.Random(t)
 	sets := []Set{{Name: "a", Type: HashIPPort, SkbInfo: true}, {Name: "b", Type: HashIPPort, SkbInfo: true}}
@@ -258,6 +262,7 @@ func TestRandomOperations(t *testing.T) {
 
 // Sets of other types and entries with comments, which other programs have made, are read.
 func TestForeignSets(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.ipset(t, strings.Join([]string{
 		"create ports bitmap:port range 0-65535",
@@ -279,6 +284,7 @@ func TestForeignSets(t *testing.T) {
 
 // A large addition takes few system calls: two lists of at most 60,000 bytes in each.
 func TestSystemCalls(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.create(t, Set{Name: "a", Type: HashIPPort}, Set{Name: "b", Type: HashIPPort})
 	for _, c := range []struct {
@@ -315,6 +321,7 @@ func TestSystemCalls(t *testing.T) {
 
 // With an ended context nothing is sent.
 func TestEndedContext(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.create(t, Set{Name: "a", Type: HashIPPort})
 	ctx, cancel := context.WithCancel(t.Context())

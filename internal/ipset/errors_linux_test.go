@@ -13,6 +13,7 @@ import (
 
 // A type that the kernel does not have is unsupported.
 func TestUnknownType(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	_, err := w.revision(t.Context(), &Set{Name: "a", Type: "hash:none"})
 	wantError(t, err, ErrUnsupported, "type")
@@ -20,6 +21,7 @@ func TestUnknownType(t *testing.T) {
 
 // The kernel answers requests for a subsystem that it lacks with EINVAL; Open relies on it.
 func TestUnknownSubsystem(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	var r rawnetlink.Requests
 	r.End(append(r.Begin(unix.NFNL_SUBSYS_COUNT<<8|cmdProtocol, unix.NLM_F_ACK), unix.AF_INET, unix.NFNETLINK_V0, 0, 0))
@@ -28,6 +30,7 @@ func TestUnknownSubsystem(t *testing.T) {
 
 // Without CAP_NET_ADMIN, Open fails with EPERM: ipset is supported.
 func TestOpenWithoutPrivileges(t *testing.T) {
+	t.Parallel()
 	err := netnstest.NewNS(t).Do(func() error {
 		runtime.LockOSThread() // ends the thread, which loses the privilege, with the goroutine
 		header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
@@ -53,6 +56,7 @@ func TestOpenWithoutPrivileges(t *testing.T) {
 
 // When nothing can be sent, Do fails.
 func TestClosedConnection(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.create(t, Set{Name: "a", Type: HashIPPort})
 	var c *Conn

@@ -52,6 +52,7 @@ func frontends(out io.Writer) error {
 }
 
 func TestExample(t *testing.T) {
+	t.Parallel()
 	var out strings.Builder
 	err := netnstest.NewNS(t).Do(func() error { return frontends(&out) })
 	if want := "10.96.0.10,udp:53 has mark 16\n"; err != nil || out.String() != want {

@@ -12,6 +12,7 @@ import (
 
 // More than 65,536 entries are kept and read, and updated and deleted.
 func TestLargeSet(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.create(t, Set{Name: "a", Type: HashIPPort, MaxElem: 1 << 24, SkbInfo: true})
 	all := numbered(200_000)
@@ -35,6 +36,7 @@ func TestLargeSet(t *testing.T) {
 // At maxelem, additions fail with ErrFull, and all else succeeds in the same call: updates,
 // deletions, other sets. After deletions there is room again.
 func TestFullSet(t *testing.T) {
+	t.Parallel()
 	const limit = 100_000
 	w := newWorld(t)
 	w.create(t,
@@ -109,6 +111,7 @@ func TestFullSet(t *testing.T) {
 // A listing returns the entries that stay exactly once while others come and go, and the set
 // grows.
 func TestListingDuringChanges(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	writer := open(t, w.ns)
 	const stay = 5000
@@ -160,6 +163,7 @@ func change(ctx context.Context, c *Conn, entries []Entry, stop chan struct{}) e
 // A new connection reads a set whose first bucket does not fit into the message that the kernel
 // makes for a new socket: it lists the bucket as a whole.
 func TestLongComments(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	var all []Entry
 	for i := range 12 { // as many as a bucket may have
@@ -191,6 +195,7 @@ func sixes(from, n int) (all []Entry) {
 
 // An error of the caller ends the listing, and the connection remains usable.
 func TestEntriesStops(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.create(t, Set{Name: "a", Type: HashIPPort})
 	w.do(t, additions("a", numbered(10_000)...)...)

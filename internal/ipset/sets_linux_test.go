@@ -22,6 +22,7 @@ func kinds() []Set {
 
 // Sets are as they were wanted.
 func TestCreate(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.create(t, kinds()...)
 	for _, s := range kinds() {
@@ -51,6 +52,7 @@ func (w world) info(t testing.TB, name string) Info {
 
 // Making the same sets again changes nothing, with few system calls.
 func TestCreateAgain(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.create(t, kinds()...)
 	kept := Entry{Addr: addr("192.0.2.1")}
@@ -66,6 +68,7 @@ func TestCreateAgain(t *testing.T) {
 
 // The program ipset sees the sets as they were wanted.
 func TestProgramListsSets(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.create(t, kinds()...)
 	text := w.ipset(t, "", "list", "-t", "-o", "save")
@@ -103,6 +106,7 @@ func withoutBuckets(text string) string {
 // A set that exists and differs is an error that names each difference, and does not prevent the
 // others.
 func TestCreateNamesDifferences(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.ipset(t, strings.Join([]string{
 		"create type hash:ip",
@@ -155,6 +159,7 @@ func TestCreateNamesDifferences(t *testing.T) {
 
 // Invalid sets are refused, above all those without a name: the kernel would destroy all sets.
 func TestInvalidSets(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.create(t, Set{Name: "other", Type: HashIP})
 	w.do(t, additions("other", Entry{Addr: addr("192.0.2.1")})...)
@@ -191,6 +196,7 @@ func TestInvalidSets(t *testing.T) {
 // Destroying and flushing a missing set succeeds; a set that a rule uses stays, and is named, but
 // can be flushed.
 func TestDestroyAndFlush(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.create(t, Set{Name: "used", Type: HashIP}, Set{Name: "free", Type: HashIP})
 	w.do(t, additions("used", Entry{Addr: addr("192.0.2.1")})...)

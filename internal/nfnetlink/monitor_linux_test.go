@@ -125,6 +125,7 @@ func TestMonitorFindsTablesAmongOthers(t *testing.T) {
 }
 
 // A signal, such as those by which Go preempts goroutines, does not count as a commit.
+// It measures what one thread does with many signals, so it is alone.
 func TestMonitorIgnoresSignals(t *testing.T) {
 	t.Parallel()
 	_, m := newMonitor(t)

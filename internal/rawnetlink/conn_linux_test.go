@@ -183,8 +183,9 @@ func TestMissingAnswers(t *testing.T) {
 	}
 }
 
-// A second Close fails, and closes no file that has the number of the file descriptor now.
-func TestCloseTwice(t *testing.T) {
+// After Close, calls fail, and do not use another file that has the number of the file descriptor
+// now.
+func TestUseAfterClose(t *testing.T) {
 	s, err := OpenSocket(unix.NETLINK_ROUTE, Buffers{}, time.Second)
 	if err != nil {
 		t.Fatal(err)
@@ -200,6 +201,12 @@ func TestCloseTwice(t *testing.T) {
 	defer func() { _ = unix.Close(other) }() // The test has failed if it is closed.
 	if err := s.Close(); !errors.Is(err, os.ErrClosed) {
 		t.Errorf("second Close: got error %v, want %v", err, os.ErrClosed)
+	}
+	if _, err := s.Receive(0); !errors.Is(err, unix.EBADF) {
+		t.Errorf("Receive after Close: got error %v, want %v", err, unix.EBADF)
+	}
+	if err := s.Send([]byte("x")); !errors.Is(err, unix.EBADF) {
+		t.Errorf("Send after Close: got error %v, want %v", err, unix.EBADF)
 	}
 	if _, err := unix.FcntlInt(uintptr(other), unix.F_GETFD, 0); other == number && err != nil {
 		t.Errorf("another file with the number %d: got error %v, want it to stay open", number, err)

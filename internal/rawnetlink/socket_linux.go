@@ -18,12 +18,14 @@ const readSize = 64 << 10
 // Socket is a netlink socket that receives messages only from the kernel. The garbage
 // collector closes a socket that is no longer reachable. Calls must not overlap.
 type Socket struct {
-	fd      int
+	fd      int // closedFD after Close: the number may be that of another file then
 	timeout time.Duration
 	buf     []byte
 	lost    runtime.Cleanup
-	closed  bool
 }
+
+// closedFD makes each system call fail with EBADF.
+const closedFD = -1
 
 // Buffers are the requested sizes in bytes of the buffers of a socket, for which the kernel
 // reserves no memory. Without privileges they are limited by the sysctls net.core.wmem_max
@@ -97,15 +99,16 @@ func (s *Socket) Port() (uint32, error) {
 	return at.Pid, nil
 }
 
-// Close closes the socket. It fails with [os.ErrClosed] if it was called before: the file
-// descriptor may be that of another file now.
+// Close closes the socket. It fails with [os.ErrClosed] if it was called before. Other calls after
+// it fail with EBADF.
 func (s *Socket) Close() error {
-	if s.closed {
+	if s.fd == closedFD {
 		return fmt.Errorf("netlink: close: %w", os.ErrClosed)
 	}
-	s.closed = true
+	fd := s.fd
+	s.fd = closedFD
 	s.lost.Stop()
-	return os.NewSyscallError("close", unix.Close(s.fd))
+	return os.NewSyscallError("close", unix.Close(fd))
 }
 
 // Send sends data with one system call.

@@ -40,6 +40,7 @@ func from(proto protocol, source string) flow {
 }
 
 func TestClean(t *testing.T) {
+	t.Parallel()
 	const udp, sctp, tcp = v1.ProtocolUDP, v1.ProtocolSCTP, v1.ProtocolTCP
 	n := node("192.0.2.1/32")
 	dns := func(frontends, servers []string) proxy.Snapshot {
@@ -191,6 +192,7 @@ func TestClean(t *testing.T) {
 
 // Without Options.Foreign, flows to addresses without a frontend stay.
 func TestForeignUnknown(t *testing.T) {
+	t.Parallel()
 	table := &fakeTable{flows: []flow{to(protoUDP, "10.96.0.77:53", x), to(protoUDP, vip, x)}}
 	c := newCleaner(Options{}, table)
 	mustClean(t, c, proxy.Snapshot{}, proxy.NewSnapshot(node(), port("dns", v1.ProtocolUDP, list(vip), list(a))))
@@ -201,6 +203,7 @@ func TestForeignUnknown(t *testing.T) {
 
 // Each family has an Account of its own.
 func TestAccounts(t *testing.T) {
+	t.Parallel()
 	var accounts []Account
 	table := &fakeTable{flows: []flow{to(protoUDP, vip, a), to(protoUDP, "[fd00:96::10]:53", "[fd00::2]:53"), to(protoUDP, "[fd00:96::10]:53", "[fd00::3]:53")}}
 	c := newCleaner(Options{Observe: func(a Account) { a.Duration = 0; accounts = append(accounts, a) }}, table)
@@ -216,6 +219,7 @@ func TestAccounts(t *testing.T) {
 
 // If a flow cannot be removed, the others are, and the error counts all that are left.
 func TestRemovalFails(t *testing.T) {
+	t.Parallel()
 	broken := errors.New("broken")
 	table := &fakeTable{err: broken}
 	var want int
@@ -243,6 +247,7 @@ func TestRemovalFails(t *testing.T) {
 
 // Many changed frontends need one dump.
 func TestManyFrontends(t *testing.T) {
+	t.Parallel()
 	var before, after []*proxy.ServicePort
 	table := &fakeTable{}
 	for i := range 100 {
@@ -261,6 +266,7 @@ func TestManyFrontends(t *testing.T) {
 }
 
 func TestInterruptedDump(t *testing.T) {
+	t.Parallel()
 	n := node()
 	old, new := proxy.NewSnapshot(n, port("dns", v1.ProtocolUDP, list(vip), list(a))), proxy.NewSnapshot(n)
 	table := &fakeTable{flows: []flow{to(protoUDP, vip, a)}, interrupts: maxDumps - 1}

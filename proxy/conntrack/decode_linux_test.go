@@ -35,6 +35,7 @@ func direction(kind uint16, src, dst byte, proto ...[]byte) []byte {
 }
 
 func TestDecodeFlow(t *testing.T) {
+	t.Parallel()
 	const icmpType, icmpCode = 5, 6
 	number := func(n byte) []byte { return attribute(nl.CTA_PROTO_NUM, n) }
 	ports := func(src, dst byte) []byte {
@@ -128,6 +129,7 @@ func TestDecodeFlow(t *testing.T) {
 }
 
 func TestDumpError(t *testing.T) {
+	t.Parallel()
 	for i, tc := range []struct{ err, broken, want error }{
 		{nil, nil, nil},
 		{nil, errMalformed, errMalformed},
@@ -142,6 +144,7 @@ func TestDumpError(t *testing.T) {
 }
 
 func TestRemoveError(t *testing.T) {
+	t.Parallel()
 	for _, tc := range []struct{ err, want error }{
 		{nil, nil}, {unix.ENOENT, nil}, {unix.EBUSY, errOffloaded}, {unix.EPERM, unix.EPERM},
 	} {

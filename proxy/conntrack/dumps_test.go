@@ -22,6 +22,7 @@ func mustFollow(t *testing.T, c *Cleaner, held proxy.Snapshot, full bool) {
 // When a Service is removed after its last endpoint, there is nothing to look for, since its flows
 // were removed with that endpoint. With an endpoint that drains there may be flows.
 func TestRemovedAfterItsEndpoints(t *testing.T) {
+	t.Parallel()
 	none := proxy.NewSnapshot(node())
 	empty := port("dns", v1.ProtocolUDP, list(vip, vip2), nil)
 	for name, tc := range map[string]struct {
@@ -50,6 +51,7 @@ func TestRemovedAfterItsEndpoints(t *testing.T) {
 // After a dataplane that may have held something else, flows to a removed frontend are removed
 // although it had no endpoint; and so are flows that were offloaded, once they are not.
 func TestRemovedButUnsure(t *testing.T) {
+	t.Parallel()
 	empty := proxy.NewSnapshot(node(), port("dns", v1.ProtocolUDP, list(vip), nil))
 	t.Run("lost", func(t *testing.T) {
 		table := &fakeTable{}
@@ -88,6 +90,7 @@ func TestRemovedButUnsure(t *testing.T) {
 // Once a dump has returned few flows of a protocol, one serves all changed frontends, with the replies
 // from them. If it has returned most of the table, each frontend costs a dump.
 func TestOneDumpServesAll(t *testing.T) {
+	t.Parallel()
 	service := port("sig", v1.ProtocolUDP, list("10.96.0.30:30", ":30030"), list(a))
 	reply, near := from(protoUDP, "10.96.0.30:30"), to(protoUDP, vip2, x)
 	for _, tc := range []struct{ others, dumps int }{{1000, 1}, {1, 4}} {
@@ -112,6 +115,7 @@ func TestOneDumpServesAll(t *testing.T) {
 
 // An empty table is not dumped, and one whose entries cannot be counted is an error.
 func TestEntriesAreCounted(t *testing.T) {
+	t.Parallel()
 	old, new := proxy.NewSnapshot(node()), proxy.NewSnapshot(node(), port("dns", v1.ProtocolUDP, list(vip), list(a)))
 	table := &fakeTable{others: -1}
 	mustClean(t, newCleaner(Options{}, table), old, new)

@@ -32,6 +32,7 @@ func newKernelTable(t testing.TB) (*netns.NS, *Cleaner, *kernelTable) {
 
 // Flows in another zone are other programs', also if they look like stale flows.
 func TestOtherZones(t *testing.T) {
+	t.Parallel()
 	_, c, k := newKernelTable(t)
 	const client, service, server = 1, 10, 2
 	at := join(attribute(nl.CTA_PROTO_NUM, byte(protoUDP)), attribute(nl.CTA_PROTO_SRC_PORT, 0, 53), attribute(nl.CTA_PROTO_DST_PORT, 0, 53))
@@ -61,6 +62,7 @@ func TestOtherZones(t *testing.T) {
 
 // localAddresses returns the addresses of both families that the namespace has.
 func TestLocalAddresses(t *testing.T) {
+	t.Parallel()
 	ns, _, k := newKernelTable(t)
 	lo, err := ns.Netlink().LinkByName("lo")
 	if err != nil {
@@ -86,6 +88,7 @@ func TestLocalAddresses(t *testing.T) {
 
 // entries counts the flows of the namespace, in all zones.
 func TestEntries(t *testing.T) {
+	t.Parallel()
 	ns, _, k := newKernelTable(t)
 	for want := range 3 {
 		if got, err := k.entries(); got != want || err != nil {
@@ -102,6 +105,7 @@ func TestEntries(t *testing.T) {
 
 // Requests have a timeout, and fail after the table is closed.
 func TestClosedTable(t *testing.T) {
+	t.Parallel()
 	_, c, k := newKernelTable(t)
 	const limit = timeoutSeconds * time.Second
 	if send, receive := k.sockets[unix.NETLINK_NETFILTER].Socket.GetTimeouts(); send != limit || receive != limit {
@@ -124,6 +128,7 @@ func TestClosedTable(t *testing.T) {
 // The kernel's filter selects flows that began with a reply from a new frontend, and no
 // others.
 func TestRepliesInTheKernel(t *testing.T) {
+	t.Parallel()
 	var account Account
 	ns, c := newKernelCleaner(t, Options{Observe: func(a Account) { account = a }})
 	client := netip.MustParseAddrPort("198.51.100.7:4000")

@@ -37,6 +37,7 @@ func TestReplyAfterADumpOfAll(t *testing.T) {
 // Clean waits for replies only if there was untranslated traffic, and only as long as there
 // are some.
 func TestWaitsForReplies(t *testing.T) {
+	t.Parallel()
 	with := func(servers ...string) proxy.Snapshot {
 		return proxy.NewSnapshot(node(), port("dns", v1.ProtocolUDP, list(vip), servers))
 	}
@@ -102,6 +103,7 @@ func (s *stubborn) remove(f flow) error {
 
 // An error names at most maxNamed flows, and counts the others.
 func TestErrorsNameSomeFlows(t *testing.T) {
+	t.Parallel()
 	for n, more := range map[int]bool{maxNamed: false, maxNamed + 1: true} {
 		table := &fakeTable{flows: slices.Repeat([]flow{to(protoUDP, vip, a)}, n), err: errors.New("broken")}
 		err := newCleaner(Options{}, table).Clean(t.Context(), proxy.NewSnapshot(node(), port("dns", v1.ProtocolUDP, list(vip), list(a))), proxy.NewSnapshot(node()))

@@ -7,5 +7,6 @@ import (
 )
 
 func TestEnumerationsInJSON(t *testing.T) {
+	t.Parallel()
 	testenv.RoundTrip(t, KeepTCP, ResetTCP)
 }

@@ -14,6 +14,7 @@ import (
 
 // An error of one IP family is returned, and the other family is cleaned.
 func TestOneFamilyFails(t *testing.T) {
+	t.Parallel()
 	broken := errors.New("broken")
 	const vip6 = "[fd00:96::10]:53"
 	old := proxy.NewSnapshot(node(), port("dns", v1.ProtocolUDP, list(vip), nil), port("dns6", v1.ProtocolUDP, list(vip6), nil))
@@ -42,6 +43,7 @@ func TestOneFamilyFails(t *testing.T) {
 
 // A failed dump of replies is an error: there may be some.
 func TestRepliesCannotBeDumped(t *testing.T) {
+	t.Parallel()
 	broken := errors.New("broken")
 	table := &fakeTable{undumped: func(f filter) error {
 		if f.bySource {
@@ -57,6 +59,7 @@ func TestRepliesCannotBeDumped(t *testing.T) {
 
 // Stale flows that a dump returned before it failed are removed.
 func TestFlowsOfABrokenDump(t *testing.T) {
+	t.Parallel()
 	table := &fakeTable{flows: []flow{to(protoUDP, vip, a), to(protoUDP, vip, b)}, interrupts: maxDumps}
 	err := newCleaner(Options{}, table).Clean(t.Context(), proxy.NewSnapshot(node(), port("dns", v1.ProtocolUDP, list(vip), nil)), proxy.NewSnapshot(node()))
 	if !errors.Is(err, errInterrupted) || table.removes != 2 {
@@ -67,6 +70,7 @@ func TestFlowsOfABrokenDump(t *testing.T) {
 
 // Clean ends with its context, after one more removal at most; its error says so once.
 func TestCleanStops(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct{ removals, flows int }{{0, 2}, {1, 2}, {1, 1}} {
 		removals := c.removals
 		ctx, cancel := context.WithCancel(t.Context())
@@ -90,6 +94,7 @@ func TestCleanStops(t *testing.T) {
 
 // With the zero new Snapshot, no flow is stale.
 func TestNothingKnown(t *testing.T) {
+	t.Parallel()
 	table := &fakeTable{flows: []flow{to(protoUDP, vip, x)}}
 	mustClean(t, newCleaner(Options{TCP: ResetTCP, InAPI: gone}, table), proxy.NewSnapshot(node("192.0.2.1/32"), port("dns", v1.ProtocolUDP, list(vip), list(a))), proxy.Snapshot{})
 	wantFlows(t, table, to(protoUDP, vip, x))

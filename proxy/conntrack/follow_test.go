@@ -114,6 +114,7 @@ func (a *agent) wantFrom(t *testing.T, want ...uint64) {
 }
 
 func TestFlowsFollowTheBackend(t *testing.T) {
+	t.Parallel()
 	n := node()
 	one := proxy.NewSnapshot(n, port("dns", v1.ProtocolUDP, list(vip), list(a)))
 	two := proxy.NewSnapshot(n, port("dns", v1.ProtocolUDP, list(vip), list(b)), port("ntp", v1.ProtocolUDP, list(vip2), list(b)))
@@ -146,6 +147,7 @@ func TestFlowsFollowTheBackend(t *testing.T) {
 // If only the first cleaning fails, the next Apply begins from what the backend achieved, unless
 // there is drift.
 func TestFirstFollowFails(t *testing.T) {
+	t.Parallel()
 	broken := errors.New("broken")
 	runAgent(t, func(x *agent) {
 		x.table = fakeTable{flows: []flow{to(protoUDP, vip, a), to(protoUDP, "10.96.0.77:53", foreign)}, err: broken}
@@ -170,6 +172,7 @@ func TestFirstFollowFails(t *testing.T) {
 
 // After a partial Apply, flows of the service ports that were not changed stay.
 func TestFlowsFollowAPart(t *testing.T) {
+	t.Parallel()
 	n := node()
 	dns, ntp := port("dns", v1.ProtocolUDP, list(vip), list(a)), port("ntp", v1.ProtocolUDP, list(vip2), list(a))
 	runAgent(t, func(x *agent) {
@@ -189,6 +192,7 @@ func TestFlowsFollowAPart(t *testing.T) {
 // After the dataplane was lost, a full apply follows, and all frontends are cleaned; what was
 // achieved before the cleaning failed does not count.
 func TestFlowsAfterLoss(t *testing.T) {
+	t.Parallel()
 	broken := errors.New("broken")
 	for _, behind := range []error{nil, broken} {
 		runAgent(t, func(x *agent) {
@@ -217,6 +221,7 @@ func TestFlowsAfterLoss(t *testing.T) {
 
 // Follow cleans all frontends at first, and then those that change; all again if full is true.
 func TestFollowCleansChanges(t *testing.T) {
+	t.Parallel()
 	table := &fakeTable{}
 	c := newCleaner(Options{}, table)
 	one := proxy.NewSnapshot(node(), port("dns", v1.ProtocolUDP, list(vip), list(a)))
@@ -238,6 +243,7 @@ func TestFollowCleansChanges(t *testing.T) {
 
 // If cleaning all frontends fails, the next Follow repeats it, also if full is false.
 func TestFollowRepeatsAFullCleaning(t *testing.T) {
+	t.Parallel()
 	table := &fakeTable{}
 	c := newCleaner(Options{}, table)
 	one := proxy.NewSnapshot(node(), port("dns", v1.ProtocolUDP, list(vip), list(a)))
@@ -259,6 +265,7 @@ func TestFollowRepeatsAFullCleaning(t *testing.T) {
 
 // Follow sweeps a service range once, also if it is new when all frontends are cleaned.
 func TestFollowSweepsARangeOnce(t *testing.T) {
+	t.Parallel()
 	foreign := 0
 	table := &fakeTable{flows: []flow{to(protoUDP, "10.97.0.1:53", x)}}
 	c := newCleaner(Options{Foreign: func(netip.Addr) bool { foreign++; return true }}, table)
@@ -277,6 +284,7 @@ func TestFollowSweepsARangeOnce(t *testing.T) {
 
 // The first Follow cleans all frontends, also if full is false.
 func TestFirstFollowIsNotFull(t *testing.T) {
+	t.Parallel()
 	table := &fakeTable{flows: []flow{to(protoUDP, vip, x)}}
 	c := newCleaner(Options{}, table)
 	if err := c.Follow(t.Context(), proxy.NewSnapshot(node(), port("dns", v1.ProtocolUDP, list(vip), list(a))), false); err != nil {
@@ -289,6 +297,7 @@ func TestFirstFollowIsNotFull(t *testing.T) {
 
 // Due reports an endpoint that has left the API since the last Follow.
 func TestDueByTheAPI(t *testing.T) {
+	t.Parallel()
 	inAPI := true
 	table := &fakeTable{flows: []flow{to(protoTCP, vip, a)}}
 	c := newCleaner(Options{TCP: ResetTCP, InAPI: func(proxy.ServicePortName, netip.AddrPort) bool { return inAPI }}, table)
@@ -314,6 +323,7 @@ func TestDueByTheAPI(t *testing.T) {
 
 // An offloaded flow is no error of Follow, and is removed once it is no longer offloaded.
 func TestOffloadedFlows(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		stale := to(protoUDP, vip, a)
 		table := &fakeTable{flows: []flow{stale, to(protoUDP, vip, x)}, err: errOffloaded, failing: func(f flow) bool { return f.server == stale.server }}

@@ -19,6 +19,7 @@ func left(proto v1.Protocol, fronts ...string) []*proxy.ServicePort {
 // Flows to frontends that an earlier process has left, and that are not held, are removed, also
 // if the first cleaning fails. Flows of other programs stay.
 func TestFoundFrontends(t *testing.T) {
+	t.Parallel()
 	const external = "203.0.113.9:53"
 	broken := errors.New("broken")
 	held := proxy.NewSnapshot(node("192.0.2.1/32"), port("dns", v1.ProtocolUDP, list(vip), list(a)))
@@ -45,6 +46,7 @@ func TestFoundFrontends(t *testing.T) {
 
 // The same frontend in another Service is held.
 func TestFoundFrontendOfAnotherService(t *testing.T) {
+	t.Parallel()
 	flows := []flow{to(protoUDP, vip2, a)}
 	table := &fakeTable{flows: slices.Clone(flows)}
 	c := newCleaner(Options{}, table)

@@ -72,6 +72,7 @@ func tracked(t testing.TB, ns *netns.NS, family netlink.InetFamily, dest netip.A
 }
 
 func TestKernel(t *testing.T) {
+	t.Parallel()
 	for name, tc := range map[string]struct {
 		named               v1.IPFamily
 		family              netlink.InetFamily
@@ -111,6 +112,7 @@ func TestKernel(t *testing.T) {
 
 // remove does not remove a newer flow with the same tuple.
 func TestRemoveChecksIdentity(t *testing.T) {
+	t.Parallel()
 	ns, c := newKernelCleaner(t, Options{TCP: ResetTCP, InAPI: func(proxy.ServicePortName, netip.AddrPort) bool { return true }})
 	source, at := netip.MustParseAddrPort("198.51.100.7:4000"), netip.MustParseAddrPort(vip)
 	track(t, ns, source, at, netip.MustParseAddrPort(a))
@@ -137,7 +139,8 @@ func TestRemoveChecksIdentity(t *testing.T) {
 
 // Foreign flows cost nothing when a Service changes.
 func TestForeignFlows(t *testing.T) {
-	const foreign = 50_000
+	t.Parallel()
+	const foreign = 10_000
 	var account Account
 	ns, c := newKernelCleaner(t, Options{Foreign: isForeign, Observe: func(a Account) { account = a }})
 	for i := range foreign {
@@ -177,6 +180,7 @@ func TestForeignFlows(t *testing.T) {
 
 // Flows of which only one direction is in another zone are other programs' too.
 func TestZonesOfOneDirection(t *testing.T) {
+	t.Parallel()
 	nft := netnstest.NFT(t)
 	ns, c := newKernelCleaner(t, Options{})
 	if err := errors.Join(

@@ -11,6 +11,7 @@ import (
 // IPVS finds a node port of an earlier process at each address of the node. Flows to it stay while
 // the node port exists, and end with it.
 func TestNodePortFoundAtAddress(t *testing.T) {
+	t.Parallel()
 	at := to(protoUDP, "192.0.2.1:30053", a)
 	for _, tc := range []struct {
 		frontends []string
@@ -27,6 +28,7 @@ func TestNodePortFoundAtAddress(t *testing.T) {
 // A full sync of the same process, as after drift, spares the flows that userspace carries. At the start of
 // a process, they are flows of an earlier process.
 func TestFullSyncSparesCarriedFlows(t *testing.T) {
+	t.Parallel()
 	held := proxy.NewSnapshot(node(), routed())
 	table := &fakeTable{flows: []flow{by(outside, "0.64.3.1:4000")}}
 	c := newCleaner(Options{}, table)
@@ -40,6 +42,7 @@ func TestFullSyncSparesCarriedFlows(t *testing.T) {
 // An endpoint may have the address and port of its frontend: an external IP that is the node's own, before a
 // pod in the network of the host. Its flows are not translated, and end with it.
 func TestEndpointAtItsFrontend(t *testing.T) {
+	t.Parallel()
 	old := proxy.NewSnapshot(node(), port("dns", v1.ProtocolUDP, list(vip2), list(vip2, a)))
 	for _, tc := range []struct {
 		endpoints []string

@@ -19,6 +19,7 @@ func withNodePort(family v1.IPFamily, servers ...string) *proxy.ServicePort {
 // At new node ports, untranslated flows are removed, in both families, and flows that began
 // with a reply from there.
 func TestNewNodePort(t *testing.T) {
+	t.Parallel()
 	for family, tc := range map[v1.IPFamily]struct{ ours, others, near, server string }{
 		v1.IPv4Protocol: {"192.0.2.1:30053", "203.0.113.1:30053", "192.0.2.1:30054", a},
 		v1.IPv6Protocol: {"[2001:db8::1]:30053", "[2001:db8::2]:30053", "[2001:db8::1]:30054", "[fd00:10::2]:5353"},
@@ -44,6 +45,7 @@ func TestNewNodePort(t *testing.T) {
 // Flows that began with a reply from a frontend that is not new stay, also if the kernel
 // returns them together with those from a new one.
 func TestRepliesFromKnownFrontends(t *testing.T) {
+	t.Parallel()
 	with := func(frontends ...string) proxy.Snapshot {
 		return proxy.NewSnapshot(node(), port("dns", v1.ProtocolUDP, frontends, list(a)), port("ntp", v1.ProtocolUDP, list("10.96.0.11:123"), list(a)))
 	}
@@ -55,6 +57,7 @@ func TestRepliesFromKnownFrontends(t *testing.T) {
 
 // A changed Node with the same addresses for node ports needs no dump.
 func TestSameNodePortAddresses(t *testing.T) {
+	t.Parallel()
 	table := &fakeTable{flows: []flow{to(protoUDP, "192.0.2.1:30053", x)}}
 	p := withNodePort(v1.IPv4Protocol, a)
 	mustClean(t, newCleaner(Options{}, table), proxy.NewSnapshot(snapshots.Node("192.0.2.1"), p), proxy.NewSnapshot(snapshots.Node("192.0.2.1"), p))
@@ -65,6 +68,7 @@ func TestSameNodePortAddresses(t *testing.T) {
 
 // A failure to list addresses is an error only if there are node ports.
 func TestUnlistedAddresses(t *testing.T) {
+	t.Parallel()
 	broken := errors.New("broken")
 	for front, want := range map[string]error{vip: nil, ":30053": broken} {
 		table := &fakeTable{unlisted: broken}
@@ -77,6 +81,7 @@ func TestUnlistedAddresses(t *testing.T) {
 
 // At most maxFilters frontends are looked up one by one.
 func TestFiltersAreFew(t *testing.T) {
+	t.Parallel()
 	for n, want := range map[int]int{maxFilters: maxFilters, maxFilters + 1: 1} {
 		table := &fakeTable{}
 		var fronts []string
@@ -93,6 +98,7 @@ func TestFiltersAreFew(t *testing.T) {
 // At loopback addresses that serve node ports, flows that another program has translated are stale if
 // their endpoint is gone; those that a process of the node answers are not.
 func TestLoopbackNodePort(t *testing.T) {
+	t.Parallel()
 	const at = "127.0.0.1:30053"
 	n := snapshots.Node()
 	n.NodePorts.Loopback = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}

@@ -12,6 +12,7 @@ import (
 
 // New fails without CAP_NET_ADMIN, rather than the first Clean.
 func TestNewNeedsPrivileges(t *testing.T) {
+	t.Parallel()
 	ns := netnstest.NewNS(t)
 	var got error
 	if err := ns.Do(func() error {

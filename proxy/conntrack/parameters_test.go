@@ -19,6 +19,7 @@ func usual() Parameters {
 }
 
 func TestProcessors(t *testing.T) {
+	t.Parallel()
 	for text, want := range map[string]int{
 		"0-3\n": 4, "0": 1, "0-1,3,5-6\n": 5, "": runtime.NumCPU(), "0-x": runtime.NumCPU(), "3-1": runtime.NumCPU(), "\n": runtime.NumCPU(),
 	} {
@@ -103,6 +104,7 @@ func loadNothing() error { return nil }
 
 // Where the module of connection tracking is not loaded, Set loads it, once.
 func TestParametersLoadTheirModule(t *testing.T) {
+	t.Parallel()
 	root := t.TempDir()
 	c, loads := Parameters{TCPBeLiberal: true}, 0
 	load := func() error {
@@ -126,6 +128,7 @@ func TestParametersLoadTheirModule(t *testing.T) {
 
 // The error names all parameters that could not be set.
 func TestParametersThatCannotBeSet(t *testing.T) {
+	t.Parallel()
 	err := usual().set(filepath.Join(t.TempDir(), "none"), 1, func() error { return errors.New("no module") })
 	for _, part := range []string{"no module", "nf_conntrack_max", "hashsize", "tcp_timeout_established", "tcp_timeout_close_wait"} {
 		if err == nil || !strings.Contains(err.Error(), part) {

@@ -61,6 +61,7 @@ func drain(p *proxy.ServicePort) {
 
 // TestFlowsFollowRoutes checks that a flow is removed if, and only if, its route excludes its endpoint.
 func TestFlowsFollowRoutes(t *testing.T) {
+	t.Parallel()
 	pods := proxy.LocalTraffic{Sources: snapshots.Prefixes("10.244.0.0/16")}
 	byInterface := proxy.LocalTraffic{Interface: "cni0"}
 	with := func(traffic proxy.LocalTraffic, p *proxy.ServicePort) proxy.Snapshot {
@@ -158,6 +159,7 @@ func TestFlowsFollowRoutes(t *testing.T) {
 
 // A failure to list the addresses of the node is an error if they decide.
 func TestOwnAddressesUnknown(t *testing.T) {
+	t.Parallel()
 	table := &fakeTable{unlisted: errors.New("no addresses")}
 	before, after := proxy.NewSnapshot(node(), routed()), proxy.NewSnapshot(node(), routed(externalLocal))
 	if err := newCleaner(Options{}, table).Clean(t.Context(), before, after); err == nil || table.dumps != 0 {

@@ -14,6 +14,7 @@ import (
 )
 
 func TestTCPPolicies(t *testing.T) {
+	t.Parallel()
 	n := node()
 	old, new := proxy.NewSnapshot(n, port("web", v1.ProtocolTCP, list(vip), list(a, b))), proxy.NewSnapshot(n, port("web", v1.ProtocolTCP, list(vip), list(b)))
 	half, open, live := to(protoTCP, vip, a), to(protoTCP, vip, a), to(protoTCP, vip, b)
@@ -56,6 +57,7 @@ func TestTCPPolicies(t *testing.T) {
 // Flows of attempts to connect from before their frontend existed are removed, so that the next
 // attempts get through; established flows stay.
 func TestTCPFlowsBeforeTheirFrontend(t *testing.T) {
+	t.Parallel()
 	const established = 3
 	in := func(state uint8, dest, server string) flow {
 		f := to(protoTCP, dest, server)
@@ -109,6 +111,7 @@ func TestTCPFlowsBeforeTheirFrontend(t *testing.T) {
 // The flows of a removed endpoint are removed whenever it leaves the API, also if all frontends
 // are cleaned then, and between two calls of InAPI.
 func TestRemovedEndpointLeavesTheAPI(t *testing.T) {
+	t.Parallel()
 	old, new := proxy.NewSnapshot(node(), port("web", v1.ProtocolTCP, list(vip), list(a, b))), proxy.NewSnapshot(node(), port("web", v1.ProtocolTCP, list(vip), list(b)))
 	for name, from := range map[string]proxy.Snapshot{"resync": {}, "change": new} {
 		t.Run(name, func(t *testing.T) {
@@ -138,6 +141,7 @@ func TestRemovedEndpointLeavesTheAPI(t *testing.T) {
 
 // With a Service, the TCP flows to all of its endpoints are removed.
 func TestTCPOfARemovedService(t *testing.T) {
+	t.Parallel()
 	web := port("web", v1.ProtocolTCP, list(vip), list(a))
 	table := &fakeTable{flows: []flow{to(protoTCP, vip, a), to(protoTCP, vip, x), to(protoTCP, vip2, a)}}
 	c := newCleaner(Options{TCP: ResetTCP, InAPI: gone}, table)
@@ -161,6 +165,7 @@ func wantFlows(t *testing.T, table *fakeTable, want ...flow) {
 // Of several endpoints that leave at once, the flows to all frontends are removed, and InAPI is
 // called with the name and address of each.
 func TestTCPOfSeveralEndpoints(t *testing.T) {
+	t.Parallel()
 	old, new := port("web", v1.ProtocolTCP, list(vip, vip2), list(a, b, x)), port("web", v1.ProtocolTCP, list(vip, vip2), list(x))
 	table := &fakeTable{flows: []flow{to(protoTCP, vip, a), to(protoTCP, vip2, a), to(protoTCP, vip, b), to(protoTCP, vip2, b), to(protoTCP, vip, x)}}
 	calls := map[string]bool{}
@@ -180,6 +185,7 @@ func TestTCPOfSeveralEndpoints(t *testing.T) {
 
 // Due calls InAPI with the name and address of the removed endpoint.
 func TestTCPIsDue(t *testing.T) {
+	t.Parallel()
 	calls := map[string]bool{}
 	c := newCleaner(Options{TCP: ResetTCP, InAPI: func(name proxy.ServicePortName, at netip.AddrPort) bool {
 		calls[name.Name+" "+at.String()] = true
@@ -196,6 +202,7 @@ func TestTCPIsDue(t *testing.T) {
 // The policies for TCP change nothing for UDP, and TCP flows to the address of a UDP Service
 // stay.
 func TestTCPPolicyAndUDP(t *testing.T) {
+	t.Parallel()
 	early := to(protoTCP, vip2, vip2)
 	early.state = 1
 	for _, policy := range []TCPPolicy{KeepTCP, DropHalfOpenTCP, ResetTCP} {
@@ -225,6 +232,7 @@ func TestManyTerminatingEndpoints(t *testing.T) {
 // An endpoint that is added again keeps its flows, whatever InAPI returns then, and is no
 // longer watched.
 func TestRemovedEndpointIsAddedAgain(t *testing.T) {
+	t.Parallel()
 	with := func(servers ...string) proxy.Snapshot {
 		return proxy.NewSnapshot(node(), port("web", v1.ProtocolTCP, list(vip), servers))
 	}
@@ -245,6 +253,7 @@ func TestRemovedEndpointIsAddedAgain(t *testing.T) {
 // On kernels that ignore filters, a dump for replies also has TCP flows; those from a new
 // frontend stay.
 func TestTCPFlowsFromAFrontend(t *testing.T) {
+	t.Parallel()
 	client := netip.MustParseAddrPort("198.51.100.7:4000")
 	from := flow{proto: protoTCP, source: netip.MustParseAddrPort(vip), dest: client, server: client, state: 3}
 	reply := flow{proto: protoUDP, source: netip.MustParseAddrPort(vip), dest: client, server: client}
@@ -257,6 +266,7 @@ func TestTCPFlowsFromAFrontend(t *testing.T) {
 // If another Service takes over a frontend, flows to the endpoints of the old one and half-open
 // flows from before the new one are removed.
 func TestTCPFrontendMoves(t *testing.T) {
+	t.Parallel()
 	early, other := to(protoTCP, vip, vip), to(protoTCP, vip, b)
 	early.state = 1
 	table := &fakeTable{flows: []flow{early, to(protoTCP, vip, a), to(protoTCP, vip, x), other}}
@@ -267,6 +277,7 @@ func TestTCPFrontendMoves(t *testing.T) {
 
 // Node ports are new at an address where they are served from now on.
 func TestTCPAtNewNodePortAddress(t *testing.T) {
+	t.Parallel()
 	early := func(dest string) flow {
 		f := to(protoTCP, dest, dest)
 		f.state = 1
@@ -284,6 +295,7 @@ func TestTCPAtNewNodePortAddress(t *testing.T) {
 
 // A new service range is swept for UDP and SCTP; TCP flows to new frontends are removed as ever.
 func TestTCPAndNewRange(t *testing.T) {
+	t.Parallel()
 	early := to(protoTCP, vip, vip)
 	early.state = 1
 	table := &fakeTable{flows: []flow{early, to(protoUDP, "10.96.0.77:53", x), to(protoTCP, "10.96.0.77:53", x)}}

@@ -10,6 +10,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/rogpeppe/go-internal/txtar"
 	"sigs.k8s.io/yaml"
+
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // addSeeds adds all files of testdata.
@@ -52,12 +54,12 @@ func inUTF8(t *testing.T, data []byte) []byte {
 func FuzzRead(f *testing.F) {
 	addSeeds(f)
 	f.Fuzz(func(t *testing.T, data []byte) {
-		start := processors(t)
+		elapsed := testenv.ProcessorTime(t)
 		c, err := readContent(t.Context(), "a.yaml", data, nil)
 		if err != nil {
 			t.Fatalf("readContent: %v, want only errors of documents", err)
 		}
-		if took := processors(t) - start; took > bounded {
+		if took := elapsed(); took > bounded {
 			t.Errorf("took %v, want at most %v", took, bounded)
 		}
 		last := bytes.Count(inUTF8(t, data), []byte("\n")) + 1

@@ -4,12 +4,13 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	v1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // serviceObject makes a Service with so many ports.
@@ -31,8 +32,7 @@ func sliceObject(name, service string, ports int) object {
 }
 
 // TestGrowth: the time that the warnings need does not grow with the square of what a user can
-// write. Eight times as much takes eight times as long if the time is linear, and 64 times if it
-// is a square.
+// write.
 func TestGrowth(t *testing.T) {
 	for _, tc := range []struct {
 		name     string
@@ -58,30 +58,21 @@ func TestGrowth(t *testing.T) {
 		}, 1},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			fastest := func(n int) time.Duration {
-				objects, least := tc.make(n), time.Hour
-				for range 3 {
-					start := time.Now()
+			testenv.Growth(t, tc.from, func(n int) func() {
+				objects := tc.make(n)
+				return func() {
 					if got := len(crossCheck(objects)); got != n*tc.warnings {
 						t.Fatalf("%d objects: got %d warnings, want %d", n, got, n*tc.warnings)
 					}
-					least = min(least, time.Since(start))
 				}
-				return least
-			}
-			few, many := fastest(tc.from), fastest(8*tc.from)
-			t.Logf("%d take %v, %d take %v", tc.from, few, 8*tc.from, many)
-			// Some clocks advance only every few milliseconds.
-			if many > 30*max(few, 5*time.Millisecond) {
-				t.Errorf("%d take %v and eight times as many %v, want at most 30 times as long", tc.from, few, many)
-			}
+			})
 		})
 	}
 }
 
 // TestGrowthOfMetadata is the same for reading an object with many labels and annotations.
 func TestGrowthOfMetadata(t *testing.T) {
-	fastest := func(n int) time.Duration {
+	testenv.Growth(t, 500, func(n int) func() {
 		var text strings.Builder
 		text.WriteString("apiVersion: v1\nkind: Service\nmetadata:\n  name: web\n")
 		for _, field := range []string{"labels", "annotations"} {
@@ -91,19 +82,10 @@ func TestGrowthOfMetadata(t *testing.T) {
 			}
 		}
 		text.WriteString("spec: {clusterIP: 10.0.0.1, ports: [{port: 80}]}\n")
-		least := time.Hour
-		for range 3 {
-			start := time.Now()
+		return func() {
 			if c, err := readContent(t.Context(), "a.yaml", []byte(text.String()), nil); err != nil || len(c.objects) != 1 {
 				t.Fatalf("%d labels: got %d objects, errors %v, error %v, want an object", n, len(c.objects), c.errs, err)
 			}
-			least = min(least, time.Since(start))
 		}
-		return least
-	}
-	few, many := fastest(1250), fastest(10_000)
-	t.Logf("1250 take %v, 10,000 take %v", few, many)
-	if many > 30*max(few, 5*time.Millisecond) {
-		t.Errorf("1250 take %v and 10,000 %v, want at most 30 times as long", few, many)
-	}
+	})
 }

@@ -11,16 +11,6 @@ import (
 	"time"
 )
 
-// processors returns the CPU time of this process.
-func processors(t testing.TB) time.Duration {
-	t.Helper()
-	var u syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-		t.Fatal(err)
-	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
-}
-
 // A file that could not be opened is read again, though its state is the same.
 func TestFileThatCannotBeOpened(t *testing.T) {
 	dir := t.TempDir()

@@ -55,12 +55,12 @@ func manyServices(t *testing.T, count int) *prometheus.Registry {
 	return r
 }
 
-// TestTenThousandServices: neither the number of series nor the cost of a scrape grows with the
+// TestManyServices: neither the number of series nor the cost of a scrape grows with the
 // number of Services, and no label has their names.
-func TestTenThousandServices(t *testing.T) {
-	few, many := manyServices(t, 10), manyServices(t, 10_000)
+func TestManyServices(t *testing.T) {
+	few, many := manyServices(t, 10), manyServices(t, 2000)
 	if got, want := len(scrape(t, many)), len(scrape(t, few)); got != want {
-		t.Errorf("got %d lines with 10,000 Services and %d with 10, want as many", got, want)
+		t.Errorf("got %d lines with 2,000 Services and %d with 10, want as many", got, want)
 	}
 	if text := strings.Join(scrape(t, many), "\n"); strings.Contains(text, "s77") || strings.Contains(text, "refuses") {
 		t.Errorf("got names of Services, or texts of errors, in labels, want none:\n%s", text)
@@ -72,8 +72,8 @@ func TestTenThousandServices(t *testing.T) {
 	small, large := cost(few), cost(many)
 	begin := time.Now()
 	scrape(t, many)
-	t.Logf("a scrape takes %v allocations with 10 Services, %v with 10,000, and then %v", small, large, time.Since(begin))
+	t.Logf("a scrape takes %v allocations with 10 Services, %v with 2,000, and then %v", small, large, time.Since(begin))
 	if large > 1.1*small {
-		t.Errorf("got %v allocations for a scrape with 10,000 Services and %v with 10, want as many", large, small)
+		t.Errorf("got %v allocations for a scrape with 2,000 Services and %v with 10, want as many", large, small)
 	}
 }
