@@ -254,7 +254,7 @@ func (j *judge) allows(f flight, got *outcome, v *verdicts, applied int) bool {
 	if got.err != nil {
 		return v.allow(f, got) || j.stepwise && v.affinityChanges()
 	}
-	return v.allow(f, got) || j.mixing && (v.allowMixed(got) || v.all[0].Affinity.Enabled() && j.wasKept(f, got, applied))
+	return v.allow(f, got) || j.mixing && (v.allowMixed(got) || v.all[0].Affinity.Enabled() && (j.wasKept(f, got, applied) || choseElsewhere(f, got, j.model.since(applied))))
 }
 
 // wasKept reports whether a client may have affinity to the endpoint that answered because an agent
