@@ -170,11 +170,11 @@ func TestBadBackends(t *testing.T) {
 			"more packets had wrong outcomes", "Basics failed: the other tests" + rest,
 		},
 		"hangs": {
-			basics, "Apply: got no result within 2", "until its context ended (then context deadline exceeded)",
+			basics, "Apply: got no result within ", "until its context ended (then context deadline exceeded)",
 			"Apply of the backend hangs: the other tests" + rest,
 		},
 		"hangs-for-ever": {
-			basics, "Apply: got no result within 2", "and none 1s after its context ended",
+			basics, "Apply: got no result within ", "and none 1s after its context ended",
 			"Apply of the backend hangs: the other tests" + rest,
 		},
 		"loses-all": {

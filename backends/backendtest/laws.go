@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -116,7 +117,10 @@ func LocalEndpoints() (all []netip.Addr) {
 
 // subject is a backend under test, and what its dataplane holds.
 type subject struct {
-	course  *course
+	course *course
+	// setUpTime is how long the testbed took to set up; 0 without a testbed.
+	setUpTime time.Duration
+
 	backend proxy.Backend
 	applied proxy.Snapshot
 	faults  *faults
@@ -328,7 +332,7 @@ func lawCancellation(t *testing.T, s *subject) {
 	for h.last.Generation() == s.applied.Generation() {
 		h.next(t)
 	}
-	err := s.course.call(t, "Apply with a cancelled context", callPatience, func(context.Context) error {
+	err := s.course.call(t, "Apply with a cancelled context", s.patienceFor(h.last), func(context.Context) error {
 		return s.backend.Apply(ctx, s.applied, h.last)
 	})
 	if !errors.Is(err, context.Canceled) {

@@ -151,6 +151,8 @@ type outcome struct {
 	source netip.AddrPort // where it came from
 	answer answer
 	err    error // why there is no answer
+	// refuser says who refused the connection, for a violation; nil if that is not known.
+	refuser func(*outcome) string
 }
 
 func (f *outcome) String() string {

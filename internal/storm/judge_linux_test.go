@@ -60,9 +60,6 @@ type judge struct {
 	// IPVS has no transactions: the kernel's virtual server has no scheduler while that changes.
 	stepwise bool
 
-	// explain says more about an outcome, for the text of a violation; nil: there is no more.
-	explain func(*outcome) string
-
 	mu sync.Mutex
 	// broken are the intervals in which a fault may make connections to Services fail,
 	// and open those in which denied connections may succeed.
@@ -300,8 +297,8 @@ func (j *judge) sample(f flight, got *outcome, begin time.Time, applied int) {
 	case got.err != nil && j.mayFail(&v):
 		j.counts[failedInChange]++
 	default:
-		if j.explain != nil {
-			reason += j.explain(got)
+		if got.refuser != nil {
+			reason += got.refuser(got)
 		}
 		j.violateLocked(invariantWhole, "%s", reason)
 	}
