@@ -68,20 +68,7 @@ func RunLaws(t *testing.T, c LawsConfig) {
 			return
 		}
 		passed := t.Run("Laws/"+law.name, func(t *testing.T) {
-			s := &subject{
-				course:  way,
-				faults:  &faults{random: testenv.Random(t), percent: faultShare},
-				lacking: func(what Capability) bool { return slices.Contains(c.Lacks, what) },
-				read:    c.Dump, unfinished: c.Unfinished,
-			}
-			s.renew = func(t testing.TB) proxy.Backend {
-				if c.Faulty != nil {
-					return c.Faulty(t, s.faults.around)
-				}
-				return c.New(t)
-			}
-			s.track = func() proxy.ServiceChangeTracker { return proxy.NewServiceChangeTracker(nodeOptions()) }
-			s.restart(t)
+			s := c.subject(t, way)
 			if law.calm {
 				s.calm()
 			}
@@ -95,6 +82,26 @@ func RunLaws(t *testing.T, c LawsConfig) {
 			way.end("Basics failed")
 		}
 	}
+}
+
+// subject returns a new backend with what the laws need.
+func (c *LawsConfig) subject(t *testing.T, way *course) *subject {
+	t.Helper()
+	s := &subject{
+		course:  way,
+		faults:  &faults{random: testenv.Random(t), percent: faultShare},
+		lacking: func(what Capability) bool { return slices.Contains(c.Lacks, what) },
+		read:    c.Dump, unfinished: c.Unfinished,
+	}
+	s.renew = func(t testing.TB) proxy.Backend {
+		if c.Faulty != nil {
+			return c.Faulty(t, s.faults.around)
+		}
+		return c.New(t)
+	}
+	s.track = func() proxy.ServiceChangeTracker { return proxy.NewServiceChangeTracker(nodeOptions()) }
+	s.restart(t)
+	return s
 }
 
 // LocalEndpoints returns the addresses of the endpoints of this node that the Services of [RunLaws]
@@ -177,21 +184,6 @@ func (s *subject) newHistory(r *rand.Rand, samples int) *history {
 
 func nameOf(o metav1.Object) types.NamespacedName {
 	return types.NamespacedName{Namespace: o.GetNamespace(), Name: o.GetName()}
-}
-
-// An Apply of a Service programs something.
-func lawBasics(t *testing.T, s *subject) {
-	before := s.dump(t)
-	tracker := s.track()
-	o := plainSample(1, 0).objects()
-	o.handTo(tracker)
-	tracker.Synced()
-	next := nextOf(t, tracker, proxy.Snapshot{})
-	s.apply(t, next)
-	if after := s.dump(t); after == before {
-		t.Errorf("Apply of a Service at %v with 3 endpoints: got no error and the same dump as before, want the Service in it:\n%s",
-			plainSample(1, 0).clusterIP(), after)
-	}
 }
 
 // An Apply without changes does nothing, also from the zero snapshot.

@@ -155,6 +155,14 @@ type outcome struct {
 	refuser func(*outcome) string
 }
 
+// whoRefused says who refused the connection, if that is known.
+func (f *outcome) whoRefused() string {
+	if f.refuser == nil {
+		return ""
+	}
+	return f.refuser(f)
+}
+
 func (f *outcome) String() string {
 	if f.err != nil {
 		return f.err.Error()
@@ -164,10 +172,11 @@ func (f *outcome) String() string {
 
 // choseElsewhere reports whether a client may have affinity to the endpoint that answered because it
 // chose that at another address of the Service, while a traffic policy kept it from that endpoint at
-// this one. The backend nftables removes such clients after the change of the rules.
+// this one. The backend nftables removes such clients after the change of the rules, so the endpoint is
+// one of an earlier state.
 func choseElsewhere(f flight, got *outcome, states []proxy.Snapshot) bool {
 	answered := func(e *endpoints.Endpoint) bool { return e.Addr == got.answer.own }
-	for _, s := range states {
+	for _, s := range states[:max(0, len(states)-1)] {
 		for p := range s.All() {
 			serves := slices.ContainsFunc(p.Frontends, func(x proxy.Frontend) bool {
 				return x.Addr == f.to || x.Addr.Addr().IsUnspecified() && x.Addr.Port() == f.to.Port() && slices.Contains(nodeAddrs(), f.to.Addr())

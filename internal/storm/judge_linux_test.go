@@ -297,10 +297,7 @@ func (j *judge) sample(f flight, got *outcome, begin time.Time, applied int) {
 	case got.err != nil && j.mayFail(&v):
 		j.counts[failedInChange]++
 	default:
-		if got.refuser != nil {
-			reason += got.refuser(got)
-		}
-		j.violateLocked(invariantWhole, "%s", reason)
+		j.violateLocked(invariantWhole, "%s%s", reason, got.whoRefused())
 	}
 }
 
