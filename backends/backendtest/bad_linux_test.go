@@ -49,9 +49,20 @@ func untilEnd(ctx context.Context) error {
 
 func forEver(context.Context) error { select {} }
 
-// translating translates packets to the frontends of a snapshot, each to the endpoint that choose
-// returns for its service port, and masquerades the packets as most clients of tests expect.
+// translating translates packets to the IPv4 frontends of a snapshot, each to the endpoint that choose
+// returns for its service port.
 func translating(t testing.TB, choose func(*proxy.ServicePort) string) bad {
+	return loading(t, "nat", func(p *proxy.ServicePort) string {
+		if to := choose(p); to != "" {
+			return "dnat to " + to
+		}
+		return ""
+	})
+}
+
+// loading has base chains of some type with a rule for each IPv4 frontend that is not a node port, with
+// the verdict for its service port.
+func loading(t testing.TB, kind string, verdict func(*proxy.ServicePort) string) bad {
 	node, err := netns.Current()
 	if err != nil {
 		t.Fatal(err)
@@ -66,15 +77,15 @@ func translating(t testing.TB, choose func(*proxy.ServicePort) string) bad {
 			var rules strings.Builder
 			for p := range next.All() {
 				for _, f := range p.Frontends {
-					if to := choose(p); f.Addr.Addr().Is4() && !f.Addr.Addr().IsUnspecified() && to != "" {
-						fmt.Fprintf(&rules, "ip daddr %v ip protocol %s th dport %d dnat to %s\n",
-							f.Addr.Addr(), strings.ToLower(string(p.Name.Protocol)), f.Addr.Port(), to)
+					if v := verdict(p); f.Addr.Addr().Is4() && !f.Addr.Addr().IsUnspecified() && v != "" {
+						fmt.Fprintf(&rules, "ip daddr %v ip protocol %s th dport %d %s\n",
+							f.Addr.Addr(), strings.ToLower(string(p.Name.Protocol)), f.Addr.Port(), v)
 					}
 				}
 			}
 			return load("table ip bad {\n" +
-				"chain from { type nat hook prerouting priority -100;\n" + rules.String() + "}\n" +
-				"chain node { type nat hook output priority -100;\n" + rules.String() + "}\n}\n")
+				"chain from { type " + kind + " hook prerouting priority -100;\n" + rules.String() + "}\n" +
+				"chain node { type " + kind + " hook output priority -100;\n" + rules.String() + "}\n}\n")
 		},
 		cleanUp: func(context.Context) error { return load("") },
 	}
@@ -96,6 +107,9 @@ func badBackends() map[string]func(testing.TB) proxy.Backend {
 		},
 		"hangs-for-ever": func(testing.TB) proxy.Backend {
 			return bad{apply: func(ctx context.Context, _ proxy.Snapshot) error { return forEver(ctx) }}
+		},
+		"loses-all": func(t testing.TB) proxy.Backend {
+			return loading(t, "filter", func(*proxy.ServicePort) string { return "drop" })
 		},
 		"wrong-endpoint": func(t testing.TB) proxy.Backend {
 			return translating(t, func(p *proxy.ServicePort) string {
@@ -156,12 +170,15 @@ func TestBadBackends(t *testing.T) {
 			"more packets had wrong outcomes", "Basics failed: the other tests" + rest,
 		},
 		"hangs": {
-			basics, "Apply: got no result within 2", "until its context ended (then context deadline exceeded)",
+			basics, "Apply: got no result within ", "until its context ended (then context deadline exceeded)",
 			"Apply of the backend hangs: the other tests" + rest,
 		},
 		"hangs-for-ever": {
-			basics, "Apply: got no result within 2", "and none 1s after its context ended",
+			basics, "Apply: got no result within ", "and none 1s after its context ended",
 			"Apply of the backend hangs: the other tests" + rest,
+		},
+		"loses-all": {
+			basics, "client to 10.96.1.1:80/TCP:", "got  silence", "want all of local sees 10.0.0.6", "Basics failed: the other tests" + rest,
 		},
 		"wrong-endpoint": {
 			basics, "client to 10.96.1.2:80/TCP:", "got  local sees 10.0.0.6", "want all of remote sees 10.0.0.6",

@@ -51,17 +51,19 @@ func (c *course) name(name string) {
 	c.names = append(c.names, name)
 }
 
-// How long a call of the backend may take: on a busy machine, or on one that QEMU emulates, for a
-// snapshot of few service ports; and more for each object that is added or removed. grace is how
-// long a call may take to return after its context has ended.
+// How long a call of the backend may take for a snapshot of few service ports, and more for each
+// object that is added or removed. setUps is how much longer it may take than the testbed took to set
+// up, which shows how busy a machine is, or how slow one that QEMU emulates. grace is how long a call may
+// take to return after its context has ended.
 const (
 	callPatience = 20 * time.Second
 	morePatience = 100 * time.Millisecond
+	setUps       = 5
 	grace        = time.Second
 )
 
-// patienceFor returns how long an Apply may take.
-func patienceFor(snapshots ...proxy.Snapshot) time.Duration {
+// patienceFor returns how long a call with snapshots may take.
+func (s *subject) patienceFor(snapshots ...proxy.Snapshot) time.Duration {
 	objects := 0
 	for _, s := range snapshots {
 		if s.IsZero() {
@@ -71,7 +73,7 @@ func patienceFor(snapshots ...proxy.Snapshot) time.Duration {
 			objects += len(p.Frontends) + len(p.Cluster) + len(p.Local)
 		}
 	}
-	return (callPatience + time.Duration(objects)*morePatience).Round(time.Second)
+	return (callPatience + setUps*s.setUpTime + time.Duration(objects)*morePatience).Round(time.Second)
 }
 
 // call calls a method of a backend. If the method does not return in time, the test ends, and so
@@ -104,17 +106,17 @@ func (c *course) call(t testing.TB, what string, limit time.Duration, method fun
 // applyOnce calls Apply of the backend.
 func (s *subject) applyOnce(t testing.TB, old, next proxy.Snapshot) error {
 	t.Helper()
-	return s.course.apply(t, s.backend, old, next)
+	return s.applyWith(t, s.backend, old, next)
 }
 
-// apply calls Apply of a backend.
-func (c *course) apply(t testing.TB, b proxy.Backend, old, next proxy.Snapshot) error {
+// applyWith calls Apply of a backend, such as one beside that of the subject.
+func (s *subject) applyWith(t testing.TB, b proxy.Backend, old, next proxy.Snapshot) error {
 	t.Helper()
-	return c.call(t, "Apply", patienceFor(old, next), func(ctx context.Context) error { return b.Apply(ctx, old, next) })
+	return s.course.call(t, "Apply", s.patienceFor(old, next), func(ctx context.Context) error { return b.Apply(ctx, old, next) })
 }
 
 // cleanUp calls Cleanup of the backend, which has held at most the last snapshot and the ones before it.
 func (s *subject) cleanUp(t testing.TB) error {
 	t.Helper()
-	return s.course.call(t, "Cleanup", patienceFor(s.applied), s.backend.Cleanup)
+	return s.course.call(t, "Cleanup", s.patienceFor(s.applied), s.backend.Cleanup)
 }

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -68,21 +69,7 @@ func RunLaws(t *testing.T, c LawsConfig) {
 			return
 		}
 		passed := t.Run("Laws/"+law.name, func(t *testing.T) {
-			s := &subject{
-				course:  way,
-				faults:  &faults{random: testenv.Random(t), percent: faultShare},
-				lacking: func(what Capability) bool { return slices.Contains(c.Lacks, what) },
-				read:    c.Dump, unfinished: c.Unfinished,
-			}
-			s.renew = func(t testing.TB) proxy.Backend {
-				if c.Faulty != nil {
-					return c.Faulty(t, s.faults.around)
-				}
-				return c.New(t)
-			}
-			s.track = func() proxy.ServiceChangeTracker { return proxy.NewServiceChangeTracker(nodeOptions()) }
-			t.Cleanup(func() { s.close(t) })
-			s.restart(t)
+			s := c.subject(t, way)
 			if law.calm {
 				s.calm()
 			}
@@ -96,6 +83,27 @@ func RunLaws(t *testing.T, c LawsConfig) {
 			way.end("Basics failed")
 		}
 	}
+}
+
+// subject returns a new backend with what the laws need.
+func (c *LawsConfig) subject(t *testing.T, way *course) *subject {
+	t.Helper()
+	s := &subject{
+		course:  way,
+		faults:  &faults{random: testenv.Random(t), percent: faultShare},
+		lacking: func(what Capability) bool { return slices.Contains(c.Lacks, what) },
+		read:    c.Dump, unfinished: c.Unfinished,
+	}
+	s.renew = func(t testing.TB) proxy.Backend {
+		if c.Faulty != nil {
+			return c.Faulty(t, s.faults.around)
+		}
+		return c.New(t)
+	}
+	s.track = func() proxy.ServiceChangeTracker { return proxy.NewServiceChangeTracker(nodeOptions()) }
+	t.Cleanup(func() { s.close(t) })
+	s.restart(t)
+	return s
 }
 
 // LocalEndpoints returns the addresses of the endpoints of this node that the Services of [RunLaws]
@@ -118,7 +126,10 @@ func LocalEndpoints() (all []netip.Addr) {
 
 // subject is a backend under test, and what its dataplane holds.
 type subject struct {
-	course  *course
+	course *course
+	// setUpTime is how long the testbed took to set up; 0 without a testbed.
+	setUpTime time.Duration
+
 	backend proxy.Backend
 	applied proxy.Snapshot
 	faults  *faults
@@ -186,21 +197,6 @@ func (s *subject) newHistory(r *rand.Rand, samples int) *history {
 
 func nameOf(o metav1.Object) types.NamespacedName {
 	return types.NamespacedName{Namespace: o.GetNamespace(), Name: o.GetName()}
-}
-
-// An Apply of a Service programs something.
-func lawBasics(t *testing.T, s *subject) {
-	before := s.dump(t)
-	tracker := s.track()
-	o := plainSample(1, 0).objects()
-	o.handTo(tracker)
-	tracker.Synced()
-	next := nextOf(t, tracker, proxy.Snapshot{})
-	s.apply(t, next)
-	if after := s.dump(t); after == before {
-		t.Errorf("Apply of a Service at %v with 3 endpoints: got no error and the same dump as before, want the Service in it:\n%s",
-			plainSample(1, 0).clusterIP(), after)
-	}
 }
 
 // An Apply without changes does nothing, also from the zero snapshot.
@@ -341,7 +337,7 @@ func lawCancellation(t *testing.T, s *subject) {
 	for h.last.Generation() == s.applied.Generation() {
 		h.next(t)
 	}
-	err := s.course.call(t, "Apply with a cancelled context", callPatience, func(context.Context) error {
+	err := s.course.call(t, "Apply with a cancelled context", s.patienceFor(h.last), func(context.Context) error {
 		return s.backend.Apply(ctx, s.applied, h.last)
 	})
 	if !errors.Is(err, context.Canceled) {

@@ -139,9 +139,11 @@ func lawReaders(t *testing.T, s *stage) {
 		for range 4 {
 			readers.Go(func() { readRepeatedly(t, next, packet, stop) })
 		}
-		s.apply(t, next)
-		close(stop)
-		readers.Wait()
+		func() {
+			defer readers.Wait()
+			defer close(stop) // also if Apply hangs
+			s.apply(t, next)
+		}()
 	}
 }
 

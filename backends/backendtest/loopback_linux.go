@@ -38,7 +38,7 @@ func (c *Config) testLoopback(t *testing.T) {
 	for step := range loopbackSteps {
 		next := h.next(t)
 		s.apply(t, next)
-		if err := s.course.apply(t, beside, held, next); err != nil {
+		if err := s.applyWith(t, beside, held, next); err != nil {
 			t.Fatal(err)
 		}
 		held = next

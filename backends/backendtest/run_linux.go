@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
@@ -135,9 +136,10 @@ type stage struct {
 
 func (c *Config) setUp(t testing.TB) *stage {
 	t.Helper()
+	begin := time.Now()
 	s := &stage{testbed: setUpIn(t, c.world), config: *c}
 	s.subject = subject{
-		course:  c.course,
+		course: c.course, setUpTime: time.Since(begin),
 		faults:  &faults{random: testenv.Random(t), percent: faultShare},
 		lacking: c.lacks, renew: s.renew, read: s.read, verify: s.readable,
 		track: func() proxy.ServiceChangeTracker { return s.tracker(nodeOptions()) },

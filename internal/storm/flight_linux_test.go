@@ -8,6 +8,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/endpoints"
 	"github.com/vipkit/vipkit/internal/ipaddr"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -150,6 +151,16 @@ type outcome struct {
 	source netip.AddrPort // where it came from
 	answer answer
 	err    error // why there is no answer
+	// refuser says who refused the connection, for a violation; nil if that is not known.
+	refuser func(*outcome) string
+}
+
+// whoRefused says who refused the connection, if that is known.
+func (f *outcome) whoRefused() string {
+	if f.refuser == nil {
+		return ""
+	}
+	return f.refuser(f)
 }
 
 func (f *outcome) String() string {
@@ -157,6 +168,25 @@ func (f *outcome) String() string {
 		return f.err.Error()
 	}
 	return fmt.Sprintf("answer from %v, which sees client %v", f.answer.own, f.answer.client.Addr())
+}
+
+// choseElsewhere reports whether a client may have affinity to the endpoint that answered because it
+// chose that at another address of the Service, while a traffic policy kept it from that endpoint at
+// this one. The backend nftables removes such clients after the change of the rules, so the endpoint is
+// one of an earlier state.
+func choseElsewhere(f flight, got *outcome, states []proxy.Snapshot) bool {
+	answered := func(e *endpoints.Endpoint) bool { return e.Addr == got.answer.own }
+	for _, s := range states[:max(0, len(states)-1)] {
+		for p := range s.All() {
+			serves := slices.ContainsFunc(p.Frontends, func(x proxy.Frontend) bool {
+				return x.Addr == f.to || x.Addr.Addr().IsUnspecified() && x.Addr.Port() == f.to.Port() && slices.Contains(nodeAddrs(), f.to.Addr())
+			})
+			if serves && p.Name.Protocol == f.protocol && p.Affinity.Enabled() && (slices.ContainsFunc(p.Cluster, answered) || slices.ContainsFunc(p.Local, answered)) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // isAllowed reports whether a verdict allows an outcome.

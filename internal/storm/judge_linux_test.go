@@ -60,9 +60,6 @@ type judge struct {
 	// IPVS has no transactions: the kernel's virtual server has no scheduler while that changes.
 	stepwise bool
 
-	// explain says more about an outcome, for the text of a violation; nil: there is no more.
-	explain func(*outcome) string
-
 	mu sync.Mutex
 	// broken are the intervals in which a fault may make connections to Services fail,
 	// and open those in which denied connections may succeed.
@@ -254,7 +251,7 @@ func (j *judge) allows(f flight, got *outcome, v *verdicts, applied int) bool {
 	if got.err != nil {
 		return v.allow(f, got) || j.stepwise && v.affinityChanges()
 	}
-	return v.allow(f, got) || j.mixing && (v.allowMixed(got) || v.all[0].Affinity.Enabled() && j.wasKept(f, got, applied))
+	return v.allow(f, got) || j.mixing && (v.allowMixed(got) || v.all[0].Affinity.Enabled() && (j.wasKept(f, got, applied) || choseElsewhere(f, got, j.model.since(applied))))
 }
 
 // wasKept reports whether a client may have affinity to the endpoint that answered because an agent
@@ -300,10 +297,7 @@ func (j *judge) sample(f flight, got *outcome, begin time.Time, applied int) {
 	case got.err != nil && j.mayFail(&v):
 		j.counts[failedInChange]++
 	default:
-		if j.explain != nil {
-			reason += j.explain(got)
-		}
-		j.violateLocked(invariantWhole, "%s", reason)
+		j.violateLocked(invariantWhole, "%s%s", reason, got.whoRefused())
 	}
 }
 

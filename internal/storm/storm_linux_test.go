@@ -48,7 +48,6 @@ func newStorm(t testing.TB, o *options) *storm {
 	m := newModel()
 	s := &storm{t: t, options: o, world: newWorld(t), model: m, judge: newJudge(m, o.limit())}
 	s.traffic = newTraffic(t, s.world)
-	s.judge.explain = s.refusal
 	if err := s.nft(resetsTable); err != nil {
 		t.Fatal(err)
 	}

@@ -49,6 +49,7 @@ func (s *storm) connect(ctx context.Context) {
 		all.Go(func() {
 			begin := time.Now()
 			got := s.traffic.try(ctx, f, s.options.patience())
+			got.refuser = s.refusal
 			s.judge.sample(f, &got, begin, applied)
 			<-slots
 		})
