@@ -3,15 +3,11 @@ package backendtest
 import (
 	"context"
 	"errors"
-	"io"
-	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/vipkit/vipkit/internal/testenv"
@@ -122,81 +118,6 @@ func LocalEndpoints() (all []netip.Addr) {
 		}
 	}
 	return all
-}
-
-// subject is a backend under test, and what its dataplane holds.
-type subject struct {
-	course *course
-	// setUpTime is how long the testbed took to set up; 0 without a testbed.
-	setUpTime time.Duration
-
-	backend proxy.Backend
-	applied proxy.Snapshot
-	faults  *faults
-	// lacking reports whether the dataplane lacks a capability.
-	lacking func(Capability) bool
-	// renew makes a backend, and read dumps the dataplane. track makes a tracker.
-	renew func(testing.TB) proxy.Backend
-	read  func(testing.TB) string
-	track func() proxy.ServiceChangeTracker
-	// verify checks the dataplane in another way; nil for none. unfinished is that of LawsConfig.
-	verify     func(testing.TB)
-	unfinished func(proxy.Backend) bool
-}
-
-// restart replaces the backend by a new one, as a new process would: it knows nothing.
-func (s *subject) restart(t testing.TB) {
-	t.Helper()
-	s.close(t)
-	s.backend, s.applied = s.renew(t), proxy.Snapshot{}
-}
-
-// close closes the backend, if it can be closed.
-func (s *subject) close(t testing.TB) {
-	t.Helper()
-	if c, can := s.backend.(io.Closer); can {
-		if err := testenv.Close(c); err != nil {
-			t.Errorf("closing %T: %v", c, err)
-		}
-	}
-}
-
-// apply applies a snapshot, again while injected faults make it fail.
-func (s *subject) apply(t testing.TB, next proxy.Snapshot) {
-	t.Helper()
-	var err error
-	for range patienceWithFaults {
-		if err = s.try(t, next); err == nil {
-			return
-		}
-	}
-	t.Fatalf("Apply: got errors in %d tries, the last one %v", patienceWithFaults, err)
-}
-
-// dump returns what backends have programmed.
-func (s *subject) dump(t testing.TB) string {
-	t.Helper()
-	return s.read(t)
-}
-
-// operations returns the number of kernel operations of the backend so far, if it
-// counts them.
-func (s *subject) operations(t testing.TB) uint64 {
-	t.Helper()
-	c, ok := s.backend.(proxy.OperationCounter)
-	if !ok {
-		t.Skip("the backend does not count its operations")
-	}
-	return c.Operations()
-}
-
-// newHistory makes a history of Services that the backend can serve.
-func (s *subject) newHistory(r *rand.Rand, samples int) *history {
-	return newHistory(r, s.track(), samples, s.lacking(Affinity))
-}
-
-func nameOf(o metav1.Object) types.NamespacedName {
-	return types.NamespacedName{Namespace: o.GetNamespace(), Name: o.GetName()}
 }
 
 // An Apply without changes does nothing, also from the zero snapshot.

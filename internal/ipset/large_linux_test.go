@@ -39,8 +39,7 @@ func TestFullSet(t *testing.T) {
 	t.Parallel()
 	const limit = 100_000
 	w := newWorld(t)
-	w.create(t,
-		// One part of the kernel's table, so that the limit is exact.
+	w.create(t, // The small set is one part of the kernel's table, so that the limit is exact.
 		Set{Name: "small", Type: HashIPPort, MaxElem: 50, SkbInfo: true},
 		Set{Name: "large", Type: HashIPPort, MaxElem: limit},
 		Set{Name: "other", Type: HashIPPort})
