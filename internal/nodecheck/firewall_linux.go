@@ -247,14 +247,7 @@ func (c *conditions) add(s *nfnetlink.Step) {
 			c.isOther = c.isOther || binary.NativeEndian.Uint32(mask)&stateNew == 0
 		}
 	case "cmp":
-		switch value := nested(s, unix.NFTA_CMP_DATA); s.Number(unix.NFTA_CMP_OP) {
-		case unix.NFT_CMP_EQ:
-			c.equal(value)
-		case unix.NFT_CMP_GTE:
-			c.bound(value, nil)
-		case unix.NFT_CMP_LTE:
-			c.bound(nil, value)
-		}
+		c.compare(s)
 	case "range":
 		if s.Number(unix.NFTA_RANGE_OP) == unix.NFT_RANGE_EQ {
 			c.bound(nested(s, unix.NFTA_RANGE_FROM_DATA), nested(s, unix.NFTA_RANGE_TO_DATA))
@@ -262,6 +255,18 @@ func (c *conditions) add(s *nfnetlink.Step) {
 	case "match":
 		name, _, _ := bytes.Cut(s.Bytes(unix.NFTA_MATCH_NAME), []byte{0})
 		c.match(string(name), s.Bytes(unix.NFTA_MATCH_INFO))
+	}
+}
+
+// compare adds the condition of an expression cmp.
+func (c *conditions) compare(s *nfnetlink.Step) {
+	switch value := nested(s, unix.NFTA_CMP_DATA); s.Number(unix.NFTA_CMP_OP) {
+	case unix.NFT_CMP_EQ:
+		c.equal(value)
+	case unix.NFT_CMP_GTE:
+		c.bound(value, nil)
+	case unix.NFT_CMP_LTE:
+		c.bound(nil, value)
 	}
 }
 

@@ -21,6 +21,7 @@ func (n node) legacyFirewalls(of needs) (found []*proxy.Problem) {
 		if err != nil {
 			continue
 		}
+		program := map[v1.IPFamily]string{v1.IPv4Protocol: "iptables-legacy", v1.IPv6Protocol: "ip6tables-legacy"}[f]
 		var a accepted
 		for _, r := range rules {
 			if r.PolicyOf < 0 {
@@ -28,15 +29,22 @@ func (n node) legacyFirewalls(of needs) (found []*proxy.Problem) {
 			}
 		}
 		for _, r := range rules {
-			chain := map[int]string{int(nfnetlink.Input): "INPUT", int(nfnetlink.Forward): "FORWARD"}[r.PolicyOf]
-			if chain == "" || r.Verdict != legacytables.Drop {
-				continue
-			}
-			program := map[v1.IPFamily]string{v1.IPv4Protocol: "iptables-legacy", v1.IPv6Protocol: "ip6tables-legacy"}[f]
-			for _, l := range a.lacks(nfnetlink.Hook(r.PolicyOf), of) {
-				found = append(found, n.problem("chain "+chain+" of "+program, l.finding(fmt.Sprintf("%s -I %s %s", program, chain, l.rule.IPTables))))
+			if r.PolicyOf >= 0 && r.Verdict == legacytables.Drop {
+				found = append(found, n.policyProblems(program, a.lacks(nfnetlink.Hook(r.PolicyOf), of), r.PolicyOf)...)
 			}
 		}
+	}
+	return found
+}
+
+// policyProblems returns what the policy of a chain drops.
+func (n node) policyProblems(program string, dropped []lack, hook int) (found []*proxy.Problem) {
+	chain := map[int]string{int(nfnetlink.Input): "INPUT", int(nfnetlink.Forward): "FORWARD"}[hook]
+	if chain == "" {
+		return nil
+	}
+	for _, l := range dropped {
+		found = append(found, n.problem("chain "+chain+" of "+program, l.finding(fmt.Sprintf("%s -I %s %s", program, chain, l.rule.IPTables))))
 	}
 	return found
 }

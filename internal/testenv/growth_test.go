@@ -8,7 +8,7 @@ import (
 // TestGrowth measures operations whose time is known.
 func TestGrowth(t *testing.T) {
 	spend := func(d time.Duration) {
-		for elapsed := ProcessorTime(t); elapsed() < d; { //nolint:revive // It spends processor time.
+		for elapsed := ProcessorTime(t); elapsed() < d; {
 		}
 	}
 	for _, c := range []struct {

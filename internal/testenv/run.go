@@ -23,20 +23,11 @@ const (
 	Storms     Cost = 2  // traffic whose delays are judged
 )
 
-// parallelFlag is the flag of test programs that limits how many tests run at once.
-const parallelFlag = "test.parallel"
-
 // Run runs the tests of a package and returns the exit status, which is not 0 if a test has
 // failed or a goroutine has leaked. The flag -parallel takes precedence over the cost.
 func Run(m *testing.M, c Cost) int {
-	flag.Parse()
-	given := false
-	flag.Visit(func(f *flag.Flag) { given = given || f.Name == parallelFlag })
-	var err error
-	if !given {
-		err = flag.Set(parallelFlag, strconv.Itoa(int(c)))
-	}
-	status := m.Run()
+	err := flag.Set("test.parallel", strconv.Itoa(int(c)))
+	status := m.Run() // It parses the flags.
 	if err = errors.Join(err, goleak.Find()); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return max(status, 1)
