@@ -104,6 +104,23 @@ func TestTwoPools(t *testing.T) {
 	}
 }
 
+// An address of a Service that an interface of the node has stays where it is: neither is it added
+// to the device, nor are its other ports rejected.
+func TestServiceAddressOfTheNode(t *testing.T) {
+	r := testRenderer(Schedulers()...)
+	r.host = append(r.host, nodeAddress())
+	served := false
+	for _, o := range r.render(stagetest.Node(), atNode(0, 80, 0), nil) {
+		served = served || o.Key.kind == kindServer && o.Key.addr.Addr() == nodeAddress()
+		if o.Key.isAddress() && o.Key.addr.Addr() == nodeAddress() {
+			t.Errorf("address of the node: got object %s, want none", text(o))
+		}
+	}
+	if !served {
+		t.Error("address of the node: got no virtual server")
+	}
+}
+
 // The names of sets are short enough for the kernel, and differ.
 func TestSetNames(t *testing.T) {
 	seen := map[string]bool{}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -19,7 +20,8 @@ type suite struct{ lane, folder string }
 
 // outcome is what "go test" did.
 type outcome struct {
-	// failed is the first test that failed, or the package if none did.
+	// failed is the first test that failed. If none did, it is the one that began last: it has ended
+	// the process.
 	failed string
 	// passed is the number of tests that passed, subtests included.
 	passed int
@@ -63,6 +65,7 @@ func goTest(ctx context.Context, s suite, pattern string, args ...string) (outco
 func read(events io.Reader) (outcome, error) {
 	o := outcome{built: true}
 	var output strings.Builder
+	last := "no test"
 	for decoder := json.NewDecoder(events); ; {
 		var e event
 		if err := decoder.Decode(&e); errors.Is(err, io.EOF) {
@@ -75,13 +78,12 @@ func read(events io.Reader) (outcome, error) {
 		switch {
 		case e.Action == "build-fail":
 			o.built = false
+		case e.Action == "run":
+			last = e.Test
 		case e.Action == "pass" && e.Test != "":
 			o.passed++
 		case e.Action == "fail" && o.failed == "":
-			o.failed = e.Test
-			if e.Test == "" {
-				o.failed = e.Package
-			}
+			o.failed = cmp.Or(e.Test, last+", which ended the process")
 		}
 	}
 }
