@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 )
 
 // suite is what a run of "go test" runs: tests of one package in one lane.
@@ -43,6 +44,7 @@ func goTest(ctx context.Context, s suite, pattern string, args ...string) (outco
 	all := slices.Concat([]string{"test", "-json", "-count=1", "-vet=off", "-timeout=" + l.limit.String(), "-run=" + pattern}, l.args, args)
 	command := exec.CommandContext(ctx, "go", append(all, folder)...)
 	command.Dir = module
+	command.WaitDelay = 10 * time.Second // a test that goes on keeps the output open
 	var stdout, stderr bytes.Buffer
 	command.Stdout, command.Stderr = &stdout, &stderr
 	runErr := command.Run()
