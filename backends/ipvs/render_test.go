@@ -10,8 +10,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/affinity"
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
+	"github.com/vipkit/vipkit/internal/ipvs"
 	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -101,6 +103,49 @@ func TestTwoPools(t *testing.T) {
 	slices.Sort(want)
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("objects (-want +got):\n%s", diff)
+	}
+}
+
+// The kernel ignores the ports of real servers of persistent servers for marked packets. So with
+// session affinity, only the server of the address is persistent.
+func TestMarkedServersAreNotPersistent(t *testing.T) {
+	p := stagetest.Port(v1.IPv4Protocol, 1, 2)
+	p.Local, p.ExternalLocal = p.Cluster[:1], true
+	p.Affinity = affinity.Config{Timeout: affinity.DefaultTimeout}
+	p.Frontends = []proxy.Frontend{{
+		Kind: proxy.LoadBalancer, Addr: netip.MustParseAddrPort("203.0.113.1:80"),
+		FromInside:  proxy.TrafficRoute{Action: proxy.Forward},
+		FromOutside: proxy.TrafficRoute{Action: proxy.Forward, Pool: proxy.PoolLocal},
+	}}
+	servers := 0
+	for _, o := range testRenderer(Schedulers()...).render(stagetest.Node(), p, nil) {
+		if o.Key.kind != kindServer {
+			continue
+		}
+		servers++
+		if got, want := o.Value.flags&ipvs.Persistent != 0, !o.Key.inside; got != want {
+			t.Errorf("%s is persistent: got %v, want %v", text(o), got, want)
+		}
+	}
+	if servers != 2 {
+		t.Errorf("virtual servers: got %d, want 2", servers)
+	}
+}
+
+// An address of a Service that an interface of the node has stays where it is: neither is it added
+// to the device, nor are its other ports rejected.
+func TestServiceAddressOfTheNode(t *testing.T) {
+	r := testRenderer(Schedulers()...)
+	r.host = append(r.host, nodeAddress())
+	served := false
+	for _, o := range r.render(stagetest.Node(), atNode(0, 80, 0), nil) {
+		served = served || o.Key.kind == kindServer && o.Key.addr.Addr() == nodeAddress()
+		if o.Key.isAddress() && o.Key.addr.Addr() == nodeAddress() {
+			t.Errorf("address of the node: got object %s, want none", text(o))
+		}
+	}
+	if !served {
+		t.Error("address of the node: got no virtual server")
 	}
 }
 

@@ -343,6 +343,18 @@ func TestListThatLacksObjects(t *testing.T) {
 }
 
 // If endpoints vanish again and again while a load balancer is replaced, the former one is made again.
+func TestRefusedReplacementKeepsTheLoadBalancer(t *testing.T) {
+	m := newMachine(t, noModify())
+	p := service(1, local(1), local(2))
+	m.apply(p)
+	before := m.Dump()
+	m.fail(1, hcntest.Fault{Err: &hcn.Error{Op: "HcnCreateLoadBalancer", Code: hcn.CodeInvalidParameter}}, "CreateLoadBalancer")
+	if failed, _ := errors.AsType[proxy.PortErrors](m.try(sticky(p))); failed[p.Name] == nil {
+		t.Errorf("got error %v, want one of %s", failed, p.Name)
+	}
+	m.want("the other one was refused", before)
+}
+
 func TestEndpointsVanishWhileReplaced(t *testing.T) {
 	m := newMachine(t, noModify())
 	p := service(1, local(1), local(2))

@@ -112,6 +112,20 @@ func TestNodePortAddresses(t *testing.T) {
 	}
 }
 
+// A node port does not answer if no address of its family is chosen.
+func TestNodePortAddressesOfTheOtherFamily(t *testing.T) {
+	for _, prefix := range []string{"fd00:18::/64", "127.0.0.0/8"} {
+		m := newMachine(t, newest())
+		node := theNode()
+		node.NodePorts = proxy.NodePortAddresses{Prefixes: []netip.Prefix{netip.MustParsePrefix(prefix)}}
+		p := with(service(1, local(1)), frontend(proxy.NodePort, "0.0.0.0", 30080))
+		if err := m.applySnapshot(proxy.NewSnapshot(node, p)); err != nil {
+			t.Fatal(err)
+		}
+		m.want("node ports at "+prefix, "load balancer 10.96.0.1:80/6->8080 distribution 0 flags 0 flags 0 source 172.18.0.2 to local 10.0.0.1")
+	}
+}
+
 // A pod in the network of the node has the node's address, which HNS may not have. Nothing waits for it,
 // and new endpoints of others lead to no list.
 func TestEndpointWithAddressOfNode(t *testing.T) {

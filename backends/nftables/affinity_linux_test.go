@@ -158,8 +158,27 @@ func TestClientsForgetOnePortOfAnAddress(t *testing.T) {
 				if diff := cmp.Diff(want, s.clients(t, p)); diff != "" {
 					t.Errorf("clients by endpoint (-want +got):\n%s", diff)
 				}
+				if fam == v1.IPv6Protocol {
+					// The port of a removed endpoint must not be left for the next one.
+					s.wantPorts(t, p, 10)
+				}
 			})
 		}
+	}
+}
+
+// wantPorts checks how many clients the map of the ports of a service port's endpoints has.
+func (s *stage) wantPorts(t *testing.T, p *proxy.ServicePort, want int) {
+	t.Helper()
+	table := nfnetlink.Table{Family: nft.FamilyOf(p.Name.Family), Name: "vipkit"}
+	ports := affinityPortMap(affinityMap(affinityID(p.Name), proxy.PoolCluster))
+	got := 0
+	err := s.conn(t).Elements(t.Context(), table, ports, nfnetlink.Visitor[nfnetlink.Element]{
+		Begin: func() { got = 0 },
+		Each:  func(*nfnetlink.Element) error { got++; return nil },
+	})
+	if err != nil || got != want {
+		t.Errorf("clients in map %s: got %d (error: %v), want %d", ports, got, err, want)
 	}
 }
 

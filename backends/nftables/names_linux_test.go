@@ -226,6 +226,7 @@ func TestHashesFollowWhatRulesDependOn(t *testing.T) {
 		{name: "priority", changes: chainPrerouting, options: Options{Identity: identity("", 0, 5)}},
 		{name: "affinity clients", changes: affinityMap(affinityID(sticky.Name), proxy.PoolCluster), options: Options{AffinityClients: 7}},
 		{name: "pods", changes: "masquerade-nonpods-stick-" + affinityID(sticky.Name) + "-pick-4", node: func(n *proxy.Node) { n.LocalTraffic.Interface = "cni0" }},
+		{name: "range of pods", changes: "masquerade-nonpods-stick-" + affinityID(sticky.Name) + "-pick-4", node: func(n *proxy.Node) { n.LocalTraffic.Sources = stagetest.Prefixes("10.8.0.0/16") }},
 		{name: "service ranges", changes: chainUnserved, node: func(n *proxy.Node) { n.ServiceCIDRs = nil }},
 		{name: "node-port addresses", changes: chainServices, node: func(n *proxy.Node) { n.NodePorts.All = false }},
 		{name: "timeout", changes: "remember-" + affinityMap(affinityID(sticky.Name), proxy.PoolCluster), port: func(p *proxy.ServicePort) { p.Affinity.Timeout = time.Minute }},

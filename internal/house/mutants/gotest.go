@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -12,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 )
 
 // suite is what a run of "go test" runs: tests of one package in one lane.
@@ -19,7 +21,8 @@ type suite struct{ lane, folder string }
 
 // outcome is what "go test" did.
 type outcome struct {
-	// failed is the first test that failed, or the package if none did.
+	// failed is the first test that failed. If none did, it is the one that began last: it has ended
+	// the process.
 	failed string
 	// passed is the number of tests that passed, subtests included.
 	passed int
@@ -41,6 +44,7 @@ func goTest(ctx context.Context, s suite, pattern string, args ...string) (outco
 	all := slices.Concat([]string{"test", "-json", "-count=1", "-vet=off", "-timeout=" + l.limit.String(), "-run=" + pattern}, l.args, args)
 	command := exec.CommandContext(ctx, "go", append(all, folder)...)
 	command.Dir = module
+	command.WaitDelay = 10 * time.Second // a test that goes on keeps the output open
 	var stdout, stderr bytes.Buffer
 	command.Stdout, command.Stderr = &stdout, &stderr
 	runErr := command.Run()
@@ -63,6 +67,7 @@ func goTest(ctx context.Context, s suite, pattern string, args ...string) (outco
 func read(events io.Reader) (outcome, error) {
 	o := outcome{built: true}
 	var output strings.Builder
+	last := "no test"
 	for decoder := json.NewDecoder(events); ; {
 		var e event
 		if err := decoder.Decode(&e); errors.Is(err, io.EOF) {
@@ -75,13 +80,12 @@ func read(events io.Reader) (outcome, error) {
 		switch {
 		case e.Action == "build-fail":
 			o.built = false
+		case e.Action == "run":
+			last = e.Test
 		case e.Action == "pass" && e.Test != "":
 			o.passed++
 		case e.Action == "fail" && o.failed == "":
-			o.failed = e.Test
-			if e.Test == "" {
-				o.failed = e.Package
-			}
+			o.failed = cmp.Or(e.Test, last+", which ended the process")
 		}
 	}
 }

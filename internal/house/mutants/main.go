@@ -112,11 +112,13 @@ func laneNames() []string { return slices.Sorted(maps.Keys(lanes())) }
 
 func printTable(out io.Writer, all []*mutant) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "mutant\tlane\ttest\twhat a user would meet")
+	_, err := fmt.Fprintln(w, "mutant\tlane\ttest\twhat a user would meet")
 	for _, m := range all {
-		fmt.Fprintf(w, "%s\t%s\t%s %s\t%s\n", m.name, m.lane, m.test.folder, m.test.pattern, m.sentence)
+		if err == nil {
+			_, err = fmt.Fprintf(w, "%s\t%s\t%s %s\t%s\n", m.name, m.lane, m.test.folder, m.test.pattern, m.sentence)
+		}
 	}
-	return w.Flush()
+	return errors.Join(err, w.Flush())
 }
 
 var errSurvived = errors.New("a mutant that survives shows that a test is missing")

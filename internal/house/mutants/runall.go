@@ -23,12 +23,12 @@ type runner struct {
 	out io.Writer
 }
 
-func runAll(ctx context.Context, out io.Writer, all []*mutant, atOnce int) error {
+func runAll(ctx context.Context, out io.Writer, all []*mutant, atOnce int) (err error) {
 	temporary, err := os.MkdirTemp("", "vipkit-mutants")
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(temporary)
+	defer func() { err = errors.Join(err, os.RemoveAll(temporary)) }()
 	if slices.ContainsFunc(all, func(m *mutant) bool { return lanes()[m.lane].vm }) {
 		if err := buildVM(ctx); err != nil {
 			return err
@@ -135,7 +135,7 @@ func (r *runner) overlay(m *mutant) (string, error) {
 func (r *runner) print(format string, args ...any) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	fmt.Fprintf(r.out, format+"\n", args...)
+	_, _ = fmt.Fprintf(r.out, format+"\n", args...) // the exit status says the same
 }
 
 // each calls do for all items, some at a time, until the context ends. It goes on after errors.

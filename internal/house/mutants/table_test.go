@@ -157,7 +157,7 @@ func TestRead(t *testing.T) {
 		want   outcome
 	}{
 		{events, outcome{failed: "TestB/two", passed: 1, built: true, output: "some text\n"}},
-		{`{"Action":"fail","Package":"p"}`, outcome{failed: "p", built: true}},
+		{`{"Action":"run","Test":"TestA"}{"Action":"fail","Package":"p"}`, outcome{failed: "TestA, which ended the process", built: true}},
 		{`{"Action":"build-fail"}`, outcome{}},
 	} {
 		if got, err := read(strings.NewReader(c.events)); got != c.want || err != nil {

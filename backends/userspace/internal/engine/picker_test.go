@@ -54,7 +54,10 @@ func TestRoundsGoOn(t *testing.T) {
 	t.Parallel()
 	w := withoutSockets(t, RoundRobin)
 	w.serveAt(memoryFrontend, memoryPool(1, 3, 5, 7)...)
-	for w.chosen(t, "10.0.0.9:1") != 3 { // the first choice is random
+	for turns := 1; w.chosen(t, "10.0.0.9:1") != 3; turns++ { // the first choice is random
+		if turns == 4 {
+			t.Fatal("endpoint 3 of four had no turn in four")
+		}
 	}
 	for _, step := range []struct{ pool, want []int }{
 		{[]int{1, 3, 5, 7}, []int{5, 7, 1, 3, 5}},

@@ -1,0 +1,75 @@
+package ipvs
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/internal/ipaddr"
+	"github.com/vipkit/vipkit/internal/ipvs"
+)
+
+// A removed real server of TCP keeps its connections; one that is added again while it drains
+// gets its weight back.
+func TestRequestsOfEndpoints(t *testing.T) {
+	at := func(protocol uint8) key {
+		return key{kind: kindDestination, protocol: protocol, addr: netip.MustParseAddrPort("10.96.0.1:80"), real: netip.MustParseAddrPort("10.0.0.1:8080")}
+	}
+	tcp, udp := at(ipaddr.TCP), at(ipaddr.UDP)
+	server := func(k key) ipvs.ServiceKey { return ipvs.ServiceKey{Protocol: k.protocol, Addr: k.addr} }
+	serves := ipvs.Destination{Addr: tcp.real, Weight: 1}
+	for _, c := range []struct {
+		name    string
+		op      op
+		timeout time.Duration
+		drains  bool // before
+		want    ipvs.Op
+	}{
+		{"added", op{Kind: backends.Add, Key: tcp, Value: value{weight: 1}}, time.Minute, false, ipvs.AddDestination(server(tcp), serves)},
+		{"added while it drains", op{Kind: backends.Add, Key: tcp, Value: value{weight: 1}}, time.Minute, true, ipvs.SetDestination(server(tcp), serves)},
+		{"removed, of UDP", op{Kind: backends.Remove, Key: udp}, time.Minute, false, ipvs.DelDestination(server(udp), udp.real)},
+		{"removed, without a time to drain", op{Kind: backends.Remove, Key: tcp}, 0, false, ipvs.DelDestination(server(tcp), tcp.real)},
+		{"removed at once", op{Kind: backends.Remove, Key: tcp, Value: value{atOnce: true}}, time.Minute, false, ipvs.DelDestination(server(tcp), tcp.real)},
+	} {
+		tg := &target{drainer: drainer{timeout: c.timeout, of: draining{}, retained: newRetained()}}
+		if c.drains {
+			tg.drainer.of.add(server(c.op.Key), c.op.Key)
+		}
+		if got := tg.request(&c.op); got != c.want {
+			t.Errorf("%s: got %+v, want %+v", c.name, got, c.want)
+		}
+	}
+	tg := &target{drainer: drainer{timeout: time.Minute, of: draining{}, retained: newRetained()}}
+	before := tg.deadline()
+	got, after := tg.request(&op{Kind: backends.Remove, Key: tcp}), tg.deadline()
+	isRight := false
+	for upper := before; upper <= after; upper++ {
+		isRight = isRight || got == ipvs.SetDestination(server(tcp), ipvs.Destination{Addr: tcp.real, Upper: upper})
+	}
+	if !isRight {
+		t.Errorf("removed: got %+v, want weight 0 until the deadline, second %d of uptime", got, before)
+	}
+}
+
+func TestWhenDrainingIsOver(t *testing.T) {
+	const now = 1000
+	for _, c := range []struct {
+		name         string
+		state        ipvs.DestinationState
+		drains, over bool
+	}{
+		{"it serves", ipvs.DestinationState{Destination: ipvs.Destination{Weight: 1}}, false, false},
+		{"weight 0, of another program", ipvs.DestinationState{}, false, false},
+		{"open connections", ipvs.DestinationState{Destination: ipvs.Destination{Upper: now + 1}, Active: 1}, true, false},
+		{"closing connections", ipvs.DestinationState{Destination: ipvs.Destination{Upper: now + 1}, Inactive: 1}, true, false},
+		{"no connections", ipvs.DestinationState{Destination: ipvs.Destination{Upper: now + 1}}, true, true},
+		{"open connections, after the deadline", ipvs.DestinationState{Destination: ipvs.Destination{Upper: now}, Active: 1}, true, true},
+	} {
+		c.state.Addr = netip.MustParseAddrPort("10.0.0.1:8080")
+		drains, over := stateOf([]ipvs.DestinationState{c.state}, c.state.Addr, now)
+		if drains != c.drains || over != c.over {
+			t.Errorf("%s: got draining %v and over %v, want %v and %v", c.name, drains, over, c.drains, c.over)
+		}
+	}
+}
