@@ -135,4 +135,3 @@ func Edited(s *discoveryv1.EndpointSlice, edit func(*discoveryv1.EndpointSlice))
 	edit(s)
 	return s
 }
-
