@@ -46,7 +46,7 @@ func Port(name, frontends string, pool ...string) *proxy.ServicePort {
 	if len(pool) == 0 {
 		route.Action = proxy.Reject
 	}
-	for _, text := range strings.FieldsSeq(frontends) {
+	for text := range strings.FieldsSeq(frontends) {
 		f := frontend(text)
 		f.FromInside, f.FromOutside = route, route
 		p.Name.Family = ipaddr.FamilyOf(f.Addr.Addr())
