@@ -25,10 +25,8 @@ func TestDriftIsRepairedThoughAPortFails(t *testing.T) {
 			tr := newTestTracker()
 			tr.UpdateService(apiService("bad", "10.96.0.1"))
 			b := &refusing{alert{noticed: make(chan struct{}, 1)}}
-			ctx, cancel := context.WithCancel(t.Context())
-			done := make(chan error)
 			r := &Runner{Source: tr, Backend: b, ResyncInterval: interval}
-			go func() { done <- r.Run(ctx) }()
+			stop := goRun(t, r)
 			for i := range 10 {
 				time.Sleep(77 * time.Second)
 				synctest.Wait()
@@ -42,10 +40,7 @@ func TestDriftIsRepairedThoughAPortFails(t *testing.T) {
 					t.Errorf("interval %v: right after drift and a change: got %d full Applies, want 1", interval, got)
 				}
 			}
-			cancel()
-			if err := <-done; err != nil {
-				t.Error(err)
-			}
+			stop()
 		})
 	}
 }
@@ -57,24 +52,19 @@ func TestResyncsAreInTimeThoughAPortFails(t *testing.T) {
 		tr.UpdateService(apiService("bad", "10.96.0.1"))
 		b := &refusing{alert{noticed: make(chan struct{}, 1)}}
 		var looks []time.Time
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error)
 		r := &Runner{Source: tr, Backend: b, ResyncInterval: 20 * time.Second, Observers: []Observer{{Synced: func(s Sync) {
 			if s.Full {
 				looks = append(looks, time.Now())
 				b.drifted.Store(true) // for the next resync; WaitDrift does not return for it
 			}
 		}}}}
-		go func() { done <- r.Run(ctx) }()
+		stop := goRun(t, r)
 		for i := range 100 {
 			time.Sleep(19 * time.Second)
 			tr.UpdateService(apiService("web", fmt.Sprintf("10.96.1.%d", 1+i)))
 			synctest.Wait()
 		}
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
+		stop()
 		for i := 1; i < len(looks); i++ {
 			if got := looks[i].Sub(looks[i-1]); got > 20*time.Second {
 				t.Fatalf("time between two full Applies: got %v, want at most 20 s", got)

@@ -46,15 +46,13 @@ func TestResyncNeedsAReason(t *testing.T) {
 		tr := newTestTracker()
 		tr.Synced()
 		b := &watchful{}
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error)
 		verified := 0
 		r := &Runner{Source: tr, Backend: b, ResyncInterval: time.Second, Observers: []Observer{{Verified: func(s Snapshot) {
 			if verified++; s.IsZero() {
 				t.Error("verified the zero snapshot, want one that was applied")
 			}
 		}}}}
-		go func() { done <- r.Run(ctx) }()
+		stop := goRun(t, r)
 
 		time.Sleep(10*time.Second + time.Millisecond)
 		synctest.Wait()
@@ -82,10 +80,7 @@ func TestResyncNeedsAReason(t *testing.T) {
 		if verified != 14 {
 			t.Errorf("after a change: verified %d times, want still 14", verified)
 		}
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
+		stop()
 	})
 }
 
@@ -169,10 +164,8 @@ func TestDriftIsRepairedAtOnce(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			tr := newTestTracker()
 			b := &alert{noticed: make(chan struct{}, 1)}
-			ctx, cancel := context.WithCancel(t.Context())
-			done := make(chan error)
 			r := &Runner{Source: tr, Backend: b, ResyncInterval: interval}
-			go func() { done <- r.Run(ctx) }()
+			stop := goRun(t, r)
 			want := func(when string, full, partial int32) {
 				t.Helper()
 				synctest.Wait()
@@ -191,10 +184,7 @@ func TestDriftIsRepairedAtOnce(t *testing.T) {
 				tr.UpdateService(apiService("web", fmt.Sprintf("10.96.0.%d", 1+i)))
 				want("a change", 2+i, 1+i)
 			}
-			cancel()
-			if err := <-done; err != nil {
-				t.Error(err)
-			}
+			stop()
 			if b.waiting.Load() != 0 {
 				t.Error("WaitDrift runs after Run has ended")
 			}
@@ -208,10 +198,8 @@ func TestDriftAgainAndAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tr := newTestTracker()
 		b := &alert{noticed: make(chan struct{}, 1), takes: 100 * time.Millisecond}
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error)
 		r := &Runner{Source: tr, Backend: b, ResyncInterval: time.Minute}
-		go func() { done <- r.Run(ctx) }()
+		stop := goRun(t, r)
 		time.Sleep(time.Second)
 		disturb := func(seconds int) (full, partial int32) {
 			full, partial = b.full.Load(), b.partial.Load()
@@ -234,10 +222,7 @@ func TestDriftAgainAndAgain(t *testing.T) {
 		if full, partial := disturb(100); full < 95 || full > 105 || partial < 80 {
 			t.Errorf("later, in a hundred seconds: got %d full Applies of 0.1 s and %d of a hundred changes, want about 100 and at least 80", full, partial)
 		}
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
+		stop()
 	})
 }
 
@@ -245,10 +230,8 @@ func TestDriftAgainAndAgain(t *testing.T) {
 func TestDriftThatCannotBeWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &watchful{}
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error)
 		r := &Runner{Source: newTestTracker(), Backend: b, ResyncInterval: time.Second}
-		go func() { done <- r.Run(ctx) }()
+		stop := goRun(t, r)
 		time.Sleep(2500 * time.Millisecond)
 		b.drifted.Store(true)
 		time.Sleep(time.Second)
@@ -256,10 +239,7 @@ func TestDriftThatCannotBeWaitedFor(t *testing.T) {
 		if full, partial := b.full.Load(), b.partial.Load(); full != 2 || partial != 0 {
 			t.Errorf("got %d full and %d other Applies, want 2 and 0", full, partial)
 		}
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
+		stop()
 	})
 }
 
@@ -281,10 +261,8 @@ func TestWaitingForDriftIsTriedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &forgetful{alert: alert{noticed: make(chan struct{}, 1)}}
 		b.fails.Store(3)
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error)
 		r := &Runner{Source: newTestTracker(), Backend: b, ResyncInterval: time.Hour}
-		go func() { done <- r.Run(ctx) }()
+		stop := goRun(t, r)
 		watching := func(when string, want bool) {
 			t.Helper()
 			if got := r.Watching(); got != want {
@@ -302,10 +280,7 @@ func TestWaitingForDriftIsTriedAgain(t *testing.T) {
 		if full := b.full.Load(); full != 2 {
 			t.Errorf("got %d full Applies, want 2: at first, and after the drift", full)
 		}
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
+		stop()
 		watching("after Run", false)
 	})
 }
@@ -317,13 +292,11 @@ func TestDriftAmongChanges(t *testing.T) {
 			tr := newTestTracker()
 			b := &alert{noticed: make(chan struct{}, 1)}
 			changes := 0
-			ctx, cancel := context.WithCancel(t.Context())
-			done := make(chan error)
 			r := &Runner{Source: tr, Backend: b, ResyncInterval: interval, MinInterval: 10 * time.Millisecond, Observers: []Observer{{Synced: func(Sync) {
 				changes++
 				tr.UpdateService(apiService("web", fmt.Sprintf("10.96.%d.%d", 1+changes/250, 1+changes%250)))
 			}}}}
-			go func() { done <- r.Run(ctx) }()
+			stop := goRun(t, r)
 			time.Sleep(time.Second)
 			b.drift()
 			time.Sleep(time.Second)
@@ -331,10 +304,7 @@ func TestDriftAmongChanges(t *testing.T) {
 			if full, partial := b.full.Load(), b.partial.Load(); full != 2 || partial < 150 {
 				t.Errorf("interval %v: got %d full and %d other Applies, want 2 and one every 10 ms", interval, full, partial)
 			}
-			cancel()
-			if err := <-done; err != nil {
-				t.Error(err)
-			}
+			stop()
 		})
 	}
 }
@@ -343,11 +313,9 @@ func TestDriftAmongChanges(t *testing.T) {
 func TestDriftDuringALookVerifiesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &alert{noticed: make(chan struct{}, 1), takes: time.Second}
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error)
 		var verified atomic.Int32
 		r := &Runner{Source: newTestTracker(), Backend: b, ResyncInterval: time.Minute, Observers: []Observer{{Verified: func(Snapshot) { verified.Add(1) }}}}
-		go func() { done <- r.Run(ctx) }()
+		stop := goRun(t, r)
 		want := func(when string, looks, times int32) {
 			t.Helper()
 			synctest.Wait()
@@ -366,9 +334,6 @@ func TestDriftDuringALookVerifiesNothing(t *testing.T) {
 		}
 		time.Sleep(driftDelay + time.Second)
 		want("after a resync without drift during it", 5, 2)
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
+		stop()
 	})
 }

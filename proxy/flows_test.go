@@ -108,10 +108,8 @@ func TestFlowsAreDue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, b, tr := &flows{}, &watchful{}, newTestTracker()
 		tr.Synced()
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error)
 		r := &Runner{Source: tr, Backend: b, Flows: f, ResyncInterval: time.Minute}
-		go func() { done <- r.Run(ctx) }()
+		stop := goRun(t, r)
 		sleepAndWait(90 * second)
 		f.want(t, "at first", flowCall{0, 0, true})
 		f.set(func() { f.due = true })
@@ -120,10 +118,7 @@ func TestFlowsAreDue(t *testing.T) {
 		if full := b.full.Load(); full != 1 {
 			t.Errorf("got %d full Applies, want 1", full)
 		}
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
+		stop()
 	})
 }
 
@@ -132,12 +127,10 @@ func TestFlowsFailAtAQuietResync(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, b, tr := &flows{err: io.ErrNoProgress}, &watchful{}, newTestTracker()
 		tr.Synced()
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error)
 		var verified atomic.Int32
 		note := Observer{Verified: func(Snapshot) { verified.Add(1) }}
 		r := &Runner{Source: tr, Backend: b, Flows: f, ResyncInterval: time.Minute, Observers: []Observer{note}}
-		go func() { done <- r.Run(ctx) }()
+		stop := goRun(t, r)
 		sleepAndWait(10 * time.Minute)
 		if full, n := b.full.Load(), verified.Load(); full != 1 || n != 0 {
 			t.Errorf("flows fail: got %d full Applies, verified %d times; want 1 and 0", full, n)
@@ -147,10 +140,7 @@ func TestFlowsFailAtAQuietResync(t *testing.T) {
 		if full, n := b.full.Load(), verified.Load(); full != 1 || n == 0 {
 			t.Errorf("flows followed: got %d full Applies, verified %d times; want 1 and at least 1", full, n)
 		}
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
+		stop()
 	})
 }
 

@@ -26,11 +26,9 @@ func TestResyncWithoutDriftHoldsNothingUp(t *testing.T) {
 			if tc.refuses {
 				b.refuses.Store(1)
 			}
-			ctx, cancel := context.WithCancel(t.Context())
-			done := make(chan error)
 			r := tc.runner
 			r.Source, r.Backend = tr, b
-			go func() { done <- r.Run(ctx) }()
+			stop := goRun(t, &r)
 			sleepAndWait(1500 * time.Millisecond)
 			if tc.changes {
 				tr.UpdateService(apiService("other", "10.96.0.2"))
@@ -39,10 +37,7 @@ func TestResyncWithoutDriftHoldsNothingUp(t *testing.T) {
 			if full, partial := b.full.Load(), b.partial.Load(); full != 1 || partial != 1 {
 				t.Errorf("%s: got %d full and %d other Applies, want 1 and 1", name, full, partial)
 			}
-			cancel()
-			if err := <-done; err != nil {
-				t.Error(err)
-			}
+			stop()
 		})
 	}
 }
@@ -55,10 +50,8 @@ func TestDriftThatWaitsHoldsNothingUp(t *testing.T) {
 		b.refuses.Store(1)
 		tr.UpdateService(apiService("web", "10.96.0.1"))
 		tr.Synced()
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error)
 		r := &Runner{Source: tr, Backend: b, RetryInterval: 5 * second, ResyncInterval: time.Minute}
-		go func() { done <- r.Run(ctx) }()
+		stop := goRun(t, r)
 		sleepAndWait(21 * second)
 		b.drift()
 		sleepAndWait(5 * second)
@@ -69,10 +62,7 @@ func TestDriftThatWaitsHoldsNothingUp(t *testing.T) {
 		if full := b.full.Load(); full != 2 {
 			t.Errorf("after 102 s: got %d full Applies, want 2: one began after a minute without any", full)
 		}
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
+		stop()
 	})
 }
 
@@ -80,18 +70,13 @@ func TestDriftThatWaitsHoldsNothingUp(t *testing.T) {
 func TestDriftBeforeAnythingIsApplied(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &hopeless{alert: alert{noticed: make(chan struct{}, 1)}}
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error)
 		r := &Runner{Source: newTestTracker(), Backend: b, RetryInterval: 10 * second}
-		go func() { done <- r.Run(ctx) }()
+		stop := goRun(t, r)
 		sleepAndWait(9 * second)
 		if full := b.full.Load(); full != 1 {
 			t.Errorf("after 9 s: got %d Applies, want 1", full)
 		}
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
+		stop()
 	})
 }
 

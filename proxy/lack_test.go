@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"context"
 	"net/netip"
 	"testing"
 	"testing/synctest"
@@ -29,16 +28,11 @@ func runLacking(t *testing.T, o TrackerOptions, test func(*tracker, *fakeBackend
 		r := &Runner{Source: tr, Backend: b, ResyncInterval: 30 * time.Second, Logger: funcr.New(func(_, text string) {
 			log = append(log, line{time.Since(start), text})
 		}, funcr.Options{})}
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error)
-		go func() { done <- r.Run(ctx) }()
+		stop := goRun(t, r)
 		synctest.Wait()
 		test(tr, b)
 		sleepAndWait(time.Hour - time.Since(start))
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
+		stop()
 	})
 	return log
 }

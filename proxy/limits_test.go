@@ -121,9 +121,7 @@ func TestLimitsFollowWhatIsApplied(t *testing.T) {
 			last = s
 			syncs, ports = syncs+1, ports+len(s.Limits)
 		}}}}
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error)
-		go func() { done <- r.Run(ctx) }()
+		stop := goRun(t, r)
 		for range 500 {
 			name := fmt.Sprint("web", random.IntN(6))
 			switch random.IntN(8) {
@@ -140,10 +138,7 @@ func TestLimitsFollowWhatIsApplied(t *testing.T) {
 			}
 			sleepAndWait(time.Duration(random.IntN(3000)) * time.Millisecond)
 		}
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
+		stop()
 		if syncs < 300 || ports < 300 {
 			t.Errorf("got %d syncs with %d limited ports in all, want at least 300 of each", syncs, ports)
 		}

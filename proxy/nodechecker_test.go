@@ -49,9 +49,7 @@ func TestRunnerLogsProblemsOfTheNode(t *testing.T) {
 		b := &choosy{}
 		r := &Runner{Source: tr, Backend: b, ResyncInterval: time.Second, Logger: funcr.New(func(_, args string) { log = append(log, args) }, funcr.Options{})}
 		b.found.Store(&[]*Problem{problem("a", "0"), problem("b", "0")})
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error)
-		go func() { done <- r.Run(ctx) }()
+		stop := goRun(t, r)
 		for _, step := range []struct {
 			what    string
 			found   []*Problem
@@ -76,10 +74,7 @@ func TestRunnerLogsProblemsOfTheNode(t *testing.T) {
 		if n := b.unknown.Load(); n > 0 {
 			t.Errorf("CheckNode with the zero snapshot: got %d calls, want none", n)
 		}
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
+		stop()
 	})
 }
 
@@ -117,9 +112,7 @@ func TestOptionalAbilitiesThatPanic(t *testing.T) {
 			defer mu.Unlock()
 			log = append(log, message)
 		}, funcr.Options{})}
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error)
-		go func() { done <- r.Run(ctx) }()
+		stop := goRun(t, r)
 		sleepAndWait(65 * time.Second)
 		if full := b.full.Load(); full != 2 {
 			t.Errorf("got %d Applies from the zero snapshot, want 2: one resync", full)
@@ -139,9 +132,6 @@ func TestOptionalAbilitiesThatPanic(t *testing.T) {
 		if diff := cmp.Diff(want, log); diff != "" {
 			t.Errorf("log (-want +got):\n%s", diff)
 		}
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
+		stop()
 	})
 }

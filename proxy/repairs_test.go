@@ -32,13 +32,11 @@ func (b *counting) Operations() uint64 { return b.operations.Load() }
 func TestRepairsThatDoNotLastVerifyNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &counting{alert: &alert{noticed: make(chan struct{}, 1), takes: time.Millisecond}}
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error)
 		var verified atomic.Int32
 		tr := newTestTracker()
 		tr.Synced()
 		r := &Runner{Source: tr, Backend: b, ResyncInterval: time.Minute, Observers: []Observer{{Verified: func(Snapshot) { verified.Add(1) }}}}
-		go func() { done <- r.Run(ctx) }()
+		stop := goRun(t, r)
 		want := func(when string, n int32) {
 			t.Helper()
 			synctest.Wait()
@@ -72,10 +70,7 @@ func TestRepairsThatDoNotLastVerifyNothing(t *testing.T) {
 		b.drift()
 		time.Sleep(time.Second)
 		want("a repair after a minute without one", 1)
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
+		stop()
 	})
 }
 
@@ -84,14 +79,12 @@ func TestRepairsThatDoNotLastVerifyNothing(t *testing.T) {
 func TestSecondRepairAfterFlowsFailed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, f := &counting{alert: &alert{noticed: make(chan struct{}, 1)}}, &flows{}
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error)
 		var verified atomic.Int32
 		note := Observer{Verified: func(Snapshot) { verified.Add(1) }}
 		tr := newTestTracker()
 		tr.Synced()
 		r := &Runner{Source: tr, Backend: b, Flows: f, RetryInterval: time.Hour, ResyncInterval: time.Hour, Observers: []Observer{note}}
-		go func() { done <- r.Run(ctx) }()
+		stop := goRun(t, r)
 		sleepAndWait(second)
 		verified.Store(0)
 		for i, err := range []error{io.ErrNoProgress, nil} {
@@ -103,10 +96,7 @@ func TestSecondRepairAfterFlowsFailed(t *testing.T) {
 				t.Errorf("repair %d: there were %d Applies from the zero snapshot, and verified %d times; want %d and 0", i+1, full, n, 2+i)
 			}
 		}
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
+		stop()
 	})
 }
 
@@ -120,11 +110,9 @@ func (*partial) Drifted(context.Context) bool { return true }
 func TestPartialNoticesVerify(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &partial{alert{noticed: make(chan struct{}, 1), takes: time.Second}}
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error)
 		var verified atomic.Int32
 		r := &Runner{Source: newTestTracker(), Backend: b, ResyncInterval: time.Minute, Observers: []Observer{{Verified: func(Snapshot) { verified.Add(1) }}}}
-		go func() { done <- r.Run(ctx) }()
+		stop := goRun(t, r)
 		want := func(when string, resyncs, times int32) {
 			t.Helper()
 			synctest.Wait()
@@ -143,10 +131,7 @@ func TestPartialNoticesVerify(t *testing.T) {
 		want("after the resync that repaired it", 3, 2)
 		time.Sleep(time.Minute + 2*time.Second)
 		want("after the next resync", 4, 3)
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
+		stop()
 	})
 }
 
@@ -168,11 +153,9 @@ func (b *deaf) WaitDrift(ctx context.Context) error {
 func TestFailedWaitVerifiesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &deaf{partial: partial{alert{noticed: make(chan struct{}, 1), takes: time.Second}}}
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error)
 		var verified atomic.Int32
 		r := &Runner{Source: newTestTracker(), Backend: b, ResyncInterval: time.Minute, Observers: []Observer{{Verified: func(Snapshot) { verified.Add(1) }}}}
-		go func() { done <- r.Run(ctx) }()
+		stop := goRun(t, r)
 		want := func(when string, n int32) {
 			t.Helper()
 			synctest.Wait()
@@ -189,9 +172,6 @@ func TestFailedWaitVerifiesNothing(t *testing.T) {
 		b.fails.Store(false)
 		time.Sleep(2 * time.Minute)
 		want("when it waits again", 2)
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
+		stop()
 	})
 }

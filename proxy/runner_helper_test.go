@@ -132,3 +132,17 @@ func (x *running) wantEnd(t *testing.T, want error) {
 		t.Errorf("Run still runs, want it to end with error %v", want)
 	}
 }
+
+// goRun runs a Runner. The function that it returns ends Run, and reports its error.
+func goRun(t *testing.T, r *Runner) (stop func()) {
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- r.Run(ctx) }()
+	return func() {
+		t.Helper()
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+}

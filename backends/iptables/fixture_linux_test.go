@@ -11,6 +11,7 @@ import (
 	"github.com/vipkit/vipkit/backends/internal/xtables"
 	"github.com/vipkit/vipkit/endpoints"
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
+	"github.com/vipkit/vipkit/internal/testing/objects"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -29,11 +30,7 @@ func newPort(fam v1.IPFamily, i, n int) *proxy.ServicePort {
 
 // newPorts makes n service ports with so many endpoints each.
 func newPorts(fam v1.IPFamily, n, endpoints int) []*proxy.ServicePort {
-	all := make([]*proxy.ServicePort, n)
-	for i := range all {
-		all[i] = newPort(fam, i, endpoints)
-	}
-	return all
+	return objects.Many(n, func(i int) *proxy.ServicePort { return newPort(fam, i, endpoints) })
 }
 
 // moved returns a copy of a service port with another last endpoint.

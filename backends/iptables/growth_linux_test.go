@@ -3,7 +3,6 @@ package iptables
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -114,20 +113,6 @@ func (g *growing) changeNode() {
 	g.node = node
 }
 
-// appliedAfter returns the applied snapshot after an Apply, as a Runner records it.
-func appliedAfter(old, want proxy.Snapshot, err error) proxy.Snapshot {
-	failed, some := errors.AsType[proxy.PortErrors](err)
-	switch {
-	case err == nil:
-		return want
-	case errors.Is(err, proxy.ErrDataplaneLost):
-		return proxy.Snapshot{}
-	case some:
-		return want.Revert(old, slices.Collect(maps.Keys(failed))...)
-	}
-	return old
-}
-
 // step applies a changed snapshot, sometimes with a fault or a refused service port, and
 // checks that the next Apply succeeds.
 func (g *growing) step(t *testing.T) {
@@ -152,7 +137,7 @@ func (g *growing) step(t *testing.T) {
 	if errors.Is(err, proxy.ErrUnsupported) && !errors.As(err, new(proxy.PortErrors)) {
 		t.Errorf("%s: got %v, with which an agent would end", g.steps[len(g.steps)-1], proxy.ErrUnsupported)
 	}
-	g.Applied = appliedAfter(g.Applied, requested, err)
+	g.Applied = g.Applied.Achieved(requested, err)
 	if err := os.RemoveAll(g.flag); err != nil {
 		t.Fatal(err)
 	}

@@ -4,18 +4,13 @@ import (
 	"strings"
 	"testing"
 
-	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
-
 	"github.com/vipkit/vipkit/backends/internal/xtables"
+	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
 )
 
 func nameOf(namespace, name, port string) proxy.ServicePortName {
-	return proxy.ServicePortName{
-		NamespacedName: types.NamespacedName{Namespace: namespace, Name: name},
-		Port:           port, Protocol: v1.ProtocolTCP, Family: v1.IPv4Protocol,
-	}
+	return snapshots.Name(namespace + "/" + name + ":" + port)
 }
 
 // With the identity "kube", chains have the names of kube-proxy.

@@ -13,17 +13,16 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
+	"github.com/vipkit/vipkit/internal/testing/objects"
+	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
 )
 
 // marked returns service ports that need one mark each, for their external address.
-func marked(from, to int) (ports []*proxy.ServicePort) {
-	for i := from; i < to; i++ {
-		p := localPort(i)
-		p.Frontends = p.Frontends[:2]
-		ports = append(ports, p)
-	}
-	return ports
+func marked(from, to int) []*proxy.ServicePort {
+	return objects.Many(to-from, func(i int) *proxy.ServicePort {
+		return snapshots.With(localPort(from+i), func(p *proxy.ServicePort) { p.Frontends = p.Frontends[:2] })
+	})
 }
 
 // When all marks are in use, the service ports without one are named, and others are served.

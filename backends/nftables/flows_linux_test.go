@@ -14,10 +14,10 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
-	"github.com/vipkit/vipkit/endpoints"
 	"github.com/vipkit/vipkit/internal/netns"
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
 	"github.com/vipkit/vipkit/internal/nft"
+	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
 	"github.com/vipkit/vipkit/proxy/conntrack"
 )
@@ -108,35 +108,25 @@ func (s *flowStage) startAgent(t *testing.T) {
 
 // with returns a snapshot of the Service with some frontends and endpoints.
 func (s *flowStage) with(frontends, ends string) proxy.Snapshot {
-	node := &proxy.Node{NodePorts: proxy.NodePortAddresses{All: true}}
-	port := stagetest.Port(s.fam, 1, 0)
-	port.Name.Protocol, port.Frontends = v1.ProtocolUDP, nil
-	route := stagetest.Forward(proxy.MasqueradeNever)
-	if ends == "" {
-		route = proxy.TrafficRoute{Action: proxy.Reject}
-	}
-	add := func(kind proxy.FrontendKind, addr netip.AddrPort) {
-		port.Frontends = append(port.Frontends, proxy.Frontend{Kind: kind, Addr: addr, FromInside: route, FromOutside: route})
-	}
-	if strings.Contains(frontends, "vip") {
-		add(proxy.ClusterIP, netip.AddrPortFrom(s.vip, 53))
-	}
-	if strings.Contains(frontends, "external") {
-		add(proxy.ExternalIP, netip.AddrPortFrom(s.external, 53))
-	}
-	if strings.Contains(frontends, "nodeport") {
-		add(proxy.NodePort, netip.AddrPortFrom(stagetest.NodePort(s.fam, 30053).Addr.Addr(), 30053))
-	}
-	for i, name := range []string{"A", "B"} {
-		if strings.Contains(ends, name) {
-			port.Cluster = append(port.Cluster, &endpoints.Endpoint{Addr: netip.AddrPortFrom(s.ends[i].Addr(), 5353), Ready: true, Serving: true})
+	at, node := "", &proxy.Node{NodePorts: proxy.NodePortAddresses{All: true}}
+	for name, text := range map[string]string{
+		"vip": netip.AddrPortFrom(s.vip, 53).String(), "external": "ext=" + netip.AddrPortFrom(s.external, 53).String(),
+		"nodeport": stagetest.NodePort(s.fam, 30053).Addr.String(),
+	} {
+		if strings.Contains(frontends, name) {
+			at += " " + text
 		}
 	}
-	port.HasEndpoints = ends != ""
-	if len(port.Frontends) == 0 {
+	var pool []string
+	for i, name := range []string{"A", "B"} {
+		if strings.Contains(ends, name) {
+			pool = append(pool, netip.AddrPortFrom(s.ends[i].Addr(), 5353).String())
+		}
+	}
+	if at == "" {
 		return proxy.NewSnapshot(node)
 	}
-	return proxy.NewSnapshot(node, port)
+	return proxy.NewSnapshot(node, snapshots.Port("service-00001/UDP", at, pool...))
 }
 
 // answer replies to datagrams with a name and the request, until the test ends.

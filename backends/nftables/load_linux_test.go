@@ -20,6 +20,7 @@ import (
 	"github.com/vipkit/vipkit/endpoints"
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
 	"github.com/vipkit/vipkit/internal/nfnetlink"
+	"github.com/vipkit/vipkit/internal/testing/objects"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -29,14 +30,10 @@ const services, hosts = 1600, 200
 // bigSnapshot has many Services with the same endpoints, the first of which has the address
 // first.
 func bigSnapshot(first netip.Addr) proxy.Snapshot {
-	var pool []*endpoints.Endpoint
-	for i := range hosts {
-		pool = append(pool, stagetest.Endpoint(v1.IPv4Protocol, 1000+i, 8080))
-	}
-	all := make([]*proxy.ServicePort, services)
-	for i := range all {
-		all[i] = stagetest.Port(v1.IPv4Protocol, i, 0)
-		all[i].Cluster = pool
+	pool := objects.Many(hosts, func(i int) *endpoints.Endpoint { return stagetest.Endpoint(v1.IPv4Protocol, 1000+i, 8080) })
+	all := objects.Many(services, func(i int) *proxy.ServicePort { return stagetest.Port(v1.IPv4Protocol, i, 0) })
+	for _, p := range all {
+		p.Cluster = pool
 	}
 	pool[0].Addr = netip.AddrPortFrom(first, 8080)
 	return proxy.NewSnapshot(stagetest.Node(), all...)

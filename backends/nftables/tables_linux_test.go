@@ -12,6 +12,7 @@ import (
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/internal/nfnetlink"
+	"github.com/vipkit/vipkit/internal/testing/objects"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -82,11 +83,8 @@ func TestNoConnectionIsLostToReplacement(t *testing.T) {
 	}
 }
 
-func manyPorts(n int) (ports []*proxy.ServicePort) {
-	for i := range n {
-		ports = append(ports, stagetest.Port(v1.IPv4Protocol, 1+i, 3))
-	}
-	return ports
+func manyPorts(n int) []*proxy.ServicePort {
+	return objects.Many(n, func(i int) *proxy.ServicePort { return stagetest.Port(v1.IPv4Protocol, 1+i, 3) })
 }
 
 // The unfinished tables of an earlier process are removed, and the serving ones are kept.

@@ -14,6 +14,8 @@ import (
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/endpoints"
 	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/internal/testing/objects"
+	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -31,13 +33,7 @@ func newTestbed(t testing.TB, hosts int) *testbed {
 
 // pool returns n endpoints from first on, and from the start after the last one.
 func (s *testbed) pool(first, n int) []*endpoints.Endpoint {
-	var out []*endpoints.Endpoint
-	for i := range n {
-		a := s.Hosts[(first+i)%len(s.Hosts)]
-		out = append(out, &endpoints.Endpoint{Addr: netip.AddrPortFrom(a, 8080), Ready: true, Serving: true})
-	}
-	slices.SortFunc(out, (*endpoints.Endpoint).Compare)
-	return out
+	return snapshots.At(objects.Many(n, func(i int) netip.AddrPort { return netip.AddrPortFrom(s.Hosts[(first+i)%len(s.Hosts)], 8080) })...)
 }
 
 // No packet is lost to a commit, although a packet may see the frontend as before the commit

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -17,7 +18,7 @@ func TestCostOfAddresses(t *testing.T) {
 	f := &follower{Backend: h.on(t, state, Options{})}
 	server := tcpServer(t, "web")
 	ports := manyPorts(100, server)
-	node := nodeOf("127.0.0.1")
+	node := snapshots.Node("127.0.0.1")
 	f.apply(t, proxy.NewSnapshot(node, ports[:99]...))
 	read := func() string {
 		text, err := os.ReadFile(state)

@@ -14,10 +14,9 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/backends/userspace"
-	"github.com/vipkit/vipkit/endpoints"
-	"github.com/vipkit/vipkit/internal/ipaddr"
 	"github.com/vipkit/vipkit/internal/netns"
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
+	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -31,14 +30,9 @@ func (n network) startOnAddresses(t *testing.T, link string) *userspace.OnAddres
 
 // portAt returns a service port with one frontend, and endpoints.
 func portAt(name string, protocol v1.Protocol, f proxy.Frontend, to ...string) *proxy.ServicePort {
-	p := &proxy.ServicePort{}
-	p.Name.Name, p.Name.Protocol, p.Name.Family = name, protocol, ipaddr.FamilyOf(f.Addr.Addr())
-	f.FromInside = proxy.TrafficRoute{Action: proxy.Forward}
-	f.FromOutside = f.FromInside
-	p.Frontends = []proxy.Frontend{f}
-	for _, a := range to {
-		p.Cluster = append(p.Cluster, &endpoints.Endpoint{Addr: netip.MustParseAddrPort(a), Ready: true, Serving: true})
-	}
+	p := snapshots.Port(f.Addr.String(), f.Addr.String(), to...)
+	p.Name.Name, p.Name.Port, p.Name.Protocol = name, "", protocol
+	p.Frontends[0].Kind = f.Kind
 	return p
 }
 
@@ -69,7 +63,7 @@ func TestAddressesOnALink(t *testing.T) {
 	n := newNetwork(t)
 	n.serve(t, podServer)
 	b := n.startOnAddresses(t, "lo")
-	node := &proxy.Node{Name: "node", Addresses: []netip.Addr{netip.MustParseAddr("10.244.1.1"), netip.MustParseAddr("203.0.113.1")}}
+	node := &proxy.Node{Name: "node", Addresses: snapshots.Addrs("10.244.1.1", "203.0.113.1")}
 	node.NodePorts.All = true
 	s := proxy.NewSnapshot(node,
 		portAt("web", v1.ProtocolTCP, at(proxy.ClusterIP, one), podServer),
@@ -135,7 +129,7 @@ func TestDatagramsOnALink(t *testing.T) {
 		}
 	}()
 	b := n.startOnAddresses(t, "lo")
-	node := &proxy.Node{Name: "node", Addresses: []netip.Addr{netip.MustParseAddr("10.244.1.1")}}
+	node := &proxy.Node{Name: "node", Addresses: snapshots.Addrs("10.244.1.1")}
 	if err := b.Apply(t.Context(), proxy.Snapshot{}, proxy.NewSnapshot(node, portAt("dns", v1.ProtocolUDP, at(proxy.ClusterIP, one), podServer))); err != nil {
 		t.Fatal(err)
 	}

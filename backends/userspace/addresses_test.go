@@ -14,6 +14,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -48,7 +49,7 @@ func TestAddressOptions(t *testing.T) {
 func TestAddressesServe(t *testing.T) {
 	h := newFakeHost("127.0.0.1")
 	f := &follower{Backend: h.start(t, Options{})}
-	node := nodeOf("127.0.0.1")
+	node := snapshots.Node("127.0.0.1")
 	web := servicePort("web", v1.ProtocolTCP, clusterIP("127.96.0.1:18080"), tcpServer(t, "web"))
 	dns := servicePort("dns", v1.ProtocolUDP, clusterIP("127.96.0.2:15353"), udpServer(t, "dns"))
 	f.apply(t, proxy.NewSnapshot(node, web, dns))
@@ -66,7 +67,7 @@ func TestAddressesServe(t *testing.T) {
 func TestAddressesAreIdempotent(t *testing.T) {
 	h := newFakeHost("127.0.0.1")
 	b := h.start(t, Options{})
-	s := proxy.NewSnapshot(nodeOf("127.0.0.1"), servicePort("web", v1.ProtocolTCP, clusterIP("127.96.0.1:18080"), tcpServer(t, "web")))
+	s := proxy.NewSnapshot(snapshots.Node("127.0.0.1"), servicePort("web", v1.ProtocolTCP, clusterIP("127.96.0.1:18080"), tcpServer(t, "web")))
 	var before proxy.Snapshot
 	for range 3 {
 		if err := b.Apply(t.Context(), before, s); err != nil {
@@ -97,7 +98,7 @@ func TestAddressesAreCounted(t *testing.T) {
 	one := port("one", frontend{proxy.ClusterIP, "127.96.0.1:18080"}, frontend{proxy.ExternalIP, "127.97.0.1:18080"})
 	two := port("two", frontend{proxy.ClusterIP, "127.96.0.1:18443"})
 	three := port("three", frontend{proxy.LoadBalancer, "127.97.0.1:18443"})
-	node := nodeOf("127.0.0.1")
+	node := snapshots.Node("127.0.0.1")
 	for _, step := range []struct {
 		ports []*proxy.ServicePort
 		want  []string
@@ -129,7 +130,7 @@ func TestAddressesOfOthersStay(t *testing.T) {
 	h := newFakeHost("127.0.0.1", "127.97.0.1")
 	b := h.start(t, Options{})
 	f := &follower{Backend: b}
-	node := nodeOf("127.0.0.1")
+	node := snapshots.Node("127.0.0.1")
 	f.apply(t, proxy.NewSnapshot(node, servicePort("web", v1.ProtocolTCP, []frontend{{proxy.ExternalIP, "127.97.0.1:18080"}}, tcpServer(t, "web"))))
 	wantTCP(t, "127.97.0.1:18080", "web")
 	f.apply(t, proxy.NewSnapshot(node))
@@ -150,7 +151,7 @@ func TestAddressesAreAdopted(t *testing.T) {
 	at := func(n int) *proxy.ServicePort {
 		return servicePort(fmt.Sprint("web", n), v1.ProtocolTCP, clusterIP(fmt.Sprintf("127.96.0.%d:18080", n)), server)
 	}
-	node := nodeOf("127.0.0.1")
+	node := snapshots.Node("127.0.0.1")
 	killed := h.on(t, state, Options{})
 	if err := killed.Apply(t.Context(), proxy.Snapshot{}, proxy.NewSnapshot(node, at(1), at(2))); err != nil {
 		t.Fatal(err)
@@ -181,7 +182,7 @@ func TestAddressesDrain(t *testing.T) {
 	h := newFakeHost("127.0.0.1")
 	state := filepath.Join(t.TempDir(), "addresses")
 	release := make(chan struct{})
-	s := proxy.NewSnapshot(nodeOf("127.0.0.1"), servicePort("web", v1.ProtocolTCP, clusterIP("127.96.0.1:18080"), slowServer(t, release)))
+	s := proxy.NewSnapshot(snapshots.Node("127.0.0.1"), servicePort("web", v1.ProtocolTCP, clusterIP("127.96.0.1:18080"), slowServer(t, release)))
 	first := h.on(t, state, Options{})
 	if err := first.Apply(t.Context(), proxy.Snapshot{}, s); err != nil {
 		t.Fatal(err)
@@ -261,7 +262,7 @@ func TestAddressesAffinity(t *testing.T) {
 		tcpServer(t, "one"), tcpServer(t, "two"), tcpServer(t, "three"))
 	sticky := *p
 	sticky.Affinity.Timeout = time.Hour
-	f.apply(t, proxy.NewSnapshot(nodeOf("127.0.0.1"), &sticky))
+	f.apply(t, proxy.NewSnapshot(snapshots.Node("127.0.0.1"), &sticky))
 	kept, err := ask("127.96.0.1:18080")
 	if err != nil {
 		t.Fatal(err)
@@ -272,7 +273,7 @@ func TestAddressesAffinity(t *testing.T) {
 		wantTCP(t, "127.96.0.1:18080", kept)
 		wantTCP(t, "127.97.0.1:18080", kept)
 	}
-	f.apply(t, proxy.NewSnapshot(nodeOf("127.0.0.1"), p))
+	f.apply(t, proxy.NewSnapshot(snapshots.Node("127.0.0.1"), p))
 	got := map[string]bool{}
 	for range 3 {
 		text, err := ask("127.96.0.1:18080")

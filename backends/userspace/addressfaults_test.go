@@ -18,6 +18,8 @@ import (
 
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/internal/testing/objects"
+	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -35,11 +37,10 @@ func wantFailed(t *testing.T, err error, want ...string) {
 }
 
 // manyPorts returns service ports with addresses of their own.
-func manyPorts(n int, server netip.AddrPort) (all []*proxy.ServicePort) {
-	for i := range n {
-		all = append(all, servicePort(fmt.Sprint("web", i), v1.ProtocolTCP, clusterIP(fmt.Sprintf("127.96.1.%d:18080", i)), server))
-	}
-	return all
+func manyPorts(n int, server netip.AddrPort) []*proxy.ServicePort {
+	return objects.Many(n, func(i int) *proxy.ServicePort {
+		return servicePort(fmt.Sprint("web", i), v1.ProtocolTCP, clusterIP(fmt.Sprintf("127.96.1.%d:18080", i)), server)
+	})
 }
 
 // If an address cannot be added, its Services fail, and all others are served. No address is
@@ -55,7 +56,7 @@ func TestAddressThatCannotBeAdded(t *testing.T) {
 		return nil
 	}
 	ports := manyPorts(40, tcpServer(t, "web"))
-	s := proxy.NewSnapshot(nodeOf("127.0.0.1"), ports...)
+	s := proxy.NewSnapshot(snapshots.Node("127.0.0.1"), ports...)
 	wantFailed(t, f.try(t, s), "web20")
 	wantTCP(t, "127.96.1.39:18080", "web")
 	added := map[string]int{}
@@ -79,7 +80,7 @@ func TestFrontendInUse(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close() //nolint:errcheck // it is closed below
-	s := proxy.NewSnapshot(nodeOf("127.0.0.1"), manyPorts(4, tcpServer(t, "web"))...)
+	s := proxy.NewSnapshot(snapshots.Node("127.0.0.1"), manyPorts(4, tcpServer(t, "web"))...)
 	err = f.try(t, s)
 	wantFailed(t, err, "web2")
 	if want := "another program of the node listens there"; err == nil || !strings.Contains(err.Error(), want) {
@@ -89,7 +90,7 @@ func TestFrontendInUse(t *testing.T) {
 	if f.Drifted(t.Context()) {
 		t.Error("Drifted: got true, want false")
 	}
-	f.apply(t, proxy.NewSnapshot(nodeOf("127.0.0.1")))
+	f.apply(t, proxy.NewSnapshot(snapshots.Node("127.0.0.1")))
 	h.wantAddresses(t, "127.0.0.1")
 	wantFailed(t, f.try(t, s), "web2")
 	if err := l.Close(); err != nil {
@@ -111,7 +112,7 @@ func TestAddressThatIsNotThere(t *testing.T) {
 	ports := append(manyPorts(2, server),
 		servicePort("rejecting", v1.ProtocolTCP, clusterIP("192.0.2.77:18443")),
 		servicePort("serving", v1.ProtocolTCP, clusterIP("192.0.2.77:18080"), server))
-	wantFailed(t, f.try(t, proxy.NewSnapshot(nodeOf("127.0.0.1"), ports...)), "serving")
+	wantFailed(t, f.try(t, proxy.NewSnapshot(snapshots.Node("127.0.0.1"), ports...)), "serving")
 	wantTCP(t, "127.96.1.1:18080", "web")
 	if !f.Drifted(t.Context()) {
 		t.Error("Drifted: got false, want true")
@@ -123,7 +124,7 @@ func TestInterfaceIsMissing(t *testing.T) {
 	h := newFakeHost("127.0.0.1")
 	f := &follower{Backend: h.start(t, Options{})}
 	h.fail = func(string, netip.Addr) error { return fmt.Errorf("no interface: %w", backends.ErrUnavailable) }
-	s := proxy.NewSnapshot(nodeOf("127.0.0.1"), manyPorts(9, tcpServer(t, "web"))...)
+	s := proxy.NewSnapshot(snapshots.Node("127.0.0.1"), manyPorts(9, tcpServer(t, "web"))...)
 	if err := f.try(t, s); !errors.Is(err, backends.ErrUnavailable) {
 		t.Errorf("got error %v, want %v", err, backends.ErrUnavailable)
 	}
@@ -141,7 +142,7 @@ func TestAddressThatCannotBeRemoved(t *testing.T) {
 	h := newFakeHost("127.0.0.1")
 	f := &follower{Backend: h.start(t, Options{})}
 	ports := manyPorts(2, tcpServer(t, "web"))
-	node := nodeOf("127.0.0.1")
+	node := snapshots.Node("127.0.0.1")
 	f.apply(t, proxy.NewSnapshot(node, ports...))
 	h.fail = func(what string, _ netip.Addr) error {
 		if what == "remove" {
@@ -187,7 +188,7 @@ func TestAddressesAreRepaired(t *testing.T) {
 	own, others := netip.MustParseAddr("127.96.1.1"), netip.MustParseAddr("127.97.0.1")
 	server := tcpServer(t, "web")
 	ports := append(manyPorts(2, server), servicePort("external", v1.ProtocolTCP, []frontend{{proxy.ExternalIP, "127.97.0.1:18080"}}, server))
-	s := proxy.NewSnapshot(nodeOf("127.0.0.1"), ports...)
+	s := proxy.NewSnapshot(snapshots.Node("127.0.0.1"), ports...)
 	f.apply(t, s)
 	for _, gone := range []netip.Addr{own, others} {
 		h.meddle(func(addrs map[netip.Addr]bool) { delete(addrs, gone) })
@@ -199,7 +200,7 @@ func TestAddressesAreRepaired(t *testing.T) {
 		wantTCP(t, netip.AddrPortFrom(gone, 18080).String(), "web")
 	}
 	h.wantAddresses(t, "127.0.0.1", "127.96.1.0", "127.96.1.1", "127.97.0.1")
-	f.apply(t, proxy.NewSnapshot(nodeOf("127.0.0.1"))) // now all three are its own
+	f.apply(t, proxy.NewSnapshot(snapshots.Node("127.0.0.1"))) // now all three are its own
 	h.wantAddresses(t, "127.0.0.1")
 	h.meddle(func(addrs map[netip.Addr]bool) { delete(addrs, own) })
 	if f.Drifted(t.Context()) {
@@ -224,7 +225,7 @@ func TestDamagedFile(t *testing.T) {
 			h := newFakeHost("127.0.0.1", "127.96.1.7")
 			state := filepath.Join(t.TempDir(), "addresses")
 			ports := manyPorts(2, tcpServer(t, "web"))
-			node := nodeOf("127.0.0.1")
+			node := snapshots.Node("127.0.0.1")
 			b := h.on(t, state, Options{})
 			if err := b.Apply(t.Context(), proxy.Snapshot{}, proxy.NewSnapshot(node, ports...)); err != nil {
 				t.Fatal(err)
@@ -260,7 +261,7 @@ func TestFileThatCannotBeWritten(t *testing.T) {
 		t.Fatal(err)
 	}
 	f := &follower{Backend: h.on(t, state, Options{})}
-	if err := f.try(t, proxy.NewSnapshot(nodeOf("127.0.0.1"), manyPorts(1, tcpServer(t, "web"))...)); err == nil {
+	if err := f.try(t, proxy.NewSnapshot(snapshots.Node("127.0.0.1"), manyPorts(1, tcpServer(t, "web"))...)); err == nil {
 		t.Error("got no error, want one")
 	}
 	h.wantAddresses(t, "127.0.0.1")
@@ -271,7 +272,7 @@ func TestFileThatCannotBeWritten(t *testing.T) {
 // endpoint.
 func TestAddressesWithoutEndpoints(t *testing.T) {
 	server := tcpServer(t, "web")
-	node := nodeOf("127.0.0.1")
+	node := snapshots.Node("127.0.0.1")
 	none := proxy.NewSnapshot(node, servicePort("web", v1.ProtocolTCP, clusterIP("127.96.1.0:18080")))
 	some := proxy.NewSnapshot(node, servicePort("web", v1.ProtocolTCP, clusterIP("127.96.1.0:18080"), server))
 	h := newFakeHost("127.0.0.1")
@@ -309,14 +310,14 @@ func TestAddressesAreCancelled(t *testing.T) {
 	f := &follower{Backend: h.start(t, Options{})}
 	server := tcpServer(t, "web")
 	unusable := servicePort("never", v1.ProtocolTCP, []frontend{{proxy.ExternalIP, "192.0.2.77:18080"}}, server)
-	s := proxy.NewSnapshot(nodeOf("127.0.0.1"), append(manyPorts(2, server), unusable)...)
+	s := proxy.NewSnapshot(snapshots.Node("127.0.0.1"), append(manyPorts(2, server), unusable)...)
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	start := time.Now()
 	if err := f.Apply(ctx, proxy.Snapshot{}, s); err == nil || time.Since(start) > usable/2 {
 		t.Errorf("got error %v after %v, want one at once", err, time.Since(start))
 	}
-	f.apply(t, proxy.NewSnapshot(nodeOf("127.0.0.1"), manyPorts(2, server)...))
+	f.apply(t, proxy.NewSnapshot(snapshots.Node("127.0.0.1"), manyPorts(2, server)...))
 	wantTCP(t, "127.96.1.1:18080", "web")
 	h.wantAddresses(t, "127.0.0.1", "127.96.1.0", "127.96.1.1", "192.0.2.77")
 }
@@ -390,5 +391,5 @@ func someAddresses(r *rand.Rand, server netip.AddrPort) (proxy.Snapshot, []strin
 	for a := range needed {
 		want = append(want, a)
 	}
-	return proxy.NewSnapshot(nodeOf("127.0.0.1"), ports...), want
+	return proxy.NewSnapshot(snapshots.Node("127.0.0.1"), ports...), want
 }

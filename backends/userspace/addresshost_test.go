@@ -10,14 +10,15 @@ import (
 	"net/netip"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/vipkit/vipkit/endpoints"
-	"github.com/vipkit/vipkit/internal/ipaddr"
+	"github.com/vipkit/vipkit/internal/testing/objects"
+	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -140,34 +141,17 @@ type frontend struct {
 
 // servicePort returns a service port that forwards to the endpoints, or rejects if there are none.
 func servicePort(name string, protocol v1.Protocol, frontends []frontend, to ...netip.AddrPort) *proxy.ServicePort {
-	p := &proxy.ServicePort{}
-	p.Name.Name, p.Name.Protocol = name, protocol
-	route := proxy.TrafficRoute{Action: proxy.Forward}
-	if len(to) == 0 {
-		route.Action = proxy.Reject
+	p := snapshots.Port(name+"/"+string(protocol), strings.Join(objects.Many(len(frontends), func(i int) string { return frontends[i].at }), " "))
+	for i, f := range frontends {
+		p.Frontends[i].Kind = f.kind
 	}
-	for _, f := range frontends {
-		at := netip.MustParseAddrPort(f.at)
-		p.Name.Family = ipaddr.FamilyOf(at.Addr())
-		p.Frontends = append(p.Frontends, proxy.Frontend{Kind: f.kind, Addr: at, FromInside: route, FromOutside: route})
-	}
-	slices.SortFunc(to, netip.AddrPort.Compare)
-	for _, a := range to {
-		p.Cluster = append(p.Cluster, &endpoints.Endpoint{Addr: a, Ready: true, Serving: true})
+	if p.Cluster = snapshots.At(to...); len(to) > 0 {
+		snapshots.Routes(proxy.TrafficRoute{Action: proxy.Forward}, proxy.TrafficRoute{Action: proxy.Forward})(p)
 	}
 	return p
 }
 
 func clusterIP(at string) []frontend { return []frontend{{proxy.ClusterIP, at}} }
-
-// nodeOf returns a node with some addresses, all of which serve node ports.
-func nodeOf(addrs ...string) *proxy.Node {
-	n := &proxy.Node{Name: "here", NodePorts: proxy.NodePortAddresses{All: true}}
-	for _, a := range addrs {
-		n.Addresses = append(n.Addresses, netip.MustParseAddr(a))
-	}
-	return n
-}
 
 // follower applies one snapshot after the other, as a runner does.
 type follower struct {

@@ -13,12 +13,12 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
-	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/backends/userspace"
 	"github.com/vipkit/vipkit/endpoints"
 	"github.com/vipkit/vipkit/internal/netns"
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
+	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -94,29 +94,15 @@ func (n network) from(client *netns.NS) network {
 // bridgedServices returns a Service in both families, with a node port, for TCP and UDP, whose
 // endpoint is the pod of a bridged network.
 func bridgedServices() proxy.Snapshot {
-	route := proxy.TrafficRoute{Action: proxy.Forward}
-	var ports []*proxy.ServicePort
-	for _, f := range []struct {
-		family       v1.IPFamily
-		at, endpoint string
-		anywhere     netip.Addr
-	}{{v1.IPv4Protocol, one, podServer, netip.IPv4Unspecified()}, {v1.IPv6Protocol, service6, podServer6, netip.IPv6Unspecified()}} {
-		for _, protocol := range []v1.Protocol{v1.ProtocolTCP, v1.ProtocolUDP} {
-			p := *firstOf(snapshot(one))
-			p.Name.Family, p.Name.Protocol = f.family, protocol
-			p.Frontends = []proxy.Frontend{
-				{Addr: netip.MustParseAddrPort(f.at), FromInside: route, FromOutside: route},
-				{Kind: proxy.NodePort, Addr: netip.AddrPortFrom(f.anywhere, 30_080), FromInside: route, FromOutside: route},
-			}
-			p.Cluster = []*endpoints.Endpoint{{Addr: netip.MustParseAddrPort(f.endpoint), Ready: true, Serving: true}}
-			ports = append(ports, &p)
-		}
+	ports := []*proxy.ServicePort{
+		snapshots.Port("web/TCP", one+" :30080", podServer), snapshots.Port("web/UDP", one+" :30080", podServer),
+		snapshots.Port("web/TCP", service6+" [::]:30080", podServer6), snapshots.Port("web/UDP", service6+" [::]:30080", podServer6),
 	}
 	return proxy.NewSnapshot(&proxy.Node{
-		Name: "node", Addresses: []netip.Addr{netip.MustParseAddr("10.244.1.1"), netip.MustParseAddr("10.244.2.1"), netip.MustParseAddr("fd00:1::1"), netip.MustParseAddr("fd00:2::1")},
+		Name: "node", Addresses: snapshots.Addrs("10.244.1.1", "10.244.2.1", "fd00:1::1", "fd00:2::1"),
 		NodePorts:    proxy.NodePortAddresses{All: true},
-		ServiceCIDRs: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16"), netip.MustParsePrefix("fd00:96::/64")},
-		LocalTraffic: proxy.LocalTraffic{Sources: []netip.Prefix{netip.MustParsePrefix("10.244.2.0/24"), netip.MustParsePrefix("fd00:2::/64")}},
+		ServiceCIDRs: snapshots.Prefixes("10.96.0.0/16", "fd00:96::/64"),
+		LocalTraffic: proxy.LocalTraffic{Sources: snapshots.Prefixes("10.244.2.0/24", "fd00:2::/64")},
 	}, ports...)
 }
 
@@ -383,11 +369,5 @@ func TestFailuresOfOneLink(t *testing.T) {
 
 // withoutPort returns a snapshot without one of its service ports.
 func withoutPort(s proxy.Snapshot, name proxy.ServicePortName) proxy.Snapshot {
-	var ports []*proxy.ServicePort
-	for p := range s.All() {
-		if p.Name != name {
-			ports = append(ports, p)
-		}
-	}
-	return proxy.NewSnapshot(s.Node(), ports...)
+	return proxy.NewSnapshot(s.Node(), slices.DeleteFunc(slices.Collect(s.All()), func(p *proxy.ServicePort) bool { return p.Name == name })...)
 }

@@ -16,7 +16,7 @@ import (
 
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/userspace"
-	"github.com/vipkit/vipkit/endpoints"
+	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -122,7 +122,7 @@ func TestListenersAreNotReachableDirectly(t *testing.T) {
 			t.Parallel()
 			n := newNetwork(t)
 			n.serve(t, podServer)
-			s := ofKind(snapshot("0.0.0.0:30100"), proxy.NodePort)
+			s := snapshot("0.0.0.0:30100")
 			node := *s.Node()
 			node.NodePorts.All = true
 			apply(t, n.start(t, userspace.Options{Capture: capture}), withNode(s, &node))
@@ -198,7 +198,7 @@ func TestLoopOfNodePorts(t *testing.T) {
 	forCaptures(t, func(t *testing.T, c userspace.Capture) {
 		n := newNetwork(t)
 		n.needs(t, c)
-		s := ofKind(withEndpoint(snapshot("0.0.0.0:30100"), "10.244.2.1:30100"), proxy.NodePort)
+		s := withEndpoint(snapshot("0.0.0.0:30100"), "10.244.2.1:30100")
 		node := *s.Node()
 		node.NodePorts.All = true
 		b := n.start(t, userspace.Options{Capture: c})
@@ -214,13 +214,7 @@ func TestLoopOfNodePorts(t *testing.T) {
 
 // withEndpoint sets the endpoint of all service ports.
 func withEndpoint(s proxy.Snapshot, at string) proxy.Snapshot {
-	var ports []*proxy.ServicePort
-	for p := range s.All() {
-		p := *p
-		p.Cluster = []*endpoints.Endpoint{{Addr: netip.MustParseAddrPort(at), Ready: true, Serving: true}}
-		ports = append(ports, &p)
-	}
-	return proxy.NewSnapshot(s.Node(), ports...)
+	return snapshots.EachWith(s, snapshots.Pool(at))
 }
 
 // A client may connect to two Services from one port at a time.
@@ -240,7 +234,7 @@ func TestOneClientPortForTwoServices(t *testing.T) {
 	var all proxy.Snapshot
 	for i, a := range asks {
 		n.serve(t, a.server)
-		next := withFamily(withEndpoint(snapshot(a.to), a.server), a.family)
+		next := withEndpoint(snapshot(a.to), a.server)
 		if i > 0 {
 			next = both(all, next)
 		}

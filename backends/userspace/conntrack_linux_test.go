@@ -4,17 +4,16 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
-	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/vipkit/vipkit/backends/userspace"
-	"github.com/vipkit/vipkit/endpoints"
 	"github.com/vipkit/vipkit/internal/netns"
+	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -29,12 +28,9 @@ func (n network) forget(t *testing.T) {
 
 // names returns a Service for UDP at an external address, with the pod as its endpoint.
 func names(at string) proxy.Snapshot {
-	route := proxy.TrafficRoute{Action: proxy.Forward}
-	return proxy.NewSnapshot(&proxy.Node{Name: "node", Addresses: []netip.Addr{netip.MustParseAddr("10.244.2.1")}}, &proxy.ServicePort{
-		Name:      proxy.ServicePortName{NamespacedName: types.NamespacedName{Name: at}, Protocol: v1.ProtocolUDP, Family: v1.IPv4Protocol},
-		Frontends: []proxy.Frontend{{Kind: proxy.ExternalIP, Addr: netip.MustParseAddrPort(at), FromInside: route, FromOutside: route}},
-		Cluster:   []*endpoints.Endpoint{{Addr: netip.MustParseAddrPort(podServer), Ready: true}},
-	})
+	p := snapshots.Port("dns/UDP", "ext="+at, podServer)
+	p.Name.Name = at
+	return proxy.NewSnapshot(&proxy.Node{Name: "node", Addresses: snapshots.Addrs("10.244.2.1")}, p)
 }
 
 // wantDatagram reads one datagram, checks it, and returns the sender.
@@ -300,13 +296,7 @@ func TestAnswersAfterTheSession(t *testing.T) {
 
 // both returns the service ports of two snapshots.
 func both(a, b proxy.Snapshot) proxy.Snapshot {
-	var ports []*proxy.ServicePort
-	for _, s := range []proxy.Snapshot{a, b} {
-		for p := range s.All() {
-			ports = append(ports, p)
-		}
-	}
-	return proxy.NewSnapshot(a.Node(), ports...)
+	return proxy.NewSnapshot(a.Node(), append(slices.Collect(a.All()), slices.Collect(b.All())...)...)
 }
 
 // wantAnswerOf sends a datagram, and checks that an endpoint answers it. It returns the client's

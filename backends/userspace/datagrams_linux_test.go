@@ -10,11 +10,10 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/vipkit/vipkit/backends/userspace"
-	"github.com/vipkit/vipkit/endpoints"
 	"github.com/vipkit/vipkit/internal/netns"
+	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -70,16 +69,11 @@ func testDatagrams(t *testing.T, c userspace.Capture) {
 	n := newNetwork(t)
 	n.needs(t, c)
 	n.addIPv6(t)
-	route := proxy.TrafficRoute{Action: proxy.Forward}
 	var ports []*proxy.ServicePort
 	at := map[v1.IPFamily]string{v1.IPv4Protocol: "10.96.0.1:53", v1.IPv6Protocol: "[fd00:96::1]:53"}
 	for family, server := range map[v1.IPFamily]string{v1.IPv4Protocol: podServer, v1.IPv6Protocol: "[fd00:2::10]:8080"} {
 		n.echo(t, server)
-		ports = append(ports, &proxy.ServicePort{
-			Name:      proxy.ServicePortName{NamespacedName: types.NamespacedName{Name: "dns"}, Protocol: v1.ProtocolUDP, Family: family},
-			Frontends: []proxy.Frontend{{Addr: netip.MustParseAddrPort(at[family]), FromInside: route, FromOutside: route}},
-			Cluster:   []*endpoints.Endpoint{{Addr: netip.MustParseAddrPort(server), Ready: true}},
-		})
+		ports = append(ports, snapshots.Port("dns/UDP", at[family], server))
 	}
 	apply(t, n.start(t, userspace.Options{Capture: c}), proxy.NewSnapshot(&proxy.Node{}, ports...))
 	for _, to := range at {

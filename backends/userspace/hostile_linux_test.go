@@ -17,6 +17,7 @@ import (
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/backends/userspace"
 	"github.com/vipkit/vipkit/internal/netns"
+	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -48,9 +49,7 @@ func (n network) countingEcho(t *testing.T, at string) *atomic.Int64 {
 
 // datagramsAt returns a Service for UDP with an endpoint.
 func datagramsAt(at, endpoint string) proxy.Snapshot {
-	p := *firstOf(withEndpoint(snapshot(at), endpoint))
-	p.Name.Protocol = v1.ProtocolUDP
-	return proxy.NewSnapshot(snapshot(at).Node(), &p)
+	return snapshots.EachWith(withEndpoint(snapshot(at), endpoint), func(p *proxy.ServicePort) { p.Name.Protocol = v1.ProtocolUDP })
 }
 
 // If a client forges the address of a Service as its source, two Services that answer any

@@ -1,7 +1,6 @@
 package userspace_test
 
 import (
-	"net/netip"
 	"slices"
 	"testing"
 	"time"
@@ -10,8 +9,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/backends/userspace"
-	"github.com/vipkit/vipkit/endpoints"
 	"github.com/vipkit/vipkit/internal/netns"
+	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -19,18 +18,10 @@ import (
 // unused port of the pod, or of the node.
 func withRefusing(at map[v1.IPFamily]string) proxy.Snapshot {
 	s := bridgedServices()
-	var ports []*proxy.ServicePort
-	for p := range s.All() {
-		if p.Name.Protocol != v1.ProtocolUDP {
-			continue
-		}
-		own := *p
-		refusing := &endpoints.Endpoint{Addr: netip.MustParseAddrPort(at[p.Name.Family]), Ready: true, Serving: true}
-		own.Cluster = append([]*endpoints.Endpoint{refusing}, own.Cluster...)
-		slices.SortFunc(own.Cluster, func(a, b *endpoints.Endpoint) int { return a.Addr.Compare(b.Addr) })
-		ports = append(ports, &own)
-	}
-	return proxy.NewSnapshot(s.Node(), ports...)
+	ports := slices.DeleteFunc(slices.Collect(s.All()), func(p *proxy.ServicePort) bool { return p.Name.Protocol != v1.ProtocolUDP })
+	return snapshots.EachWith(proxy.NewSnapshot(s.Node(), ports...), func(p *proxy.ServicePort) {
+		p.Cluster = snapshots.Endpoints(at[p.Name.Family], p.Cluster[0].Addr.String())
+	})
 }
 
 // A client's datagrams go to another endpoint after one has refused them by an ICMP error, whoever

@@ -14,6 +14,7 @@ import (
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/backends/userspace"
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
+	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -176,14 +177,7 @@ func TestServedSnapshotDuringApply(t *testing.T) {
 
 // withFrontend adds a frontend to all service ports.
 func withFrontend(s proxy.Snapshot, at string) proxy.Snapshot {
-	var ports []*proxy.ServicePort
-	more := firstOf(snapshot(at)).Frontends
-	for p := range s.All() {
-		p := *p
-		p.Frontends = append(append([]proxy.Frontend(nil), p.Frontends...), more...)
-		ports = append(ports, &p)
-	}
-	return proxy.NewSnapshot(s.Node(), ports...)
+	return snapshots.EachWith(s, func(p *proxy.ServicePort) { p.Frontends = append(p.Frontends, firstOf(snapshot(at)).Frontends...) })
 }
 
 // firstOf returns the first service port of a snapshot.

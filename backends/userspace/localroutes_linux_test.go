@@ -15,6 +15,7 @@ import (
 
 	"github.com/vipkit/vipkit/backends/userspace"
 	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -38,16 +39,11 @@ func needLocalRoutes(t *testing.T, n network) {
 
 // ofKind sets the kind of all frontends of a snapshot.
 func ofKind(s proxy.Snapshot, kind proxy.FrontendKind) proxy.Snapshot {
-	var ports []*proxy.ServicePort
-	for p := range s.All() {
-		p := *p
-		p.Frontends = append([]proxy.Frontend(nil), p.Frontends...)
+	return snapshots.EachWith(s, func(p *proxy.ServicePort) {
 		for i := range p.Frontends {
 			p.Frontends[i].Kind = kind
 		}
-		ports = append(ports, &p)
-	}
-	return proxy.NewSnapshot(s.Node(), ports...)
+	})
 }
 
 // A program of the node that listens at every address gets packets to the node's own addresses,
@@ -113,7 +109,7 @@ func TestLocalRoutesAreRepaired(t *testing.T) {
 	n.serve(t, podServer)
 	b := n.start(t, userspace.Options{Capture: userspace.LocalRoutes})
 	node := *snapshot(one).Node()
-	node.ServiceCIDRs = []netip.Prefix{netip.MustParsePrefix("10.98.0.0/16")}
+	node.ServiceCIDRs = snapshots.Prefixes("10.98.0.0/16")
 	s := withNode(snapshot(one), &node)
 	apply(t, b, s)
 	n.wantAnswer(t, one)
@@ -177,7 +173,7 @@ func TestClusterIPsOfTheHost(t *testing.T) {
 	if err := n.node.AddAddress("clients", netip.MustParsePrefix("10.96.0.1/32")); err != nil {
 		t.Fatal(err)
 	}
-	apply(t, n.start(t, userspace.Options{Capture: userspace.LocalRoutes}), ofKind(snapshot(one), proxy.ClusterIP))
+	apply(t, n.start(t, userspace.Options{Capture: userspace.LocalRoutes}), snapshot(one))
 	n.wantAnswer(t, one)
 	if server, _, _, err := n.ask(t, "10.96.0.1:22"); !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Errorf("another port: got %q and error %v, want %v", server, err, syscall.ECONNREFUSED)
@@ -191,7 +187,7 @@ func TestNodesWithoutTheirAddress(t *testing.T) {
 	needLocalRoutes(t, n)
 	n.serve(t, podServer)
 	node := *snapshot(one).Node()
-	node.Addresses = []netip.Addr{netip.MustParseAddr("192.0.2.50")}
+	node.Addresses = snapshots.Addrs("192.0.2.50")
 	apply(t, n.start(t, userspace.Options{Capture: userspace.LocalRoutes}), withNode(snapshot(one), &node))
 	n.wantAnswer(t, one)
 }
@@ -205,7 +201,7 @@ func TestCleanupFreesNodePorts(t *testing.T) {
 		n.serve(t, podServer)
 		const port, onNode = ":30100", "10.244.1.1:30100"
 		n.at(n.node).serve(t, onNode)
-		s := ofKind(snapshot("0.0.0.0"+port), proxy.NodePort)
+		s := snapshot("0.0.0.0" + port)
 		node := *s.Node()
 		node.NodePorts.All = true
 		b := n.start(t, userspace.Options{Capture: c})

@@ -14,26 +14,18 @@ import (
 
 	"github.com/vipkit/vipkit/backends/userspace"
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
+	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
 )
 
 // loopbackNode is a node whose node ports answer at some loopback addresses, and at no other address.
 func loopbackNode(ranges ...string) *proxy.Node {
-	n := &proxy.Node{Name: "node", Addresses: []netip.Addr{netip.MustParseAddr("10.244.1.1")}}
-	for _, r := range ranges {
-		n.NodePorts.Loopback = append(n.NodePorts.Loopback, netip.MustParsePrefix(r))
-	}
-	return n
+	return &proxy.Node{Name: "node", Addresses: snapshots.Addrs("10.244.1.1"), NodePorts: proxy.NodePortAddresses{Loopback: snapshots.Prefixes(ranges...)}}
 }
 
 // nodePortOf is a service port with a node port.
 func nodePortOf(name string, protocol v1.Protocol, at string, to ...string) *proxy.ServicePort {
-	f := proxy.Frontend{Kind: proxy.NodePort, Addr: netip.MustParseAddrPort(at)}
-	p := portAt(name, protocol, f, to...)
-	if len(to) == 0 {
-		p.Frontends[0].FromInside.Action, p.Frontends[0].FromOutside.Action = proxy.Reject, proxy.Reject
-	}
-	return p
+	return snapshots.Port(name+"/"+string(protocol), at, to...)
 }
 
 // dualStack adds addresses of IPv6 to the network.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/vipkit/vipkit/backends/userspace"
 	"github.com/vipkit/vipkit/internal/netns"
+	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -106,7 +108,7 @@ func TestLoopbackServesNoNodePorts(t *testing.T) {
 		for _, at := range loopback {
 			n.at(n.node).serve(t, at)
 		}
-		s := ofKind(snapshot("0.0.0.0"+port), proxy.NodePort)
+		s := snapshot("0.0.0.0" + port)
 		node := *s.Node()
 		node.NodePorts.All = true
 		apply(t, n.start(t, userspace.Options{Capture: c}), withNode(s, &node))
@@ -123,11 +125,7 @@ func TestLoopbackServesNoNodePorts(t *testing.T) {
 
 // withNode returns a snapshot with the same service ports and another node.
 func withNode(s proxy.Snapshot, node *proxy.Node) proxy.Snapshot {
-	var ports []*proxy.ServicePort
-	for p := range s.All() {
-		ports = append(ports, p)
-	}
-	return proxy.NewSnapshot(node, ports...)
+	return proxy.NewSnapshot(node, slices.Collect(s.All())...)
 }
 
 // Ports of clients and frontends may be in the range of the backend's source ports.
@@ -243,14 +241,5 @@ func (n network) ownSilence(t *testing.T, to string) {
 
 // withAction sets the action of all frontends.
 func withAction(s proxy.Snapshot, a proxy.Action) proxy.Snapshot {
-	var ports []*proxy.ServicePort
-	for p := range s.All() {
-		p := *p
-		p.Frontends = append([]proxy.Frontend(nil), p.Frontends...)
-		for i := range p.Frontends {
-			p.Frontends[i].FromInside.Action, p.Frontends[i].FromOutside.Action = a, a
-		}
-		ports = append(ports, &p)
-	}
-	return proxy.NewSnapshot(s.Node(), ports...)
+	return snapshots.EachWith(s, snapshots.Routes(proxy.TrafficRoute{Action: a}, proxy.TrafficRoute{Action: a}))
 }

@@ -8,6 +8,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -47,7 +48,7 @@ func TestNodePortInUse(t *testing.T) {
 			}
 			return drifted
 		}
-		node := &proxy.Node{Name: "node", Addresses: []netip.Addr{netip.MustParseAddr("10.244.1.1"), netip.MustParseAddr("203.0.113.1")}}
+		node := &proxy.Node{Name: "node", Addresses: snapshots.Addrs("10.244.1.1", "203.0.113.1")}
 		node.NodePorts.All = true
 		p := portAt("web", protocol, at(proxy.ClusterIP, one), podServer)
 		other := at(proxy.NodePort, "0.0.0.0:30080")

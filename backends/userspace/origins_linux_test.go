@@ -9,23 +9,14 @@ import (
 	"testing"
 	"time"
 
-	v1 "k8s.io/api/core/v1"
-
 	"github.com/vipkit/vipkit/backends/userspace"
+	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
 )
 
 // insideOnly makes the frontends of a snapshot drop clients from outside.
 func insideOnly(s proxy.Snapshot) proxy.Snapshot {
-	closed := withAction(s, proxy.Drop)
-	var ports []*proxy.ServicePort
-	for p := range closed.All() {
-		for i := range p.Frontends {
-			p.Frontends[i].FromInside.Action = proxy.Forward
-		}
-		ports = append(ports, p)
-	}
-	return proxy.NewSnapshot(s.Node(), ports...)
+	return snapshots.EachWith(s, snapshots.Routes(proxy.TrafficRoute{Action: proxy.Forward}, proxy.TrafficRoute{Action: proxy.Drop}))
 }
 
 // Packets from any address of the node count as the node's, also from addresses that the Node
@@ -60,8 +51,8 @@ func TestNodeIsRecognizedInIPv6(t *testing.T) {
 		n.addIPv6(t)
 		const server, port = "[fd00:2::10]:8080", ":30100"
 		n.serve(t, server)
-		s := withFamily(ofKind(withEndpoint(snapshot("[::]"+port), server), proxy.NodePort), v1.IPv6Protocol)
-		node := proxy.Node{Name: "node", Addresses: []netip.Addr{netip.MustParseAddr("fd00:1::1")}}
+		s := withEndpoint(snapshot("[::]"+port), server)
+		node := proxy.Node{Name: "node", Addresses: snapshots.Addrs("fd00:1::1")}
 		node.NodePorts.All = true
 		apply(t, n.start(t, userspace.Options{Capture: c}), withNode(insideOnly(s), &node))
 		own := network{client: n.node, node: n.node, pod: n.pod}

@@ -14,13 +14,12 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/vipkit/vipkit/backends/userspace"
-	"github.com/vipkit/vipkit/endpoints"
 	"github.com/vipkit/vipkit/internal/netns"
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
 	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -144,18 +143,15 @@ func (w *rangesFixture) ranges(f v1.IPFamily) []netip.Prefix {
 
 // withRanges returns the Services with source ranges by family; nil allows all sources.
 func withRanges(ranges map[v1.IPFamily][]netip.Prefix) proxy.Snapshot {
-	route := proxy.TrafficRoute{Action: proxy.Forward}
 	var ports []*proxy.ServicePort
 	for f, allowed := range ranges {
-		for _, protocol := range []v1.Protocol{v1.ProtocolTCP, v1.ProtocolUDP} {
-			ports = append(ports, &proxy.ServicePort{
-				Name:      proxy.ServicePortName{NamespacedName: types.NamespacedName{Namespace: "test", Name: "ranged"}, Protocol: protocol, Family: f},
-				Frontends: []proxy.Frontend{{Kind: proxy.LoadBalancer, Addr: rangedFrontend(f), Restricted: allowed != nil, AllowedSources: allowed, FromInside: route, FromOutside: route}},
-				Cluster:   []*endpoints.Endpoint{{Addr: rangedEndpoint(f), Ready: true, Serving: true}},
-			})
+		for _, protocol := range []string{"TCP", "UDP"} {
+			p := snapshots.Port("ranged/"+protocol, "lb="+rangedFrontend(f).String(), rangedEndpoint(f).String())
+			p.Frontends[0].Restricted, p.Frontends[0].AllowedSources = allowed != nil, allowed
+			ports = append(ports, p)
 		}
 	}
-	return proxy.NewSnapshot(&proxy.Node{Name: "node", Addresses: []netip.Addr{netip.MustParseAddr("10.244.1.1"), netip.MustParseAddr("fd00:1::1")}}, ports...)
+	return proxy.NewSnapshot(&proxy.Node{Name: "node", Addresses: snapshots.Addrs("10.244.1.1", "fd00:1::1")}, ports...)
 }
 
 func allows(ranges []netip.Prefix, a netip.Addr) bool {

@@ -185,7 +185,7 @@ func testUnservedFamilies(t *testing.T, c userspace.Capture, damage string) {
 	n := newNetwork(t)
 	n.needs(t, c)
 	n.serve(t, podServer)
-	six := withFamily(withEndpoint(snapshot("[fd00:96::1]:80"), "[fd00:2::10]:8080"), v1.IPv6Protocol)
+	six := withEndpoint(snapshot("[fd00:96::1]:80"), "[fd00:2::10]:8080")
 	both := both(snapshot(one), six)
 	before := n.start(t, userspace.Options{Capture: c})
 	apply(t, before, both)
@@ -216,17 +216,6 @@ func testUnservedFamilies(t *testing.T, c userspace.Capture, damage string) {
 	if b.Drifted(t.Context()) {
 		t.Error("Drifted: got true, want false")
 	}
-}
-
-// withFamily sets the IP family of all service ports.
-func withFamily(s proxy.Snapshot, family v1.IPFamily) proxy.Snapshot {
-	var ports []*proxy.ServicePort
-	for p := range s.All() {
-		p := *p
-		p.Name.Family = family
-		ports = append(ports, &p)
-	}
-	return proxy.NewSnapshot(s.Node(), ports...)
 }
 
 // ipv6Objects lists the IPv6 rules, routes and tables of a backend on the node.

@@ -58,7 +58,7 @@ func TestSCTPIsReportedByName(t *testing.T) {
 func TestSCTPOfAnotherFamily(t *testing.T) {
 	t.Parallel()
 	n := newNetwork(t)
-	sctp := *firstOf(withFamily(withEndpoint(snapshot("[fd00:96::1]:80"), "[fd00:2::10]:8080"), v1.IPv6Protocol))
+	sctp := *firstOf(withEndpoint(snapshot("[fd00:96::1]:80"), "[fd00:2::10]:8080"))
 	sctp.Name.Protocol = v1.ProtocolSCTP
 	apply(t, n.start(t, userspace.Options{Families: []v1.IPFamily{v1.IPv4Protocol}}), both(snapshot(one), proxy.NewSnapshot(snapshot(one).Node(), &sctp)))
 }

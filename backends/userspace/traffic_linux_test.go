@@ -15,13 +15,12 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/userspace"
-	"github.com/vipkit/vipkit/endpoints"
 	"github.com/vipkit/vipkit/internal/netns"
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
+	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -157,12 +156,9 @@ func (n network) start(t *testing.T, o userspace.Options) *userspace.Backend {
 
 // snapshot returns a snapshot with a service port at an address, whose endpoint is the pod.
 func snapshot(at string) proxy.Snapshot {
-	route := proxy.TrafficRoute{Action: proxy.Forward}
-	return proxy.NewSnapshot(&proxy.Node{Name: "node", Addresses: []netip.Addr{netip.MustParseAddr("10.244.1.1")}}, &proxy.ServicePort{
-		Name:      proxy.ServicePortName{NamespacedName: types.NamespacedName{Namespace: "test", Name: at}, Protocol: v1.ProtocolTCP, Family: v1.IPv4Protocol},
-		Frontends: []proxy.Frontend{{Addr: netip.MustParseAddrPort(at), FromInside: route, FromOutside: route}},
-		Cluster:   []*endpoints.Endpoint{{Addr: netip.MustParseAddrPort(podServer), Ready: true, Serving: true}},
-	})
+	p := snapshots.Port("web", at, podServer)
+	p.Name.Name = at
+	return proxy.NewSnapshot(&proxy.Node{Name: "node", Addresses: snapshots.Addrs("10.244.1.1")}, p)
 }
 
 func apply(t *testing.T, b *userspace.Backend, s proxy.Snapshot) {

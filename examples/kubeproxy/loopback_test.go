@@ -9,9 +9,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	v1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/vipkit/vipkit/internal/testing/objects"
 	"github.com/vipkit/vipkit/proxy"
 	"github.com/vipkit/vipkit/proxy/inspect"
 )
@@ -98,17 +97,8 @@ func TestLoopbackTakesNoChanges(t *testing.T) {
 		}
 	}()
 	tracker.Synced()
-	tracker.UpdateService(&v1.Service{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web"},
-		Spec: v1.ServiceSpec{Type: v1.ServiceTypeNodePort, ClusterIP: "10.96.0.10", ClusterIPs: []string{"10.96.0.10"}, Ports: []v1.ServicePort{
-			{Protocol: v1.ProtocolTCP, Port: 80, NodePort: 30987},
-		}},
-	})
-	tracker.UpdateEndpointSlice(&discoveryv1.EndpointSlice{
-		ObjectMeta:  metav1.ObjectMeta{Namespace: "default", Name: "web-1", Labels: map[string]string{discoveryv1.LabelServiceName: "web"}},
-		AddressType: discoveryv1.AddressTypeIPv4, Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"10.244.1.11"}}},
-		Ports: []discoveryv1.EndpointPort{{Port: new(int32(8080)), Name: new(""), Protocol: new(v1.ProtocolTCP)}},
-	})
+	objects.Hand(tracker, objects.Service("web", "10.96.0.10", objects.Ports("http 80:30987"), func(s *v1.Service) { s.Spec.Type = v1.ServiceTypeNodePort }))
+	objects.Hand(tracker, objects.Slice("web-1", "web", "10.244.1.11"))
 	for end := time.Now().Add(10 * time.Second); l.backend.Listeners(v1.IPv4Protocol) == 0; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("no socket at the loopback address in 10 s")

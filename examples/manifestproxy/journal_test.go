@@ -9,10 +9,10 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
-	v1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/vipkit/vipkit/internal/testing/objects"
+	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
 	"github.com/vipkit/vipkit/proxy/manifest"
 )
@@ -81,42 +81,31 @@ func TestLimitsAreLoggedOnce(t *testing.T) {
 	}
 }
 
-// snapshots returns a tracker's snapshots of a Service with an invalid external IP, with a
+// brokenAndGood returns a tracker's snapshots of a Service with an invalid external IP, with a
 // valid one, and after its deletion.
-func snapshots(t *testing.T) (broken, good, gone proxy.Snapshot) {
+func brokenAndGood(t *testing.T) (broken, good, gone proxy.Snapshot) {
 	t.Helper()
 	tracker := proxy.NewServiceChangeTracker(proxy.TrackerOptions{})
 	tracker.Synced()
 	last := proxy.Snapshot{}
 	next := func() proxy.Snapshot {
-		s, err := tracker.Next(t.Context(), last)
-		if err != nil {
-			t.Fatal(err)
-		}
-		last = s
-		return s
+		last = snapshots.Next(t, tracker, last)
+		return last
 	}
-	service := &v1.Service{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web"},
-		Spec: v1.ServiceSpec{
-			ClusterIP:   "10.96.0.10",
-			ExternalIPs: []string{"nonsense"},
-			Ports:       []v1.ServicePort{{Port: 80, Protocol: v1.ProtocolTCP}},
-		},
-	}
+	service := objects.Service("web", "10.96.0.10", objects.Ports("80"), objects.ExternalIPs("nonsense"))
 	tracker.UpdateService(service)
 	broken = next()
 	service = service.DeepCopy()
 	service.Spec.ExternalIPs[0] = "203.0.113.9"
 	tracker.UpdateService(service)
 	good = next()
-	tracker.DeleteService(types.NamespacedName{Namespace: service.Namespace, Name: service.Name})
+	tracker.DeleteService(objects.Name("web"))
 	return broken, good, next()
 }
 
 func TestSyncsAreLogged(t *testing.T) {
 	t.Parallel()
-	broken, good, gone := snapshots(t)
+	broken, good, gone := brokenAndGood(t)
 	account := proxy.Sync{Changed: 1, Operations: 4, Duration: time.Millisecond}
 	logSyncs := func(j *journal) {
 		for i, s := range []proxy.Snapshot{broken, broken, good, gone} {
@@ -153,18 +142,9 @@ func TestSyncsAreLogged(t *testing.T) {
 func TestProblemsOfTheNodeAreNamed(t *testing.T) {
 	t.Parallel()
 	tracker := proxy.NewServiceChangeTracker(proxy.TrackerOptions{NodeName: "node-1"})
-	tracker.UpdateService(&v1.Service{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web"},
-		Spec: v1.ServiceSpec{
-			Type: v1.ServiceTypeNodePort, ClusterIP: "10.96.0.10",
-			Ports: []v1.ServicePort{{Port: 80, NodePort: 30080, Protocol: v1.ProtocolTCP}},
-		},
-	})
+	tracker.UpdateService(objects.Service("web", "10.96.0.10", objects.NodePort(30080)))
 	tracker.Synced()
-	s, err := tracker.Next(t.Context(), proxy.Snapshot{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := snapshots.Next(t, tracker, proxy.Snapshot{})
 	const want = " kind=Node object=node-1 field=status.addresses"
 	if got := logged(0, func(j *journal) { j.synced(proxy.Sync{Snapshot: s}) })[0]; !strings.HasSuffix(got, want) {
 		t.Errorf("log line: got %q, want it to end with %q", got, want)

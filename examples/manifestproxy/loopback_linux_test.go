@@ -7,9 +7,8 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
-	v1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/vipkit/vipkit/internal/testing/objects"
 	"github.com/vipkit/vipkit/proxy"
 	"github.com/vipkit/vipkit/proxy/inspect"
 )
@@ -54,13 +53,7 @@ func TestLoopbackTakesNoChanges(t *testing.T) {
 		t.Fatal(err)
 	}
 	tracker := proxy.NewServiceChangeTracker(proxy.TrackerOptions{NodeName: "node-1", NodePortAddresses: at})
-	tracker.UpdateService(&v1.Service{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web"},
-		Spec: v1.ServiceSpec{
-			Type: v1.ServiceTypeLoadBalancer, ClusterIP: "10.96.0.10", ClusterIPs: []string{"10.96.0.10"},
-			Ports: []v1.ServicePort{{Protocol: v1.ProtocolTCP, Port: 80}},
-		},
-	})
+	tracker.UpdateService(objects.Service("web", "10.96.0.10", objects.LoadBalancer()))
 	tracker.Synced()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()

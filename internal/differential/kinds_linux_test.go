@@ -2,22 +2,19 @@ package differential
 
 import (
 	"io"
-	"net/netip"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/iptables"
 	"github.com/vipkit/vipkit/backends/nftables"
 	"github.com/vipkit/vipkit/backends/userspace"
-	"github.com/vipkit/vipkit/endpoints"
 	"github.com/vipkit/vipkit/internal/netns"
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
+	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -139,30 +136,11 @@ func wantState(t *testing.T, when, want, got string) {
 
 // oneService is a Service with a node port and an endpoint on another node, in both families.
 func oneService() proxy.Snapshot {
-	var ports []*proxy.ServicePort
-	for _, f := range []struct {
-		family             v1.IPFamily
-		vip, any, endpoint string
-	}{
-		{v1.IPv4Protocol, "10.96.0.10:80", "0.0.0.0:30080", "10.244.2.2:8080"},
-		{v1.IPv6Protocol, "[fd00:96::10]:80", "[::]:30080", "[fd00:10::2]:8080"},
-	} {
-		inside := proxy.TrafficRoute{Action: proxy.Forward, Masquerade: proxy.MasqueradeNever}
-		outside := proxy.TrafficRoute{Action: proxy.Forward, Masquerade: proxy.MasqueradeAlways}
-		ports = append(ports, &proxy.ServicePort{
-			Name: proxy.ServicePortName{
-				NamespacedName: types.NamespacedName{Namespace: "default", Name: "web"}, Port: "http", Protocol: v1.ProtocolTCP, Family: f.family,
-			},
-			Frontends: []proxy.Frontend{
-				{Kind: proxy.ClusterIP, Addr: netip.MustParseAddrPort(f.vip), FromInside: inside, FromOutside: outside},
-				{Kind: proxy.NodePort, Addr: netip.MustParseAddrPort(f.any), FromInside: outside, FromOutside: outside},
-			},
-			Cluster:      []*endpoints.Endpoint{{Addr: netip.MustParseAddrPort(f.endpoint), Ready: true, Serving: true}},
-			HasEndpoints: true,
-		})
-	}
-	node := &proxy.Node{Name: "node-1", NodePorts: proxy.NodePortAddresses{All: true}}
-	return proxy.NewSnapshot(node, ports...)
+	inside := proxy.TrafficRoute{Action: proxy.Forward, Masquerade: proxy.MasqueradeNever}
+	outside := proxy.TrafficRoute{Action: proxy.Forward, Masquerade: proxy.MasqueradeAlways}
+	s := proxy.NewSnapshot(&proxy.Node{Name: "node-1", NodePorts: proxy.NodePortAddresses{All: true}},
+		snapshots.Port("default/web:http", "10.96.0.10:80 :30080", "10.244.2.2:8080"), snapshots.Port("default/web:http", "[fd00:96::10]:80 [::]:30080", "[fd00:10::2]:8080"))
+	return snapshots.EachWith(s, snapshots.Routes(inside, outside), func(p *proxy.ServicePort) { p.Frontends[1].FromInside = outside })
 }
 
 // A backend of one kind ends without Cleanup, and one of another kind starts, both with defaults. The

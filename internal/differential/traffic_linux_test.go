@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -19,6 +20,7 @@ import (
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
 	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -26,29 +28,20 @@ import (
 func web(n int) proxy.Snapshot {
 	node := &proxy.Node{
 		Name: "node-1", NodePorts: proxy.NodePortAddresses{All: true},
-		LocalTraffic: proxy.LocalTraffic{Sources: []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24"), netip.MustParsePrefix("fd00:244:1::/64")}},
-		ServiceCIDRs: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16"), netip.MustParsePrefix("fd00:96::/112")},
+		LocalTraffic: proxy.LocalTraffic{Sources: snapshots.Prefixes("10.244.1.0/24", "fd00:244:1::/64")},
+		ServiceCIDRs: snapshots.Prefixes("10.96.0.0/16", "fd00:96::/112"),
 	}
 	var ports []*proxy.ServicePort
-	for port := range oneService().All() {
-		for _, protocol := range []v1.Protocol{v1.ProtocolTCP, v1.ProtocolUDP} {
-			p := *port
+	for _, protocol := range []v1.Protocol{v1.ProtocolTCP, v1.ProtocolUDP} {
+		one := snapshots.EachWith(oneService(), func(p *proxy.ServicePort) {
 			p.Name.Name, p.Name.Port, p.Name.Protocol = fmt.Sprint("web-", n), strings.ToLower(string(protocol)), protocol
-			p.Frontends = append([]proxy.Frontend(nil), p.Frontends...)
-			for i := range p.Frontends {
-				f := &p.Frontends[i]
-				at := f.Addr
-				if f.Kind == proxy.NodePort {
-					f.Addr = netip.AddrPortFrom(at.Addr(), at.Port()+uint16(n))
-					continue
-				}
-				for range n {
-					at = netip.AddrPortFrom(at.Addr().Next(), at.Port())
-				}
-				f.Addr = at
+			at, nodePort := p.Frontends[0].Addr, p.Frontends[1].Addr
+			for range n {
+				at = netip.AddrPortFrom(at.Addr().Next(), at.Port())
 			}
-			ports = append(ports, &p)
-		}
+			p.Frontends[0].Addr, p.Frontends[1].Addr = at, netip.AddrPortFrom(nodePort.Addr(), nodePort.Port()+uint16(n))
+		})
+		ports = slices.AppendSeq(ports, one.All())
 	}
 	return proxy.NewSnapshot(node, ports...)
 }

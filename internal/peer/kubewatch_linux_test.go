@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/vipkit/vipkit/internal/peer/controlplane"
+	"github.com/vipkit/vipkit/internal/testing/objects"
 	"github.com/vipkit/vipkit/proxy"
 	"github.com/vipkit/vipkit/proxy/kubewatch"
 )
@@ -128,7 +129,7 @@ func must[T any](t *testing.T) func(T, error) {
 func (w *watched) putNode(zone string, address string) {
 	w.t.Helper()
 	nodes := w.client.CoreV1().Nodes()
-	n := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName, Labels: map[string]string{v1.LabelTopologyZone: zone}}}
+	n := objects.Node(nodeName, zone)
 	current, err := nodes.Get(w.t.Context(), nodeName, metav1.GetOptions{})
 	if err == nil {
 		n.ResourceVersion = current.ResourceVersion
@@ -150,16 +151,10 @@ func (w *watched) makeService(name, clusterIP, endpoint string) {
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec:       v1.ServiceSpec{ClusterIP: clusterIP, Ports: []v1.ServicePort{{Port: 80}}},
 	}, metav1.CreateOptions{}))
-	ready, port := true, netip.MustParseAddrPort(endpoint)
-	number := int32(port.Port())
-	must[*discoveryv1.EndpointSlice](w.t)(w.client.DiscoveryV1().EndpointSlices("default").Create(w.t.Context(), &discoveryv1.EndpointSlice{
-		ObjectMeta:  metav1.ObjectMeta{Name: name + "-1", Labels: map[string]string{discoveryv1.LabelServiceName: name}},
-		AddressType: discoveryv1.AddressTypeIPv4,
-		Ports:       []discoveryv1.EndpointPort{{Name: new(string), Port: &number}},
-		Endpoints: []discoveryv1.Endpoint{{
-			Addresses: []string{port.Addr().String()}, Conditions: discoveryv1.EndpointConditions{Ready: &ready},
-		}},
-	}, metav1.CreateOptions{}))
+	at := netip.MustParseAddrPort(endpoint)
+	slice := objects.Slice(name+"-1", name, at.Addr().String()+" R")
+	slice.Ports = objects.SlicePorts(fmt.Sprint(at.Port()))
+	must[*discoveryv1.EndpointSlice](w.t)(w.client.DiscoveryV1().EndpointSlices("default").Create(w.t.Context(), slice, metav1.CreateOptions{}))
 }
 
 func (w *watched) deleteService(name string) {

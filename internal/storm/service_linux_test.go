@@ -10,10 +10,10 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/vipkit/vipkit/internal/ipaddr"
+	"github.com/vipkit/vipkit/internal/testing/objects"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -75,47 +75,40 @@ func ofFamily(leaf string, family v1.IPFamily, i int) netip.Prefix {
 }
 
 func serviceName(number int) types.NamespacedName {
-	return types.NamespacedName{Namespace: "storm", Name: fmt.Sprintf("service-%d", number)}
+	return objects.Name(fmt.Sprintf("storm/service-%d", number))
 }
 
 // service returns the Service with a number.
 func (s *spec) service(number int) *v1.Service {
 	family := familyOf(number)
 	address := func(i, n int) string { return nth(ofFamily(atRemote, family, i), n).String() }
-	out := &v1.Service{
-		ObjectMeta: metav1.ObjectMeta{Namespace: serviceName(number).Namespace, Name: serviceName(number).Name},
-		Spec: v1.ServiceSpec{
-			Type: s.Type, ClusterIP: address(1, 256+number), ClusterIPs: []string{address(1, 256+number)}, IPFamilies: []v1.IPFamily{family},
-			LoadBalancerSourceRanges: sourceRanges(s.Ranges, family),
-		},
-	}
+	edits := []objects.Edit{objects.Ports(fmt.Sprintf("TCP %d", servicePort), fmt.Sprintf("UDP %d/UDP", servicePort)), objects.SourceRanges(sourceRanges(s.Ranges, family)...)}
 	if s.Internal {
-		out.Spec.InternalTrafficPolicy = new(v1.ServiceInternalTrafficPolicyLocal)
+		edits = append(edits, objects.InternalLocal)
 	}
 	if s.Type != v1.ServiceTypeClusterIP || s.ExternalIP {
-		out.Spec.ExternalTrafficPolicy = v1.ServiceExternalTrafficPolicyCluster
+		edits = append(edits, func(out *v1.Service) { out.Spec.ExternalTrafficPolicy = v1.ServiceExternalTrafficPolicyCluster })
 		if s.External {
-			out.Spec.ExternalTrafficPolicy = v1.ServiceExternalTrafficPolicyLocal
+			edits = append(edits, objects.ExternalLocal)
 		}
 	}
 	if s.ExternalIP {
-		out.Spec.ExternalIPs = []string{address(2, number)}
+		edits = append(edits, objects.ExternalIPs(address(2, number)))
 	}
 	if s.Type == v1.ServiceTypeLoadBalancer {
-		out.Status.LoadBalancer.Ingress = []v1.LoadBalancerIngress{{IP: address(2, 128+number)}}
+		edits = append(edits, objects.LoadBalancer(address(2, 128+number)))
 	}
 	if s.Affinity > 0 {
-		out.Spec.SessionAffinity = v1.ServiceAffinityClientIP
-		out.Spec.SessionAffinityConfig = &v1.SessionAffinityConfig{ClientIP: &v1.ClientIPConfig{TimeoutSeconds: &s.Affinity}}
+		edits = append(edits, objects.Sticky(s.Affinity))
 	}
-	for _, p := range []v1.Protocol{v1.ProtocolTCP, v1.ProtocolUDP} {
-		port := v1.ServicePort{Name: string(p), Protocol: p, Port: servicePort}
-		if s.Type != v1.ServiceTypeClusterIP {
-			port.NodePort = int32(firstNodePort + number)
+	return objects.Service(serviceName(number).String(), address(1, 256+number), append(edits, func(out *v1.Service) {
+		out.Spec.Type, out.Spec.IPFamilies = s.Type, []v1.IPFamily{family}
+		for i := range out.Spec.Ports {
+			if s.Type != v1.ServiceTypeClusterIP {
+				out.Spec.Ports[i].NodePort = int32(firstNodePort + number)
+			}
 		}
-		out.Spec.Ports = append(out.Spec.Ports, port)
-	}
-	return out
+	})...)
 }
 
 // slices returns the EndpointSlices of a Service.
@@ -141,16 +134,9 @@ func (s *spec) slices(number int) []*discoveryv1.EndpointSlice {
 
 func newSlice(number, i int, endpoints []discoveryv1.Endpoint) *discoveryv1.EndpointSlice {
 	name := serviceName(number)
-	out := &discoveryv1.EndpointSlice{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: name.Namespace, Name: fmt.Sprintf("%s-%d", name.Name, i),
-			Labels: map[string]string{discoveryv1.LabelServiceName: name.Name},
-		},
-		AddressType: discoveryv1.AddressType(familyOf(number)), Endpoints: endpoints,
-	}
-	for _, p := range []v1.Protocol{v1.ProtocolTCP, v1.ProtocolUDP} {
-		out.Ports = append(out.Ports, discoveryv1.EndpointPort{Name: new(string(p)), Protocol: &p, Port: new(int32(endpointPort))})
-	}
+	out := objects.Slice(fmt.Sprintf("%s-%d", name, i), name.Name)
+	out.AddressType, out.Endpoints = discoveryv1.AddressType(familyOf(number)), endpoints
+	out.Ports = objects.SlicePorts(fmt.Sprintf("TCP %d", endpointPort), fmt.Sprintf("UDP %d/UDP", endpointPort))
 	return out
 }
 
@@ -158,18 +144,12 @@ const nodeName = "node"
 
 // nodeObject returns the Node in one of its four states.
 func nodeObject(state int) *v1.Node {
-	n := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName}}
 	addrs := nodeAddrs()
 	if state&1 == 0 {
 		addrs = addrs[:2]
 	}
-	for _, a := range addrs {
-		n.Status.Addresses = append(n.Status.Addresses, v1.NodeAddress{Type: v1.NodeInternalIP, Address: a.String()})
-	}
-	if state&2 != 0 {
-		n.Labels = map[string]string{v1.LabelTopologyZone: "a"}
-	}
-	return n
+	zone := map[bool]string{true: "a"}[state&2 != 0]
+	return objects.Node(nodeName, zone, objects.Many(len(addrs), func(i int) string { return addrs[i].String() })...)
 }
 
 func trackerOptions() proxy.TrackerOptions {

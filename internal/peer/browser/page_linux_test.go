@@ -18,11 +18,9 @@ import (
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
-	v1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/vipkit/vipkit/internal/testing/objects"
 	"github.com/vipkit/vipkit/proxy"
 	"github.com/vipkit/vipkit/proxy/inspect"
 )
@@ -43,10 +41,7 @@ const services = 250
 func serve(t *testing.T) (url string) {
 	t.Helper()
 	tracker := proxy.NewServiceChangeTracker(proxy.TrackerOptions{NodeName: "node-1"})
-	tracker.UpdateNode(&v1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: "node-1", Labels: map[string]string{v1.LabelTopologyZone: hostile}},
-		Status:     v1.NodeStatus{Addresses: []v1.NodeAddress{{Type: v1.NodeInternalIP, Address: "192.0.2.1"}}},
-	})
+	tracker.UpdateNode(objects.Node("node-1", hostile, "192.0.2.1"))
 	for i := range services {
 		tracker.UpdateService(service(fmt.Sprintf("service-%03d", i), fmt.Sprintf("10.96.1.%d", i)))
 	}
@@ -56,15 +51,9 @@ func serve(t *testing.T) (url string) {
 	bad.Spec.ExternalIPs = []string{hostile}
 	tracker.UpdateService(bad)
 	addBalanced(tracker)
-	tracker.UpdateEndpointSlice(&discoveryv1.EndpointSlice{
-		ObjectMeta:  metav1.ObjectMeta{Namespace: "default", Name: "web-1", Labels: map[string]string{discoveryv1.LabelServiceName: "web"}},
-		AddressType: discoveryv1.AddressTypeIPv4,
-		Ports:       []discoveryv1.EndpointPort{{Name: new("http"), Protocol: new(v1.ProtocolTCP), Port: new(int32(8080))}},
-		Endpoints: []discoveryv1.Endpoint{
-			{Addresses: []string{"10.244.1.11"}, NodeName: new("node-1")},
-			{Addresses: []string{"10.244.2.11"}, NodeName: new(hostile), Conditions: discoveryv1.EndpointConditions{Ready: new(false)}},
-		},
-	})
+	slice := objects.Slice("web-1", "web", "10.244.1.11 @node-1", "10.244.2.11 S")
+	slice.Endpoints[1].NodeName = new(hostile)
+	tracker.UpdateEndpointSlice(slice)
 	tracker.Synced()
 	page := inspect.New("Mode test")
 	page.SetLimits([]*proxy.Problem{{Kind: "Service", NamespacedName: types.NamespacedName{Namespace: "default", Name: long}, Field: "spec.sessionAffinityConfig.clientIP.timeoutSeconds", Err: errors.New("limited")}})

@@ -19,6 +19,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/vipkit/vipkit/internal/testing/objects"
 )
 
 const (
@@ -150,16 +152,8 @@ func (c *cluster) makeFiller(i int) error {
 	if err != nil {
 		return err
 	}
-	portName, port, ready := "p", int32(podPort), true
-	slice := &discoveryv1.EndpointSlice{
-		ObjectMeta:  metav1.ObjectMeta{Name: name, Labels: map[string]string{discoveryv1.LabelServiceName: name}},
-		AddressType: discoveryv1.AddressTypeIPv4, Ports: []discoveryv1.EndpointPort{{Name: &portName, Port: &port}},
-	}
-	for j := range endpointsEach {
-		slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{
-			Addresses: []string{address(10, i*endpointsEach+j).String()}, Conditions: discoveryv1.EndpointConditions{Ready: &ready},
-		})
-	}
+	slice := objects.Slice(name, name, objects.Many(endpointsEach, func(j int) string { return address(10, i*endpointsEach+j).String() + " R" })...)
+	slice.Ports = objects.SlicePorts(fmt.Sprintf("p %d", podPort))
 	_, err = c.client.DiscoveryV1().EndpointSlices("default").Create(ctx, slice, metav1.CreateOptions{})
 	return err
 }

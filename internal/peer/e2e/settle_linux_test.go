@@ -10,6 +10,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/vipkit/vipkit/internal/testing/objects"
 )
 
 // endpoints counts the ready endpoints in the slices of Services that select pods, by Service
@@ -79,14 +81,9 @@ func (c *cluster) awaitApplied(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ready, port, portName := true, int32(podPort), ""
-	_, err = c.client.DiscoveryV1().EndpointSlices("default").Create(t.Context(), &discoveryv1.EndpointSlice{
-		ObjectMeta:  metav1.ObjectMeta{Name: name, Labels: map[string]string{discoveryv1.LabelServiceName: name}},
-		AddressType: discoveryv1.AddressTypeIPv4, Ports: []discoveryv1.EndpointPort{{Name: &portName, Port: &port}},
-		Endpoints: []discoveryv1.Endpoint{{
-			Addresses: []string{p.addresses[0].Addr().String()}, Conditions: discoveryv1.EndpointConditions{Ready: &ready},
-		}},
-	}, metav1.CreateOptions{})
+	slice := objects.Slice(name, name, p.addresses[0].Addr().String()+" R")
+	slice.Ports = objects.SlicePorts(fmt.Sprint(podPort))
+	_, err = c.client.DiscoveryV1().EndpointSlices("default").Create(t.Context(), slice, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

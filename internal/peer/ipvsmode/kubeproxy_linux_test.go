@@ -65,7 +65,7 @@ func beKubeProxy() int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	services, slices := objects()
+	services, slices := everyKind()
 	for _, s := range services {
 		p.OnServiceAdd(s)
 	}

@@ -4,11 +4,14 @@ package ipvsmode
 
 import (
 	"fmt"
+	"net/netip"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/vipkit/vipkit/internal/ipaddr"
+	"github.com/vipkit/vipkit/internal/testing/objects"
 )
 
 const (
@@ -32,100 +35,53 @@ func podIPs(ipv6 bool) []string {
 	return []string{"10.244.0.2", "10.244.0.3"}
 }
 
-// objects returns Services of all kinds, and their EndpointSlices. A Service whose name begins with
+// everyKind returns Services of all kinds, and their EndpointSlices. A Service whose name begins with
 // remote has no endpoint on this node.
-func objects() (services []*v1.Service, slices []*discoveryv1.EndpointSlice) {
-	add := func(name, ip string, change func(*v1.ServiceSpec, *v1.ServiceStatus)) {
-		s := service(name, ip)
-		change(&s.Spec, &s.Status)
+func everyKind() (services []*v1.Service, slices []*discoveryv1.EndpointSlice) {
+	for _, s := range []*v1.Service{
+		service("web", "10.96.0.1", objects.NodePort(30080), objects.ExternalIPs("203.0.113.1"), balanced("203.0.113.2", 0)),
+		service("local", "10.96.0.2", objects.NodePort(30081), balanced("203.0.113.3", 30100), objects.ExternalLocal),
+		service("ranges", "10.96.0.3", balanced("203.0.113.4", 0), objects.SourceRanges(clientIP+"/32")),
+		service("sticky", "10.96.0.4", objects.Sticky(600)),
+		service("dns", "10.96.0.5", objects.Ports("main 80/UDP")),
+		service("idle", "10.96.0.6"),
+		service("internal", "10.96.0.7", objects.InternalLocal),
+		service("remote", "10.96.0.8", objects.NodePort(30083), balanced("203.0.113.5", 30101), objects.ExternalLocal),
+		service("remote-internal", "10.96.0.9", objects.InternalLocal),
+		service("denied", "10.96.0.10", balanced("203.0.113.6", 0), objects.SourceRanges("198.51.100.0/24")),
+		service("six", "fd00:96::1", objects.NodePort(30082), objects.ExternalIPs("2001:db8:1::1"), balanced("2001:db8:1::2", 0)),
+	} {
 		services = append(services, s)
-		if name != "idle" {
+		if s.Name != "idle" {
 			slices = append(slices, slice(s))
 		}
 	}
-	add("web", "10.96.0.1", func(spec *v1.ServiceSpec, status *v1.ServiceStatus) {
-		spec.Ports[0].NodePort, spec.ExternalIPs = 30080, []string{"203.0.113.1"}
-		balance(spec, status, "203.0.113.2")
-	})
-	add("local", "10.96.0.2", func(spec *v1.ServiceSpec, status *v1.ServiceStatus) {
-		spec.Ports[0].NodePort, spec.HealthCheckNodePort = 30081, 30100
-		balance(spec, status, "203.0.113.3")
-		spec.ExternalTrafficPolicy = v1.ServiceExternalTrafficPolicyLocal
-	})
-	add("ranges", "10.96.0.3", func(spec *v1.ServiceSpec, status *v1.ServiceStatus) {
-		balance(spec, status, "203.0.113.4")
-		spec.LoadBalancerSourceRanges = []string{clientIP + "/32"}
-	})
-	add("sticky", "10.96.0.4", func(spec *v1.ServiceSpec, _ *v1.ServiceStatus) {
-		timeout := int32(600)
-		spec.SessionAffinity = v1.ServiceAffinityClientIP
-		spec.SessionAffinityConfig = &v1.SessionAffinityConfig{ClientIP: &v1.ClientIPConfig{TimeoutSeconds: &timeout}}
-	})
-	add("dns", "10.96.0.5", func(spec *v1.ServiceSpec, _ *v1.ServiceStatus) { spec.Ports[0].Protocol = v1.ProtocolUDP })
-	add("idle", "10.96.0.6", func(*v1.ServiceSpec, *v1.ServiceStatus) {})
-	add("internal", "10.96.0.7", func(spec *v1.ServiceSpec, _ *v1.ServiceStatus) {
-		*spec.InternalTrafficPolicy = v1.ServiceInternalTrafficPolicyLocal
-	})
-	add("remote", "10.96.0.8", func(spec *v1.ServiceSpec, status *v1.ServiceStatus) {
-		spec.Ports[0].NodePort, spec.HealthCheckNodePort = 30083, 30101
-		balance(spec, status, "203.0.113.5")
-		spec.ExternalTrafficPolicy = v1.ServiceExternalTrafficPolicyLocal
-	})
-	add("remote-internal", "10.96.0.9", func(spec *v1.ServiceSpec, _ *v1.ServiceStatus) {
-		*spec.InternalTrafficPolicy = v1.ServiceInternalTrafficPolicyLocal
-	})
-	add("denied", "10.96.0.10", func(spec *v1.ServiceSpec, status *v1.ServiceStatus) {
-		balance(spec, status, "203.0.113.6")
-		spec.LoadBalancerSourceRanges = []string{"198.51.100.0/24"}
-	})
-	add("six", "fd00:96::1", func(spec *v1.ServiceSpec, status *v1.ServiceStatus) {
-		spec.Ports[0].NodePort, spec.ExternalIPs = 30082, []string{"2001:db8:1::1"}
-		balance(spec, status, "2001:db8:1::2")
-	})
 	return services, slices
 }
 
-func balance(spec *v1.ServiceSpec, status *v1.ServiceStatus, ip string) {
-	mode := v1.LoadBalancerIPModeVIP
-	spec.Type, spec.ExternalTrafficPolicy = v1.ServiceTypeLoadBalancer, v1.ServiceExternalTrafficPolicyCluster
-	status.LoadBalancer.Ingress = []v1.LoadBalancerIngress{{IP: ip, IPMode: &mode}}
+// balanced makes a load balancer.
+func balanced(ip string, healthCheckNodePort int32) objects.Edit {
+	return func(s *v1.Service) {
+		objects.LoadBalancer(ip)(s)
+		s.Spec.HealthCheckNodePort, s.Spec.ExternalTrafficPolicy = healthCheckNodePort, v1.ServiceExternalTrafficPolicyCluster
+		s.Status.LoadBalancer.Ingress[0].IPMode = new(v1.LoadBalancerIPModeVIP)
+	}
 }
 
-func service(name, ip string) *v1.Service {
-	policy, family := v1.ServiceInternalTrafficPolicyCluster, v1.IPv4Protocol
-	if strings.Contains(ip, ":") {
-		family = v1.IPv6Protocol
-	}
-	return &v1.Service{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: "1"},
-		Spec: v1.ServiceSpec{
-			Type: v1.ServiceTypeClusterIP, ClusterIP: ip, ClusterIPs: []string{ip}, IPFamilies: []v1.IPFamily{family},
-			Ports:           []v1.ServicePort{{Name: "main", Port: 80, Protocol: v1.ProtocolTCP}},
-			SessionAffinity: v1.ServiceAffinityNone, InternalTrafficPolicy: &policy,
-		},
-	}
+func service(name, ip string, edits ...objects.Edit) *v1.Service {
+	return objects.Service(name, ip, append([]objects.Edit{objects.Ports("main 80"), func(s *v1.Service) {
+		s.UID, s.Spec.IPFamilies = "1", []v1.IPFamily{ipaddr.FamilyOf(netip.MustParseAddr(ip))}
+		s.Spec.SessionAffinity, s.Spec.InternalTrafficPolicy = v1.ServiceAffinityNone, new(v1.ServiceInternalTrafficPolicyCluster)
+	}}, edits...)...)
 }
 
 func slice(s *v1.Service) *discoveryv1.EndpointSlice {
-	port, name, protocol, ready := int32(podPort), s.Spec.Ports[0].Name, s.Spec.Ports[0].Protocol, true
-	out := &discoveryv1.EndpointSlice{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: s.Namespace, Name: s.Name + "-1", Labels: map[string]string{discoveryv1.LabelServiceName: s.Name},
-		},
-		AddressType: discoveryv1.AddressType(s.Spec.IPFamilies[0]),
-		Ports:       []discoveryv1.EndpointPort{{Name: &name, Port: &port, Protocol: &protocol}},
+	ips := podIPs(s.Spec.IPFamilies[0] == v1.IPv6Protocol)
+	list := []string{ips[0] + " R @node-0", ips[1] + " R @" + nodeName}
+	if strings.HasPrefix(s.Name, "remote") {
+		list = list[:1]
 	}
-	for i, ip := range podIPs(s.Spec.IPFamilies[0] == v1.IPv6Protocol) {
-		node := fmt.Sprintf("node-%d", i)
-		if i == 1 {
-			node = nodeName
-		}
-		if i == 1 && strings.HasPrefix(s.Name, "remote") {
-			continue
-		}
-		out.Endpoints = append(out.Endpoints, discoveryv1.Endpoint{
-			Addresses: []string{ip}, Conditions: discoveryv1.EndpointConditions{Ready: &ready}, NodeName: &node,
-		})
-	}
+	out := objects.Slice(s.Name+"-1", s.Name, list...)
+	out.Ports = objects.SlicePorts(fmt.Sprintf("main %d/%s", podPort, s.Spec.Ports[0].Protocol))
 	return out
 }

@@ -135,7 +135,7 @@ func apply(t *testing.T, b proxy.Backend) {
 		NodeAddresses: []netip.Addr{netip.MustParseAddr(nodeIP), netip.MustParseAddr(nodeIP6)},
 		LocalTraffic:  proxy.LocalTraffic{Sources: []netip.Prefix{netip.MustParsePrefix(podRange), netip.MustParsePrefix(podRange6)}},
 	})
-	services, endpoints := objects()
+	services, endpoints := everyKind()
 	for _, s := range services {
 		tracker.UpdateService(s)
 	}

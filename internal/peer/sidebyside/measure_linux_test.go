@@ -194,12 +194,12 @@ func countWrites(do func() error) (n int, err error) {
 		case err != nil:
 			return 0, err
 		}
-		n += objects(buffer[:size])
+		n += written(buffer[:size])
 	}
 }
 
-// objects counts the messages in a buffer without those that only end a transaction.
-func objects(buffer []byte) (n int) {
+// written counts the messages in a buffer without those that only end a transaction.
+func written(buffer []byte) (n int) {
 	const newGeneration = unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_NEWGEN
 	for len(buffer) >= unix.SizeofNlMsghdr {
 		length := int(binary.NativeEndian.Uint32(buffer))

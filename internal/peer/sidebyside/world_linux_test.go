@@ -6,7 +6,8 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/vipkit/vipkit/internal/testing/objects"
 )
 
 const (
@@ -40,24 +41,11 @@ func newWorld(services int) *world {
 func (w *world) add() (*v1.Service, *discoveryv1.EndpointSlice) {
 	n := uint32(len(w.services))
 	name := fmt.Sprintf("service-%05d", n)
-	ip := clusterIP(n).String()
-	policy := v1.ServiceInternalTrafficPolicyCluster
-	s := &v1.Service{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: "1"},
-		Spec: v1.ServiceSpec{
-			Type: v1.ServiceTypeClusterIP, ClusterIP: ip, ClusterIPs: []string{ip}, IPFamilies: []v1.IPFamily{v1.IPv4Protocol},
-			Ports:           []v1.ServicePort{{Name: "http", Port: servicePort, Protocol: v1.ProtocolTCP}},
-			SessionAffinity: v1.ServiceAffinityNone, InternalTrafficPolicy: &policy,
-		},
-	}
-	port, portName, tcp := int32(8080), "http", v1.ProtocolTCP
-	slice := &discoveryv1.EndpointSlice{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: "default", Name: name + "-1", Labels: map[string]string{discoveryv1.LabelServiceName: name},
-		},
-		AddressType: discoveryv1.AddressTypeIPv4,
-		Ports:       []discoveryv1.EndpointPort{{Name: &portName, Port: &port, Protocol: &tcp}},
-	}
+	s := objects.Service(name, clusterIP(n).String(), func(s *v1.Service) {
+		s.UID, s.Spec.IPFamilies = "1", []v1.IPFamily{v1.IPv4Protocol}
+		s.Spec.SessionAffinity, s.Spec.InternalTrafficPolicy = v1.ServiceAffinityNone, new(v1.ServiceInternalTrafficPolicyCluster)
+	})
+	slice := objects.Slice(name+"-1", name)
 	for range endpointsEach {
 		slice.Endpoints = append(slice.Endpoints, w.endpoint())
 	}
@@ -71,15 +59,13 @@ func clusterIP(n uint32) netip.Addr { return address(10<<24 | 64<<16 | (n + 1)) 
 // endpoint returns a new endpoint.
 func (w *world) endpoint() discoveryv1.Endpoint {
 	w.last++
-	ready, node := true, fmt.Sprintf("node-%d", w.last%100)
+	node := fmt.Sprintf("node-%d", w.last%100)
 	if w.last%100 == 0 {
 		node = nodeName
 	}
-	return discoveryv1.Endpoint{
-		Addresses:  []string{address(10<<24 | 128<<16 | w.last).String()},
-		Conditions: discoveryv1.EndpointConditions{Ready: &ready},
-		NodeName:   &node,
-	}
+	e := objects.Endpoint(address(10<<24|128<<16|w.last).String() + " @" + node)
+	e.Conditions.Ready = new(true)
+	return e
 }
 
 // replace replaces the first endpoint of a slice, and gives the old and the new slice, as an

@@ -35,9 +35,9 @@ func OneOf[T any](r *rand.Rand, list ...T) T { return list[r.IntN(len(list))] }
 // Chance is true once in so many times.
 func (g *Generator) Chance(in int) bool { return g.IntN(in) == 0 }
 
-// Usually returns the ordinary value most of the time, and one of the unusual ones as
+// usually returns the ordinary value most of the time, and one of the unusual ones as
 // g.Unusual says.
-func Usually[T any](g *Generator, ordinary T, unusual ...T) T {
+func usually[T any](g *Generator, ordinary T, unusual ...T) T {
 	if g.Unusual > 0 && g.Chance(g.Unusual) {
 		return OneOf(g.Rand, unusual...)
 	}
@@ -80,10 +80,10 @@ func (g *Generator) Service(name string, old *v1.Service) *v1.Service {
 }
 
 func (g *Generator) setType(s *v1.Service) {
-	s.Spec.Type = Usually(g, often(g, v1.ServiceTypeLoadBalancer, v1.ServiceTypeClusterIP, v1.ServiceTypeNodePort, v1.ServiceTypeLoadBalancer),
+	s.Spec.Type = usually(g, often(g, v1.ServiceTypeLoadBalancer, v1.ServiceTypeClusterIP, v1.ServiceTypeNodePort, v1.ServiceTypeLoadBalancer),
 		v1.ServiceTypeExternalName, "")
 	own := HealthCheckNodePort(s.Namespace, s.Name)
-	s.Spec.HealthCheckNodePort = Usually(g, often(g, own, 0, own), -1, 70000)
+	s.Spec.HealthCheckNodePort = usually(g, often(g, own, 0, own), -1, 70000)
 }
 
 // HealthCheckNodePort returns the port of a Service; Services whose names begin with other letters
@@ -97,8 +97,8 @@ func (g *Generator) setClusterIPs(s *v1.Service) {
 	v6 := fmt.Sprintf("fd00:96::%x:%x", s.Namespace[0]%2+1, s.Name[0])
 	v4 = scarce(g, v4, "10.96.0.1", "10.96.0.2", "10.96.0.3", "10.96.0.4", "10.96.0.5", "10.96.0.6")
 	v6 = scarce(g, v6, "fd00:96::1", "fd00:96::2", "fd00:96::3", "fd00:96::4", "fd00:96::5", "fd00:96::6")
-	v4 = Usually(g, v4, "10.96.7.7", "010.096.007.007", "::ffff:10.96.7.8", "garbage", "169.254.1.1", "0.1.2.3", "240.0.0.9", v6)
-	v6 = Usually(g, v6, "fd00:96::7", "FD00:0096:0::7", "fe80::1", "ff02::1", v4)
+	v4 = usually(g, v4, "10.96.7.7", "010.096.007.007", "::ffff:10.96.7.8", "garbage", "169.254.1.1", "0.1.2.3", "240.0.0.9", v6)
+	v6 = usually(g, v6, "fd00:96::7", "FD00:0096:0::7", "fe80::1", "ff02::1", v4)
 	spec := &s.Spec
 	spec.IPFamilies, spec.ClusterIPs = nil, nil
 	switch g.IntN(6) {
@@ -114,27 +114,27 @@ func (g *Generator) setClusterIPs(s *v1.Service) {
 	default:
 		spec.IPFamilies, spec.ClusterIPs = []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol}, []string{v4, v6}
 	}
-	spec.ClusterIPs = Usually(g, spec.ClusterIPs, spec.ClusterIPs[:1], []string{"None"}, []string{""})
-	spec.ClusterIP = Usually(g, spec.ClusterIPs[0], "", "None", "garbage", v6)
+	spec.ClusterIPs = usually(g, spec.ClusterIPs, spec.ClusterIPs[:1], []string{"None"}, []string{""})
+	spec.ClusterIP = usually(g, spec.ClusterIPs[0], "", "None", "garbage", v6)
 	if len(spec.IPFamilies) == 0 {
 		spec.ClusterIPs = nil
 	}
 }
 
 func (g *Generator) protocol() v1.Protocol {
-	return Usually(g, often(g, v1.ProtocolTCP, v1.ProtocolTCP, v1.ProtocolTCP, v1.ProtocolUDP, v1.ProtocolSCTP), "", "HTTP")
+	return usually(g, often(g, v1.ProtocolTCP, v1.ProtocolTCP, v1.ProtocolTCP, v1.ProtocolUDP, v1.ProtocolSCTP), "", "HTTP")
 }
 
 func (g *Generator) setPorts(s *v1.Service) {
 	s.Spec.Ports = nil
-	for i := range Usually(g, 1+g.IntN(3), 0) {
+	for i := range usually(g, 1+g.IntN(3), 0) {
 		p := v1.ServicePort{
-			Name: Usually(g, [...]string{"web", "dns", "more"}[i], "web", ""), Protocol: g.protocol(),
-			Port: Usually(g, scarce(g, [...]int32{80, 53, 443}[i], 80, 81), 80, 0, -1, 65536, 70000),
+			Name: usually(g, [...]string{"web", "dns", "more"}[i], "web", ""), Protocol: g.protocol(),
+			Port: usually(g, scarce(g, [...]int32{80, 53, 443}[i], 80, 81), 80, 0, -1, 65536, 70000),
 		}
 		if s.Spec.Type != v1.ServiceTypeClusterIP || g.Chance(8) {
 			own := 30000 + 100*int32(s.Namespace[0]%2) + 10*int32(s.Name[0]%10) + int32(i)
-			p.NodePort = Usually(g, scarce(g, own, 0, 30080, 30081), 30000, 0, -1, 70000)
+			p.NodePort = usually(g, scarce(g, own, 0, 30080, 30081), 30000, 0, -1, 70000)
 		}
 		s.Spec.Ports = append(s.Spec.Ports, p)
 	}
@@ -143,9 +143,9 @@ func (g *Generator) setPorts(s *v1.Service) {
 func (g *Generator) setAffinity(s *v1.Service) {
 	s.Spec.SessionAffinity, s.Spec.SessionAffinityConfig = v1.ServiceAffinityNone, nil
 	if g.Chance(3) {
-		seconds := Usually(g, OneOf(g.Rand, int32(10), 10800, 86400), 0, -5, 90000)
-		s.Spec.SessionAffinity = Usually(g, v1.ServiceAffinityClientIP, "Cookie", "")
-		s.Spec.SessionAffinityConfig = Usually(g, &v1.SessionAffinityConfig{ClientIP: &v1.ClientIPConfig{TimeoutSeconds: &seconds}},
+		seconds := usually(g, OneOf(g.Rand, int32(10), 10800, 86400), 0, -5, 90000)
+		s.Spec.SessionAffinity = usually(g, v1.ServiceAffinityClientIP, "Cookie", "")
+		s.Spec.SessionAffinityConfig = usually(g, &v1.SessionAffinityConfig{ClientIP: &v1.ClientIPConfig{TimeoutSeconds: &seconds}},
 			nil, &v1.SessionAffinityConfig{}, &v1.SessionAffinityConfig{ClientIP: &v1.ClientIPConfig{}})
 	}
 }
@@ -159,7 +159,7 @@ func (g *Generator) setPolicies(s *v1.Service) {
 func (g *Generator) externalAddress() string {
 	n := scarce(g, 40, 4)
 	v4, v6 := fmt.Sprintf("203.0.113.%d", g.IntN(n)), fmt.Sprintf("2001:db8:1::%x", g.IntN(n))
-	return Usually(g, scarce(g, OneOf(g.Rand, v4, v6), v4, v4, v6, "10.96.0.1", "10.96.0.2", "10.96.0.3"),
+	return usually(g, scarce(g, OneOf(g.Rand, v4, v6), v4, v4, v6, "10.96.0.1", "10.96.0.2", "10.96.0.3"),
 		"", " ", "203.000.113.001", " 203.0.113.1", "garbage", "127.0.0.1", "0.0.0.0", "224.0.0.1", "0.0.0.1", "240.0.0.1", "255.255.255.255",
 		"fe80::7", "::ffff:203.0.113.2", "10.96.0.97", "fd00:96::1:61", "10.96.0.98")
 }
@@ -188,15 +188,15 @@ func (g *Generator) setIngress(s *v1.Service) {
 func (g *Generator) setSourceRanges(s *v1.Service) {
 	s.Spec.LoadBalancerSourceRanges = nil
 	for range OneOf(g.Rand, 0, 0, 1, 2) {
-		s.Spec.LoadBalancerSourceRanges = append(s.Spec.LoadBalancerSourceRanges, Usually(g,
+		s.Spec.LoadBalancerSourceRanges = append(s.Spec.LoadBalancerSourceRanges, usually(g,
 			OneOf(g.Rand, "198.51.100.0/24", "192.0.2.0/24", "10.0.0.0/8", "2001:db8::/32", "0.0.0.0/0", "::/0"),
 			"", " 10.1.2.3/8 ", "garbage", "10.0.0.0", "10.0.0.0/33", "010.0.0.0/8", "::ffff:10.0.0.0/104", "198.51.100.7/32"))
 	}
 }
 
 func (g *Generator) setLabels(s *v1.Service) {
-	s.DeletionTimestamp = Usually(g, nil, &s.CreationTimestamp)
-	s.Labels = Usually(g, nil, map[string]string{"service.kubernetes.io/service-proxy-name": OneOf(g.Rand, "", "other")},
+	s.DeletionTimestamp = usually(g, nil, &s.CreationTimestamp)
+	s.Labels = usually(g, nil, map[string]string{"service.kubernetes.io/service-proxy-name": OneOf(g.Rand, "", "other")},
 		map[string]string{v1.IsHeadlessService: ""})
 }
 
@@ -204,7 +204,7 @@ func (g *Generator) setAnnotations(s *v1.Service) {
 	s.Annotations = nil
 	for _, key := range g.Annotations {
 		if g.Chance(2) {
-			metav1.SetMetaDataAnnotation(&s.ObjectMeta, key, Usually(g, OneOf(g.Rand, "", "a", "b"), strings.Repeat("x", 5000)))
+			metav1.SetMetaDataAnnotation(&s.ObjectMeta, key, usually(g, OneOf(g.Rand, "", "a", "b"), strings.Repeat("x", 5000)))
 		}
 	}
 }
@@ -217,7 +217,7 @@ func (g *Generator) Slice(name string, old *discoveryv1.EndpointSlice) *discover
 		s = old.DeepCopy()
 		fields = OneOf(g.Rand, [][]func(*discoveryv1.EndpointSlice){
 			{g.setSlicePorts}, {g.setEndpoints}, {g.setEndpoints}, {g.changeEndpoint}, {g.changeEndpoint}, {annotate},
-			Usually(g, []func(*discoveryv1.EndpointSlice){g.changeEndpoint}, []func(*discoveryv1.EndpointSlice){g.setOwner, g.setEndpoints}),
+			usually(g, []func(*discoveryv1.EndpointSlice){g.changeEndpoint}, []func(*discoveryv1.EndpointSlice){g.setOwner, g.setEndpoints}),
 		}...)
 	}
 	for _, set := range fields {
@@ -231,18 +231,18 @@ func annotate(s *discoveryv1.EndpointSlice) {
 }
 
 func (g *Generator) setOwner(s *discoveryv1.EndpointSlice) {
-	s.AddressType = Usually(g, OneOf(g.Rand, discoveryv1.AddressTypeIPv4, discoveryv1.AddressTypeIPv4, discoveryv1.AddressTypeIPv6), discoveryv1.AddressTypeFQDN)
-	s.DeletionTimestamp = Usually(g, nil, &metav1.Time{Time: s.CreationTimestamp.Time})
-	s.Labels = Usually(g, map[string]string{discoveryv1.LabelServiceName: OneOf(g.Rand, "a", "b", "c")},
+	s.AddressType = usually(g, OneOf(g.Rand, discoveryv1.AddressTypeIPv4, discoveryv1.AddressTypeIPv4, discoveryv1.AddressTypeIPv6), discoveryv1.AddressTypeFQDN)
+	s.DeletionTimestamp = usually(g, nil, &metav1.Time{Time: s.CreationTimestamp.Time})
+	s.Labels = usually(g, map[string]string{discoveryv1.LabelServiceName: OneOf(g.Rand, "a", "b", "c")},
 		nil, map[string]string{discoveryv1.LabelServiceName: ""})
 }
 
 func (g *Generator) setSlicePorts(s *discoveryv1.EndpointSlice) {
 	s.Ports = nil
-	for i := range Usually(g, 1+g.IntN(3), 0) {
-		name, port := Usually(g, [...]string{"web", "dns", "more"}[i], "", "web"), Usually(g, int32(8080+g.IntN(2)), 0, -1, 70000)
+	for i := range usually(g, 1+g.IntN(3), 0) {
+		name, port := usually(g, [...]string{"web", "dns", "more"}[i], "", "web"), usually(g, int32(8080+g.IntN(2)), 0, -1, 70000)
 		s.Ports = append(s.Ports, discoveryv1.EndpointPort{
-			Name: Usually(g, &name, nil), Port: Usually(g, &port, nil), Protocol: Usually(g, new(g.protocol()), nil),
+			Name: usually(g, &name, nil), Port: usually(g, &port, nil), Protocol: usually(g, new(g.protocol()), nil),
 		})
 	}
 }
@@ -267,7 +267,7 @@ func (g *Generator) endpointAddresses(kind discoveryv1.AddressType) []string {
 	if kind == discoveryv1.AddressTypeIPv6 {
 		v4, v6 = v6, v4
 	}
-	return Usually(g, []string{v4}, nil, []string{"garbage"}, []string{v6}, []string{v4, "10.244.9.9"}, []string{"127.0.0.1"},
+	return usually(g, []string{v4}, nil, []string{"garbage"}, []string{v6}, []string{v4, "10.244.9.9"}, []string{"127.0.0.1"},
 		[]string{"010.244.000.007"}, []string{"::ffff:10.244.0.7"}, []string{"fe80::1"}, []string{""}, []string{"FD00:0244::0007"}, []string{"fe80::1%eth0"}, []string{" 10.244.0.7"})
 }
 
@@ -293,10 +293,10 @@ func (g *Generator) setConditions(e *discoveryv1.Endpoint) {
 func (g *Generator) setHints(e *discoveryv1.Endpoint) {
 	e.Hints = &discoveryv1.EndpointHints{}
 	for range OneOf(g.Rand, 0, 1, 1, 2) {
-		e.Hints.ForZones = append(e.Hints.ForZones, discoveryv1.ForZone{Name: Usually(g, OneOf(g.Rand, "a", "a", "b", "c"), "")})
+		e.Hints.ForZones = append(e.Hints.ForZones, discoveryv1.ForZone{Name: usually(g, OneOf(g.Rand, "a", "a", "b", "c"), "")})
 	}
 	for range OneOf(g.Rand, 0, 0, 1, 2) {
-		e.Hints.ForNodes = append(e.Hints.ForNodes, discoveryv1.ForNode{Name: Usually(g, OneOf(g.Rand, g.Node, "there"), "")})
+		e.Hints.ForNodes = append(e.Hints.ForNodes, discoveryv1.ForNode{Name: usually(g, OneOf(g.Rand, g.Node, "there"), "")})
 	}
 }
 
@@ -319,12 +319,12 @@ func (g *Generator) RandomNode() *v1.Node {
 	for _, a := range []string{"192.0.2.1", "2001:db8::1"} {
 		if !g.Chance(4) {
 			n.Status.Addresses = append(n.Status.Addresses, v1.NodeAddress{
-				Type: Usually(g, v1.NodeInternalIP, v1.NodeExternalIP, v1.NodeHostName), Address: Usually(g, a, "192.0.2.2", "bad"),
+				Type: usually(g, v1.NodeInternalIP, v1.NodeExternalIP, v1.NodeHostName), Address: usually(g, a, "192.0.2.2", "bad"),
 			})
 		}
 	}
 	if g.Unusual > 0 && g.Chance(2) {
-		n.Spec.PodCIDRs = []string{Usually(g, "10.244.0.0/24", "10.244.1.0/24", "bad")}
+		n.Spec.PodCIDRs = []string{usually(g, "10.244.0.0/24", "10.244.1.0/24", "bad")}
 	}
 	return n
 }

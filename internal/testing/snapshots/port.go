@@ -47,7 +47,7 @@ func Port(name, frontends string, pool ...string) *proxy.ServicePort {
 		route.Action = proxy.Reject
 	}
 	for text := range strings.FieldsSeq(frontends) {
-		f := Frontend(text)
+		f := frontend(text)
 		f.FromInside, f.FromOutside = route, route
 		p.Name.Family = ipaddr.FamilyOf(f.Addr.Addr())
 		p.Frontends = append(p.Frontends, f)
@@ -55,8 +55,8 @@ func Port(name, frontends string, pool ...string) *proxy.ServicePort {
 	return p
 }
 
-// Frontend makes a frontend whose routes are zero.
-func Frontend(text string) proxy.Frontend {
+// frontend makes a frontend whose routes are zero.
+func frontend(text string) proxy.Frontend {
 	kind := proxy.ClusterIP
 	for prefix, k := range map[string]proxy.FrontendKind{"ext=": proxy.ExternalIP, "lb=": proxy.LoadBalancer} {
 		if after, found := strings.CutPrefix(text, prefix); found {

@@ -9,6 +9,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -37,10 +38,7 @@ func TestDatagramsDoNotListAddresses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &counted{addrs: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}
 		c := New(Config{Manager: h, Families: []v1.IPFamily{v1.IPv4Protocol}})
-		c.Follow(proxy.Snapshot{}, proxy.NewSnapshot(&proxy.Node{Name: "node-1"}, &proxy.ServicePort{
-			Name:      proxy.ServicePortName{Protocol: v1.ProtocolUDP, Family: v1.IPv4Protocol},
-			Frontends: []proxy.Frontend{{Kind: proxy.NodePort, Addr: netip.MustParseAddrPort("0.0.0.0:30053")}},
-		}))
+		c.Follow(proxy.Snapshot{}, proxy.NewSnapshot(&proxy.Node{Name: "node-1"}, snapshots.Port("dns/UDP", ":30053")))
 		is := func(a string, want bool) {
 			t.Helper()
 			if got := c.IsFrontend(v1.ProtocolUDP, netip.MustParseAddrPort(a+":30053")); got != want {

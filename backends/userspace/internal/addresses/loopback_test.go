@@ -15,22 +15,18 @@ import (
 	"github.com/vipkit/vipkit/backends/userspace/internal/engine"
 	"github.com/vipkit/vipkit/backends/userspace/internal/neterr"
 	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
 )
 
 // loopbackPort returns a service port with a node port.
 func loopbackPort(name string, nodePort uint16) *proxy.ServicePort {
-	p := &proxy.ServicePort{Frontends: []proxy.Frontend{{
-		Kind: proxy.NodePort, Addr: netip.AddrPortFrom(netip.IPv4Unspecified(), nodePort), FromInside: drop(), FromOutside: drop(),
-	}}}
-	p.Name.Name, p.Name.Family, p.Name.Protocol = name, v1.IPv4Protocol, v1.ProtocolTCP
-	return p
+	return snapshots.With(snapshots.Port(name, fmt.Sprintf(":%d", nodePort)), snapshots.Routes(drop(), drop()))
 }
 
-// At the limit of listeners further service ports are errors, also if one that is removed in the same
-// Apply would make room for them; all others are served. Once there is room, they are served.
-func TestLoopbackLimit(t *testing.T) {
-	t.Parallel()
+// newLoopback returns a Loopback for IPv4 and a node with node ports at a loopback address.
+func newLoopback(t *testing.T, listeners int) (*Loopback, *proxy.Node, netip.Addr) {
+	t.Helper()
 	random := testenv.Random(t)
 	at := netip.AddrFrom4([4]byte{127, 100 + byte(random.IntN(100)), byte(random.IntN(256)), byte(1 + random.IntN(250))})
 	e, err := engine.New(engine.Config{})
@@ -38,17 +34,23 @@ func TestLoopbackLimit(t *testing.T) {
 		t.Fatal(err)
 	}
 	var served sync.WaitGroup
-	l := NewLoopback(LoopbackConfig{Families: []v1.IPFamily{v1.IPv4Protocol}, Listeners: 2})
+	l := NewLoopback(LoopbackConfig{Families: []v1.IPFamily{v1.IPv4Protocol}, Listeners: listeners})
 	l.ServeBy(e, &served)
-	defer func() {
+	t.Cleanup(func() {
 		if err := l.Close(); err != nil {
 			t.Error(err)
 		}
 		e.Close()
 		served.Wait()
-	}()
+	})
+	return l, &proxy.Node{NodePorts: proxy.NodePortAddresses{Loopback: []netip.Prefix{netip.PrefixFrom(at, 32)}}}, at
+}
+
+// At the limit of listeners further service ports are errors, also if one that is removed in the same
+// Apply would make room for them; all others are served. Once there is room, they are served.
+func TestLoopbackLimit(t *testing.T) {
+	l, node, at := newLoopback(t, 2)
 	b := backends.New(l.Render, backends.Target[Key, Value](l))
-	node := &proxy.Node{NodePorts: proxy.NodePortAddresses{Loopback: []netip.Prefix{netip.PrefixFrom(at, 32)}}}
 	var held proxy.Snapshot
 	for i, step := range []struct{ ports, refused, listens string }{
 		{"a1 b2", "", "12"},
@@ -86,23 +88,7 @@ func TestLoopbackLimit(t *testing.T) {
 // keeps those that it needs, and Sweep closes the others.
 func TestListenersToBeClosedAreNotListed(t *testing.T) {
 	t.Parallel()
-	random := testenv.Random(t)
-	at := netip.AddrFrom4([4]byte{127, 100 + byte(random.IntN(100)), byte(random.IntN(256)), byte(1 + random.IntN(250))})
-	e, err := engine.New(engine.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	var served sync.WaitGroup
-	l := NewLoopback(LoopbackConfig{Families: []v1.IPFamily{v1.IPv4Protocol}, Listeners: 4})
-	l.ServeBy(e, &served)
-	defer func() {
-		if err := l.Close(); err != nil {
-			t.Error(err)
-		}
-		e.Close()
-		served.Wait()
-	}()
-	node := &proxy.Node{NodePorts: proxy.NodePortAddresses{Loopback: []netip.Prefix{netip.PrefixFrom(at, 32)}}}
+	l, node, at := newLoopback(t, 4)
 	ops := func(kind backends.OpKind, ports ...*proxy.ServicePort) (all []op) {
 		for _, p := range ports {
 			for _, o := range l.Render(node, p, nil) {

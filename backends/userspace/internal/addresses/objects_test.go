@@ -8,6 +8,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -20,8 +21,8 @@ func drop() proxy.TrafficRoute    { return proxy.TrafficRoute{Action: proxy.Drop
 func TestRender(t *testing.T) {
 	t.Parallel()
 	node := &proxy.Node{
-		Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("198.51.100.1"), netip.MustParseAddr("2001:db8::1")},
-		NodePorts: proxy.NodePortAddresses{Prefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("::/0")}},
+		Addresses: snapshots.Addrs("192.0.2.1", "198.51.100.1", "2001:db8::1"),
+		NodePorts: proxy.NodePortAddresses{Prefixes: snapshots.Prefixes("192.0.2.0/24", "::/0")},
 	}
 	for name, c := range map[string]struct {
 		kind            proxy.FrontendKind
