@@ -98,7 +98,7 @@ soak: install ## run the tests of "make test" again and again, until one fails (
 
 # What follows needs other kernels, Windows, Kubernetes or time. CI runs it after "make test".
 .PHONY: lanes
-lanes: windows peer ipvs-conformance ## run the tests that "make test" leaves out: Windows, Kubernetes, IPVS
+lanes: cross windows peer ipvs-conformance ## what "make test" leaves out: other systems, Kubernetes, IPVS
 
 .PHONY: install
 install:
@@ -110,12 +110,13 @@ check:
 	@$(STEP) 'go mod verify' go mod verify
 	@$(STEP) 'go mod tidy' go mod tidy -diff
 	@$(STEP) 'house rules' go test -count=1 ./internal/house
-	@for os in linux windows darwin; do $(STEP) "go vet for $$os" env GOOS=$$os CGO_ENABLED=0 go vet -tags measure,ipvs ./... || exit 1; done
+	@for module in $(NESTED); do $(STEP) "go mod tidy in $$module" .ci/tidy $$module || exit 1; done
+
+# golangci-lint runs go vet for this system.
+.PHONY: cross
+cross: ## go vet for Windows, macOS and arm64
+	@for os in windows darwin; do $(STEP) "go vet for $$os" env GOOS=$$os CGO_ENABLED=0 go vet -tags measure,ipvs ./... || exit 1; done
 	@$(STEP) 'go vet of what uses the kernel, for arm64' env GOARCH=arm64 CGO_ENABLED=0 go vet -tags measure,ipvs ./backends/... ./internal/...
-	@for module in $(NESTED); do \
-		$(STEP) "go mod tidy in $$module" .ci/tidy $$module && \
-		$(STEP) "go vet in $$module" go -C $$module vet -tags ipvs ./... || exit 1; \
-	done
 	@for module in $(NESTED); do \
 		$(STEP) "go vet in $$module for windows" env GOOS=windows CGO_ENABLED=0 go -C $$module vet -tags ipvs ./... || exit 1; \
 	done
