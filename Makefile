@@ -62,9 +62,9 @@ EMULATED := /internal/vm$$
 WORLDSREPORT := ^TestConformance.*/^(Worlds|Report)$$|^TestConformance/^(legacy|nft)$$/^(Worlds|Report)$$
 CONFORMING := ./backends/nftables ./backends/iptables ./backends/userspace
 
-# Packages that use the kernel run without the race detector: it slows them down, and does not
-# see the kernel. The others run with it alone. The backend userspace runs in both ways, because
-# other kinds of nodes differ in the kernel alone.
+# These packages run without the race detector, which slows them down and does not see the kernel.
+# All others run with it alone. The backend userspace runs in both ways, because other kinds of nodes
+# differ in the kernel alone.
 KERNEL := /backends/internal/xtables|/backends/iptables|/backends/nftables|/backends/backendtest|/internal/differential|/internal/storm|/internal/nfnetlink|/internal/netns|/examples/
 
 .PHONY: help
@@ -80,7 +80,7 @@ tests: race nested
 	@STEP_QUIET=1 $(STEP) "$$($(HASCC) && echo 'tests that need the kernel' || echo 'all tests')" \
 		$(TEST) $$($(HASCC) && go list ./... | grep -E '$(KERNEL)|/backends/userspace$$' || go list ./... | grep -v '$(EMULATED)')
 
-# While working. Of the three backends, the conformance suite on one kind of node.
+# While working. Of nftables, iptables and userspace, the conformance suite on one kind of node.
 .PHONY: quick
 quick: install ## format, vet, house rules, all packages with one kind of node: a few minutes
 	@$(STEP) 'gofmt' .ci/gofmt
@@ -92,7 +92,7 @@ quick: install ## format, vet, house rules, all packages with one kind of node: 
 # Each run has another seed and another order.
 .PHONY: soak
 soak: install ## run the tests of "make test" again and again, until one fails (SOAKS=10)
-	@for n in $$(seq 1 $(SOAKS)); do \
+	@rounds=$$(seq 1 $(SOAKS)) && for n in $$rounds; do \
 		$(STEP) "soak $$n of $(SOAKS)" $(MAKE) --no-print-directory tests || exit 1; \
 	done
 
@@ -169,11 +169,11 @@ image: ## build the container image of examples/kubeproxy, without other program
 	@GOFLAGS='$(filter-out -buildvcs=%,$(GOFLAGS)) -buildvcs=auto' go -C internal/peer run ./image -source '$(CURDIR)' -output '$(abspath $(IMAGE))'
 
 .PHONY: bench
-bench: ## run all benchmarks (BENCHTIME=1s)
+bench: install ## run all benchmarks (BENCHTIME=1s)
 	go test -run '^$$' -bench . -benchmem -benchtime $(BENCHTIME) ./...
 
 .PHONY: fuzz
-fuzz: ## run each fuzz target for a while (FUZZTIME=30s)
+fuzz: install ## run each fuzz target for a while (FUZZTIME=30s)
 	@grep -rHo --include='*_test.go' '^func Fuzz[A-Za-z0-9_]*' . | sed 's/:func / /' | while read -r file name; do \
 		$(STEP) "$$name in $$(dirname $$file)" \
 			go test -run '^$$' -fuzz "^$$name$$" -fuzztime $(FUZZTIME) "$$(dirname $$file)" </dev/null || exit 1; \
@@ -183,17 +183,17 @@ fuzz: ## run each fuzz target for a while (FUZZTIME=30s)
 # for STORMTIME, and writes them to file.reduced. The backends ipvs and ipvs-legacy, and files
 # with ipvs in their names, run on Linux 6.1 in a virtual machine, which writes to the output.
 .PHONY: storm
-storm: $(if $(IPVSSTORM),vm-program) ## random faults under load, for each backend or some (STORMTIME=2m BACKEND=nftables)
+storm: install $(if $(IPVSSTORM),vm-program) ## random faults under load, for each backend or some (STORMTIME=2m BACKEND=nftables)
 	$(if $(BACKEND),$(call known,BACKEND,$(ALLSTORMS)))$(call flag,REDUCE)VIPKIT_STORM_BACKEND='$(BACKEND)' VIPKIT_STORM_TIME=$(STORMTIME) VIPKIT_STORM_RATE=$(STORMRATE) VIPKIT_STORM_FOLDER=$(STORMFOLDER) \
 	$(if $(IPVSSTORM),GOMAXPROCS=8) VIPKIT_STORM_REPLAY=$(abspath $(STEPS)) VIPKIT_STORM_REDUCE=$(REDUCE) \
 		go test -count=1 -timeout=$(STORMLIMIT) -v $(if $(IPVSSTORM),-tags ipvs $(filter-out -timeout=%,$(INVM)) 6.1') -run '^TestStorm$$' ./internal/storm
 
 .PHONY: table
-table: ## write the README's table of capabilities, by running the conformance suite
-	VIPKIT_UPDATE=1 go test -count=1 -p 1 -run '^TestConformance' ./backends/...
+table: install ## write the README's table of capabilities, except the column of ipvs, by running the conformance suite
+	VIPKIT_UPDATE=1 $(TEST) -timeout=60m -p 1 -run '^TestConformance' ./backends/...
 
 .PHONY: worlds
-worlds: ## run all of the conformance suite on all kinds of nodes
+worlds: install ## run all of the conformance suite on all kinds of nodes
 	VIPKIT_EVERYTHING=1 $(TEST) -v -timeout=60m -p 1 -run '^TestConformance' ./backends/nftables ./backends/iptables ./backends/userspace
 
 # KERNELS names those that internal/vm knows. The subtests of TESTS are below the names of the
@@ -221,7 +221,7 @@ ipvs: vm-program ## run the tests of IPVS on Linux 6.1, in a virtual machine (WO
 	@cd internal/peer && ../../$(STEP) "each benchmark beside kube-proxy's package of IPVS once, on Linux 6.1" $(NESTEDTEST) -tags ipvs $(INVM) 6.1' -run '^$$' -bench . -benchtime 1x ./ipvs
 
 .PHONY: ipvs-conformance
-ipvs-conformance: vm-program ## the part of "make ipvs" that CI runs
+ipvs-conformance: vm-program ## virtual machines, and the part of "make ipvs" that CI runs
 	@STEP_QUIET=1 $(STEP) 'virtual machines' $(TEST) ./internal/vm
 	@STEP_QUIET=1 $(STEP) 'IPVS on Linux 6.1' $(TEST) -tags ipvs $(INVM) 6.1' ./internal/ipvs
 	@STEP_QUIET=1 $(STEP) 'backend ipvs on Linux 6.1' $(TEST) -tags ipvs $(INVM) 6.1' -run '^TestConformance' ./backends/ipvs
@@ -231,7 +231,7 @@ vm: vm-program ## run tests on another kernel (PACKAGES=./backends/ipvs TESTS=Te
 	$(call known,KERNELS,$(ALLKERNELS))go test -count=1 -v -tags ipvs $(INVM) $(firstword $(KERNELS))' -run '$(TESTS)' $(or $(PACKAGES),$(IPVS))
 
 .PHONY: mutants
-mutants: install ## run the tests on small faults that they must catch (MUTANTS=regexp)
+mutants: install vm-program ## run the tests on small faults that they must catch (MUTANTS=regexp)
 	go run ./internal/house/mutants -run '$(MUTANTS)'
 
 .PHONY: windows

@@ -229,7 +229,7 @@ func TestUnknownNames(t *testing.T) {
 }
 
 // runBad runs tests with environment variables in another process, and returns the output. They must
-// fail within a minute.
+// fail, and end long before the time limit of go test.
 func runBad(t *testing.T, selects string, variables ...string) string {
 	t.Helper()
 	self, err := os.Executable()
@@ -242,12 +242,8 @@ func runBad(t *testing.T, selects string, variables ...string) string {
 	cmd := exec.CommandContext(ctx, self, "-test.run="+selects, "-test.timeout=2m")
 	cmd.Env = append(os.Environ(), variables...)
 	cmd.Stdout, cmd.Stderr = &output, &output
-	begin := time.Now()
 	if err := cmd.Run(); err == nil {
 		t.Errorf("got success, want a failure, after\n%s", &output)
-	}
-	if took := time.Since(begin); took > time.Minute {
-		t.Errorf("got the end after %v, want it within a minute", took.Round(time.Second))
 	}
 	return output.String()
 }

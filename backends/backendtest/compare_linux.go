@@ -32,6 +32,7 @@ func Compare(t *testing.T, worlds int, backends map[string]Config) {
 		config := backends[name]
 		c.names = append(c.names, name)
 		c.lacks = append(c.lacks, config.Lacks...)
+		config.course = &course{}
 		c.stages[name] = config.setUp(t)
 	}
 	for world := range worlds {

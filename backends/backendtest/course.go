@@ -10,7 +10,7 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// course is how a run goes: whether tests still tell something new. The nil course is one that goes on.
+// course is how a run goes: whether tests still tell something new.
 type course struct {
 	// misrouted says that packets of scenarios had wrong outcomes.
 	misrouted bool
@@ -26,9 +26,6 @@ type course struct {
 
 // ended returns why the rest is not tested; empty if it is.
 func (c *course) ended() string {
-	if c == nil {
-		return ""
-	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.over
@@ -36,9 +33,6 @@ func (c *course) ended() string {
 
 // end says why the rest is not tested. The first reason counts.
 func (c *course) end(why string) {
-	if c == nil {
-		return
-	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.over = cmp.Or(c.over, why)
@@ -80,8 +74,8 @@ func (s *subject) patienceFor(snapshots ...proxy.Snapshot) time.Duration {
 // do all others: they would wait, too.
 func (c *course) call(t testing.TB, what string, limit time.Duration, method func(context.Context) error) error {
 	t.Helper()
-	if c.ended() != "" {
-		t.FailNow() // Another test has said why.
+	if over := c.ended(); over != "" {
+		t.Fatalf("left out: %s", over)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()

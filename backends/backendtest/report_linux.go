@@ -73,10 +73,10 @@ func (c *Config) runBeside(t *testing.T, name string, f func(*testing.T)) {
 }
 
 // group is t.Run for a subtest that has others, by its path below that of Run.
-func (c *Config) group(t *testing.T, name string, f func(*testing.T)) {
+func (c *Config) group(t *testing.T, name string, f func(*testing.T)) (passed bool) {
 	t.Helper()
 	c.course.name(name)
-	t.Run(path.Base(name), f)
+	return t.Run(path.Base(name), f)
 }
 
 // verdict returns nil if all subtests that prove a capability ran and passed, else an error.

@@ -14,7 +14,8 @@ import (
 type Config struct {
 	// New makes a backend for the network namespace of the calling thread. It
 	// is called many times; each backend adopts what earlier ones left. Run
-	// closes a backend that is an [io.Closer] before it makes the next one.
+	// closes each backend that is an [io.Closer]: before it makes the next
+	// one, and the last one at the end.
 	New func(testing.TB) proxy.Backend
 	// Faulty makes a backend as New does, but each commit to the kernel must
 	// be passed to around, which calls commit or not, and returns the error
@@ -53,6 +54,10 @@ func (c *Config) lacks(what Capability) bool {
 // Run runs all tests of the suite as subtests: the backend must meet the
 // specification, [proxy.Route], and the laws of every dataplane.
 // It needs the privileges to make network namespaces; call [Main] from TestMain.
+//
+// Some subtests run after Run has returned: release what Config uses with t.Cleanup, not with
+// defer. The functions of Config may be called from several goroutines at once. The calling test
+// must not call t.Parallel: the law Leaks counts files and goroutines of the process.
 func Run(t *testing.T, c Config) {
 	for _, what := range c.Lacks {
 		if !known(what) {
@@ -64,8 +69,7 @@ func Run(t *testing.T, c Config) {
 	if !c.run(t, "Basics", c.testBasics) {
 		c.course.end("Basics failed")
 	}
-	c.group(t, "Scenarios", c.testScenarios)
-	served := !t.Failed()
+	served := c.group(t, "Scenarios", c.testScenarios) && c.course.ended() == ""
 	c.course.misrouted = !served
 	if served {
 		c.testPackets(t)
@@ -92,11 +96,11 @@ func (c *Config) conclude(t *testing.T, served, report bool) {
 		t.Logf("%s: the other tests would tell nothing new, and are left out", over)
 	case !served:
 		t.Log("Scenarios failed: the other tests of packets, and the report, are left out")
-	case t.Failed():
+	case report && t.Failed():
 		t.Log("some tests failed: the report is left out")
 	case report:
 		c.testReport(t)
-	case len(c.results.passed) == 0:
+	case len(c.results.passed) == 0 && !t.Failed():
 		t.Errorf("-run and -skip select no test of the suite, want some of %q", c.course.names)
 	}
 }
@@ -167,7 +171,11 @@ func (s *stage) renew(t testing.TB) (b proxy.Backend) {
 // onNode calls f in the namespace of the node.
 func (s *stage) onNode(t testing.TB, f func() error) {
 	t.Helper()
-	if err := s.node().Do(f); err != nil {
+	err := s.node().Do(f)
+	if t.Failed() {
+		t.FailNow() // In f, FailNow ends f alone.
+	}
+	if err != nil {
 		t.Fatal(err)
 	}
 }

@@ -9,7 +9,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -40,13 +39,25 @@ func (s *subject) restart(t testing.TB) {
 	s.backend, s.applied = s.renew(t), proxy.Snapshot{}
 }
 
-// close closes the backend, if it can be closed.
+// close closes the backend, if it can be closed. One that hangs stays open.
 func (s *subject) close(t testing.TB) {
 	t.Helper()
-	if c, can := s.backend.(io.Closer); can {
-		if err := testenv.Close(c); err != nil {
+	c, can := s.backend.(io.Closer)
+	if !can || s.course.ended() != "" {
+		return
+	}
+	returned := make(chan error, 1)
+	go func() { returned <- c.Close() }()
+	late := time.NewTimer(callPatience)
+	defer late.Stop()
+	select {
+	case err := <-returned:
+		if err != nil {
 			t.Errorf("closing %T: %v", c, err)
 		}
+	case <-late.C:
+		t.Errorf("Close: got no result within %v; want one", callPatience)
+		s.course.end("Close of the backend hangs")
 	}
 }
 

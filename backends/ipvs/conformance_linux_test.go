@@ -3,7 +3,6 @@
 package ipvs_test
 
 import (
-	"io"
 	"testing"
 
 	"github.com/vipkit/vipkit/backends/backendtest"
@@ -26,7 +25,6 @@ func TestConformance(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			closeAtEnd(t, b)
 			return b
 		},
 		Faulty: func(t testing.TB, around func(func() error) error) proxy.Backend {
@@ -37,7 +35,6 @@ func TestConformance(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			closeAtEnd(t, b)
 			return b
 		},
 		Dump: func(t testing.TB) string {
@@ -65,14 +62,4 @@ func TestConformance(t *testing.T) {
 		}}
 	}
 	backendtest.Run(t, c)
-}
-
-// closeAtEnd closes a backend at the end of the test.
-func closeAtEnd(t testing.TB, b proxy.Backend) {
-	t.Helper()
-	c, ok := b.(io.Closer)
-	if !ok {
-		t.Fatal("the backend is no io.Closer")
-	}
-	testenv.CloseAtEnd(t, c)
 }

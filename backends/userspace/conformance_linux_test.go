@@ -7,6 +7,7 @@ import (
 
 	"github.com/vipkit/vipkit/backends/backendtest"
 	"github.com/vipkit/vipkit/backends/userspace"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -37,7 +38,7 @@ func conform(t *testing.T, column string, capture userspace.Capture, tables bool
 		if err != nil {
 			t.Fatal(err)
 		}
-		return b
+		return unforked{b}
 	}
 	backendtest.Run(t, backendtest.Config{
 		New: func(t testing.TB) proxy.Backend { return start(t, userspace.New) },
@@ -60,3 +61,8 @@ func conform(t *testing.T, column string, capture userspace.Capture, tables bool
 		}},
 	})
 }
+
+// unforked is a backend that closes its listeners while no program starts, which would have them open.
+type unforked struct{ *userspace.Backend }
+
+func (b unforked) Close() error { return testenv.Close(b.Backend) }

@@ -64,6 +64,11 @@ func newUserspace(capture userspace.Capture) func(testing.TB) proxy.Backend {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return b
+		return unforked{b}
 	}
 }
+
+// unforked is a backend that closes its listeners while no program starts, which would have them open.
+type unforked struct{ *userspace.Backend }
+
+func (b unforked) Close() error { return testenv.Close(b.Backend) }

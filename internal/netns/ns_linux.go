@@ -52,8 +52,8 @@ func Current(families ...int) (*NS, error) {
 
 // Do runs f on a thread that is in the namespace, and returns what f returns.
 // Sockets and processes that f makes stay in the namespace. Goroutines that f
-// starts do not run in it. f runs in a goroutine of its own, so it must not call
-// FailNow of a test. To enter another namespace than that of the process needs CAP_SYS_ADMIN.
+// starts do not run in it. f runs in a goroutine of its own: FailNow of a test ends
+// only f, and Do returns an error. To enter another namespace than that of the process needs CAP_SYS_ADMIN.
 func (n *NS) Do(f func() error) error {
 	return inThread(func() error { return enter(n.file) }, f)
 }

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -44,6 +45,9 @@ func goTest(ctx context.Context, s suite, pattern string, args ...string) (outco
 	all := slices.Concat([]string{"test", "-json", "-count=1", "-vet=off", "-timeout=" + l.limit.String(), "-run=" + pattern}, l.args, args)
 	command := exec.CommandContext(ctx, "go", append(all, folder)...)
 	command.Dir = module
+	// The test program and its children end with go.
+	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	command.Cancel = func() error { return syscall.Kill(-command.Process.Pid, syscall.SIGKILL) }
 	command.WaitDelay = 10 * time.Second // a test that goes on keeps the output open
 	var stdout, stderr bytes.Buffer
 	command.Stdout, command.Stderr = &stdout, &stderr

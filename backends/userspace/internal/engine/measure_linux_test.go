@@ -289,7 +289,6 @@ func (p *path) log(t *testing.T, others []*path) {
 // TestMeasure compares the engine with haproxy, and with itself on connections of package
 // net, in turns. Ratios are medians of those of each round, with their quartiles.
 func TestMeasure(t *testing.T) {
-	t.Parallel()
 	to := sink(t)
 	all := []*path{{name: "engine"}, {name: "package net"}, {name: "haproxy"}, {name: "haproxy splicing"}}
 	all[0].at, all[0].pid = apart(t, to, "")
@@ -328,7 +327,6 @@ func inTurns(all []*path, measure func(*path)) {
 // TestMeasureDeadEndpoint measures how long clients wait while one of two endpoints does not
 // answer.
 func TestMeasureDeadEndpoint(t *testing.T) {
-	t.Parallel()
 	dead := refusing(t)
 	w := newFixture(t, Config{Hooks: Hooks{Dial: unresponsive{dead: true}.dial}}, v1.ProtocolTCP)
 	at := w.listen(t)

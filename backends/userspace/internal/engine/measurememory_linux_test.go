@@ -13,7 +13,6 @@ import (
 // TestMeasureMemory measures the memory of a silent connection: with package tcpconn, and with
 // package net.
 func TestMeasureMemory(t *testing.T) {
-	t.Parallel()
 	to := named(t)
 	measureSilent(t, to) // allocates what is allocated only once
 	memory, goroutines := measureSilent(t, to)

@@ -182,7 +182,6 @@ func TestSessionsEndAlone(t *testing.T) {
 
 // The cost of changing a Service does not depend on the number of other Services' sessions.
 func TestApplyDoesNotScanOtherSessions(t *testing.T) {
-	t.Parallel()
 	const others, ports = 50_000, 300
 	apply := func(sessions int) time.Duration {
 		w := newMemory(t, Config{})
