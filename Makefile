@@ -63,7 +63,7 @@ WORLDSREPORT := ^TestConformance.*/^(Worlds|Report)$$|^TestConformance/^(legacy|
 CONFORMING := ./backends/nftables ./backends/iptables ./backends/userspace
 
 # These packages run without the race detector, which slows them down and does not see the kernel.
-# All others run with it alone. The backend userspace runs in both ways, because other kinds of nodes
+# All others run with it alone, except the house rules, a step of their own. The backend userspace runs in both ways, because other kinds of nodes
 # differ in the kernel alone.
 KERNEL := /backends/internal/xtables|/backends/iptables|/backends/nftables|/backends/backendtest|/internal/differential|/internal/storm|/internal/nfnetlink|/internal/netns|/examples/
 
@@ -147,7 +147,7 @@ bench-once:
 race:
 	@if $(HASCC); then \
 		$(STEP) 'tests with the race detector' env CGO_ENABLED=1 \
-			$(TEST) -race -skip '$(WORLDSREPORT)' $$(go list ./... | grep -vE '$(KERNEL)|$(EMULATED)'); \
+			$(TEST) -race -skip '$(WORLDSREPORT)' $$(go list ./... | grep -vE '$(KERNEL)|$(EMULATED)|/internal/house$$'); \
 	else echo '==> no C compiler: tests with the race detector are left out'; fi
 
 .PHONY: nested

@@ -16,7 +16,6 @@ import (
 // The row has the layout of the API: the family and the address at the start, the rest after 28
 // bytes of address.
 func TestRows(t *testing.T) {
-	t.Parallel()
 	for addr, want := range map[string]struct {
 		begin  []byte
 		prefix uint8
@@ -37,7 +36,6 @@ func TestRows(t *testing.T) {
 }
 
 func TestStatus(t *testing.T) {
-	t.Parallel()
 	for status, want := range map[windows.Errno]error{
 		0: nil, windows.ERROR_OBJECT_ALREADY_EXISTS: fs.ErrExist, windows.ERROR_ACCESS_DENIED: backends.ErrUnavailable, windows.ERROR_NOT_FOUND: windows.ERROR_NOT_FOUND,
 	} {
@@ -49,7 +47,6 @@ func TestStatus(t *testing.T) {
 
 // The API exists, or its absence is reported as such.
 func TestIPHelper(t *testing.T) {
-	t.Parallel()
 	if h, err := NewIPHelper("some interface"); err != nil && !errors.Is(err, proxy.ErrUnsupported) || err == nil && h == nil {
 		t.Errorf("got error %v, want none or %v", err, proxy.ErrUnsupported)
 	}

@@ -71,7 +71,6 @@ func newNetsh(t *testing.T, does string) (*Netsh, func() []string) {
 }
 
 func TestArgumentsOfNetsh(t *testing.T) {
-	t.Parallel()
 	n, args := newNetsh(t, "")
 	four, six := netip.MustParseAddr("10.96.0.10"), netip.MustParseAddr("fd00::10")
 	for _, c := range []struct {
@@ -95,7 +94,6 @@ func TestArgumentsOfNetsh(t *testing.T) {
 
 // Only the exit status decides; the output is for people.
 func TestNetshFails(t *testing.T) {
-	t.Parallel()
 	n, _ := newNetsh(t, "fail")
 	err := n.Add(t.Context(), netip.MustParseAddr("10.96.0.10"))
 	if err == nil || !strings.Contains(err.Error(), "exit status 1") || !strings.Contains(err.Error(), `"Das Objekt ist bereits vorhanden."`) {
@@ -120,7 +118,6 @@ func TestNetshHangs(t *testing.T) {
 }
 
 func TestNetshIsMissing(t *testing.T) {
-	t.Parallel()
 	n, _ := newNetsh(t, "")
 	n.Program = filepath.Join(t.TempDir(), "netsh.exe")
 	if err := n.Add(t.Context(), netip.MustParseAddr("10.96.0.10")); !errors.Is(err, os.ErrNotExist) {
@@ -130,7 +127,6 @@ func TestNetshIsMissing(t *testing.T) {
 
 // Without the interface nothing is run, and a later attempt may succeed.
 func TestInterfaceIsMissing(t *testing.T) {
-	t.Parallel()
 	n, _ := newNetsh(t, "")
 	n.Interface, n.Program = "no such interface", "must not be run"
 	if err := n.Add(t.Context(), netip.MustParseAddr("10.96.0.10")); !errors.Is(err, backends.ErrUnavailable) {
@@ -140,7 +136,6 @@ func TestInterfaceIsMissing(t *testing.T) {
 
 // The addresses are those of all interfaces.
 func TestAddressesOfTheHost(t *testing.T) {
-	t.Parallel()
 	got, err := (&Netsh{}).Addresses(t.Context())
 	if err != nil || !slices.Contains(got, netip.MustParseAddr("127.0.0.1")) {
 		t.Errorf("got %v and error %v, want 127.0.0.1 among them", got, err)
