@@ -14,6 +14,7 @@ import (
 	"github.com/vipkit/vipkit/backends/userspace"
 	"github.com/vipkit/vipkit/internal/netns"
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -92,7 +93,7 @@ func (h host) open(t *testing.T, k kind, identity backends.Identity) (b instance
 
 func closeOf(t *testing.T, b io.Closer) {
 	t.Helper()
-	if err := b.Close(); err != nil {
+	if err := testenv.Close(b); err != nil {
 		t.Error(err)
 	}
 }

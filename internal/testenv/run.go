@@ -20,6 +20,7 @@ const (
 	Waiting    Cost = 16 // nothing: they wait for time or for each other
 	Namespaces Cost = 8  // the kernel's work for network namespaces
 	Processes  Cost = 4  // programs that work
+	Files      Cost = 4  // file descriptors of this process, for flows
 	Storms     Cost = 2  // traffic whose delays are judged
 )
 
