@@ -324,23 +324,49 @@ func (c *conditions) bound(first, last []byte) {
 	}
 }
 
-// match reads a match of iptables.
+// match reads a match of iptables. An inverted condition on ports may be true for any port.
 func (c *conditions) match(name string, info []byte) {
-	const (
-		stateMask = 150 // of struct xt_conntrack_mtinfo3
-		destPorts = 4   // of struct xt_tcp and xt_udp: the first and the last
-	)
-	switch {
-	case name == "conntrack" && len(info) >= stateMask+2:
-		// Bit 3 is the state NEW there too, and 0x80 that the destination was translated.
-		c.isOther = c.isOther || binary.NativeEndian.Uint16(info[stateMask:])&(stateNew|0x80) == 0
-	case name == "multiport":
+	switch name {
+	case "conntrack":
+		c.matchConntrack(info)
+	case "multiport":
 		c.hasPort = true
-	case (name == "tcp" || name == "udp") && len(info) >= destPorts+4:
-		ports := portRange{binary.NativeEndian.Uint16(info[destPorts:]), binary.NativeEndian.Uint16(info[destPorts+2:])}
-		if ports != anyPort() {
-			c.hasPort, c.isBounded, c.ports = true, true, ports
-		}
+	case "tcp", "udp":
+		c.matchPorts(name, info)
+	}
+}
+
+// matchConntrack reads the kernel's struct xt_conntrack_mtinfo3.
+func (c *conditions) matchConntrack(info []byte) {
+	const (
+		matchFlags, invertFlags, stateMask = 146, 148, 150 // offsets
+		hasState                           = 1             // XT_CONNTRACK_STATE
+		translated                         = 0x80          // the state DNAT
+	)
+	if len(info) < stateMask+2 || binary.NativeEndian.Uint16(info[matchFlags:])&hasState == 0 {
+		return
+	}
+	isInverted := binary.NativeEndian.Uint16(info[invertFlags:])&hasState != 0
+	isNamed := binary.NativeEndian.Uint16(info[stateMask:])&(stateNew|translated) != 0
+	c.isOther = c.isOther || isNamed == isInverted
+}
+
+// matchPorts reads the kernel's struct xt_tcp or xt_udp.
+func (c *conditions) matchPorts(name string, info []byte) {
+	const (
+		destPorts       = 4 // the offset of the first and the last port
+		portsAreInverse = 2 // XT_TCP_INV_DSTPT and XT_UDP_INV_DSTPT
+	)
+	inverse := map[string]int{"tcp": 11, "udp": 8}[name]
+	if len(info) <= inverse {
+		return
+	}
+	ports := portRange{binary.NativeEndian.Uint16(info[destPorts:]), binary.NativeEndian.Uint16(info[destPorts+2:])}
+	switch {
+	case info[inverse]&portsAreInverse != 0:
+		c.hasPort = true
+	case ports != anyPort():
+		c.hasPort, c.isBounded, c.ports = true, true, ports
 	}
 }
 
