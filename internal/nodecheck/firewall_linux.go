@@ -12,6 +12,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	v1 "k8s.io/api/core/v1"
+
 	"github.com/vipkit/vipkit/internal/nfnetlink"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -77,7 +79,7 @@ func (n node) firewalls(of needs, except []nfnetlink.Table) (found []*proxy.Prob
 	defer cancel()
 	for _, family := range [...]nfnetlink.Family{nfnetlink.IPv4, nfnetlink.IPv6, unix.NFPROTO_INET} {
 		var tables []nfnetlink.TableInfo
-		if conn.Tables(ctx, family, nfnetlink.Collect(&tables)) != nil {
+		if !n.isPassed(family) || conn.Tables(ctx, family, nfnetlink.Collect(&tables)) != nil {
 			continue
 		}
 		for _, info := range tables {
@@ -89,6 +91,17 @@ func (n node) firewalls(of needs, except []nfnetlink.Table) (found []*proxy.Prob
 		}
 	}
 	return found
+}
+
+// isPassed reports whether packets of Services pass the tables of a family.
+func (n node) isPassed(family nfnetlink.Family) bool {
+	switch family {
+	case nfnetlink.IPv4:
+		return HasServices(n.Snapshot, v1.IPv4Protocol)
+	case nfnetlink.IPv6:
+		return HasServices(n.Snapshot, v1.IPv6Protocol)
+	}
+	return true
 }
 
 // healthPorts returns the ports at which load balancers ask for the health of Services.

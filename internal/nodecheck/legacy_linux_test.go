@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
 	"github.com/vipkit/vipkit/proxy"
@@ -11,7 +12,7 @@ import (
 
 // A chain of the legacy tables that drops by default is named, unless a rule may accept what it would drop.
 func TestLegacyFirewalls(t *testing.T) {
-	s := proxy.NewSnapshot(&proxy.Node{Name: "node"}, &proxy.ServicePort{HealthCheckNodePort: 32_000})
+	s := proxy.NewSnapshot(&proxy.Node{Name: "node"}, healthPort(v1.IPv4Protocol), healthPort(v1.IPv6Protocol))
 	const forward, input = "chain FORWARD of ", "chain INPUT of "
 	for rules, want := range map[string][]string{
 		"":                nil,
@@ -65,6 +66,37 @@ func TestLegacyFirewalls(t *testing.T) {
 		})
 		if diff := cmp.Diff(wanted, got); err != nil || diff != "" {
 			t.Errorf("%s: error %v, problems (-want +got):\n%s", rules, err, diff)
+		}
+	}
+}
+
+// A chain that no packet of a Service passes is no problem.
+func TestFirewallsOfOtherFamilies(t *testing.T) {
+	t.Parallel()
+	ns := netnstest.NewNS(t)
+	const chain = " fw { chain f { type filter hook forward priority 0; policy drop; }; }\n"
+	if _, err := netnstest.Run(t, ns, "table ip"+chain+"table ip6"+chain, netnstest.NFT(t), "-f", "-"); err != nil {
+		t.Fatal(err)
+	}
+	for _, program := range []string{"iptables-legacy", "ip6tables-legacy"} {
+		if _, err := netnstest.Run(t, ns, "*filter\n:FORWARD DROP\nCOMMIT\n", program+"-restore"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for family, want := range map[v1.IPFamily][]string{
+		v1.IPv4Protocol: {"chain f of table ip fw", "chain FORWARD of iptables-legacy"},
+		v1.IPv6Protocol: {"chain f of table ip6 fw", "chain FORWARD of ip6tables-legacy"},
+	} {
+		s := proxy.NewSnapshot(&proxy.Node{Name: "node"}, healthPort(family))
+		var got []string
+		err := ns.Do(func() error {
+			for _, p := range append(Firewalls(s), LegacyFirewalls(s)...) {
+				got = append(got, p.Field)
+			}
+			return nil
+		})
+		if diff := cmp.Diff(want, got); err != nil || diff != "" {
+			t.Errorf("Services of %s: error %v, problems (-want +got):\n%s", family, err, diff)
 		}
 	}
 }
