@@ -137,16 +137,17 @@ func (n node) firewall(ctx context.Context, conn *nfnetlink.Conn, t nfnetlink.Ta
 	}
 	for _, c := range chains {
 		for _, l := range a.lacks(c.Base.Hook, of) {
-			found = append(found, n.problem(fmt.Sprintf("chain %s of table %v", c.Name, t), l.finding("add the rule: "+l.rule.NFT)))
+			found = append(found, n.problem(fmt.Sprintf("chain %s of table %v", c.Name, t), l.finding("add the rule: "+l.nft)))
 		}
 	}
 	return found
 }
 
-// lack is what a chain that drops by default lacks: without the rule, there is a consequence.
+// lack is what a chain that drops by default lacks: without the rule, there is a consequence. iptables
+// may need several rules for it.
 type lack struct {
-	consequence string
-	rule        Rule
+	consequence, nft string
+	iptables         []string
 }
 
 func (l lack) finding(remedy string) finding { return finding{"policy drop", l.consequence, remedy} }
@@ -155,32 +156,33 @@ func (l lack) finding(remedy string) finding { return finding{"policy drop", l.c
 func (a *accepted) lacks(hook nfnetlink.Hook, of needs) (found []lack) {
 	if hook == nfnetlink.Forward {
 		if of.forward && !a.anything {
-			found = append(found, lack{"packets to endpoints on other nodes may be dropped, as no rule of the table accepts packets of Services", Translated()})
+			found = append(found, Translated().lack("packets to endpoints on other nodes may be dropped, as no rule of the table accepts packets of Services"))
 		}
 		return found
 	}
 	if d := of.delivery; d.Rule != (Rule{}) && !a.anything && (d.Port == 0 || !a.takes(d.Port)) {
-		found = append(found, lack{"packets to Services may be dropped, as no rule of the table accepts those that the backend captures", d.Rule})
+		found = append(found, d.Rule.lack("packets to Services may be dropped, as no rule of the table accepts those that the backend captures"))
 	}
 	if missing := slices.DeleteFunc(slices.Clone(of.healthPorts), a.takes); len(missing) > 0 {
-		ports := list(missing)
-		found = append(found, lack{
-			"load balancers may not reach health check node ports, as no rule of the table accepts packets to them",
-			Rule{"tcp dport { " + ports + " } accept", "-p tcp -m multiport --dports " + strings.ReplaceAll(ports, " ", "") + " -j ACCEPT"},
-		})
+		l := lack{
+			consequence: "load balancers may not reach health check node ports, as no rule of the table accepts packets to them",
+			nft:         "tcp dport { " + list(missing) + " } accept",
+		}
+		const most = 15 // ports of a match multiport
+		for ports := range slices.Chunk(missing, most) {
+			l.iptables = append(l.iptables, "-p tcp -m multiport --dports "+strings.ReplaceAll(list(ports), " ", "")+" -j ACCEPT")
+		}
+		found = append(found, l)
 	}
 	return found
 }
 
-// list returns some ports, for a message.
+func (r Rule) lack(consequence string) lack { return lack{consequence, r.NFT, []string{r.IPTables}} }
+
 func list(ports []uint16) string {
-	const most = 10
 	var texts []string
-	for _, p := range ports[:min(len(ports), most)] {
+	for _, p := range ports {
 		texts = append(texts, fmt.Sprint(p))
-	}
-	if len(ports) > most {
-		texts = append(texts, "...")
 	}
 	return strings.Join(texts, ", ")
 }

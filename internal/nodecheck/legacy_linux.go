@@ -3,6 +3,7 @@ package nodecheck
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	v1 "k8s.io/api/core/v1"
 
@@ -42,7 +43,11 @@ func (n node) policyProblems(program string, dropped []lack, hook int) (found []
 		return nil
 	}
 	for _, l := range dropped {
-		found = append(found, n.problem("chain "+chain+" of "+program, l.finding(fmt.Sprintf("%s -I %s %s", program, chain, l.rule.IPTables))))
+		var commands []string
+		for _, rule := range l.iptables {
+			commands = append(commands, fmt.Sprintf("%s -I %s %s", program, chain, rule))
+		}
+		found = append(found, n.problem("chain "+chain+" of "+program, l.finding(strings.Join(commands, " && "))))
 	}
 	return found
 }

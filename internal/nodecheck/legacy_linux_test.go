@@ -1,6 +1,8 @@
 package nodecheck
 
 import (
+	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -97,6 +99,54 @@ func TestFirewallsOfOtherFamilies(t *testing.T) {
 		})
 		if diff := cmp.Diff(want, got); err != nil || diff != "" {
 			t.Errorf("Services of %s: error %v, problems (-want +got):\n%s", family, err, diff)
+		}
+	}
+}
+
+// The remedies for any number of health check node ports work as they stand.
+func TestFirewallRemedies(t *testing.T) {
+	t.Parallel()
+	var all []*proxy.ServicePort
+	for i := range 40 {
+		p := healthPort(v1.IPv4Protocol)
+		p.Name.Name, p.HealthCheckNodePort = strconv.Itoa(i), uint16(32_000+2*i)
+		all = append(all, p)
+	}
+	s, ns := proxy.NewSnapshot(&proxy.Node{Name: "node"}, all...), netnstest.NewNS(t)
+	for _, c := range []struct {
+		firewall []string // a command
+		input    string
+		remedy   func(text string) []string
+		check    func(proxy.Snapshot) []*proxy.Problem
+	}{
+		{
+			[]string{"iptables-legacy-restore"}, "*filter\n:INPUT DROP\nCOMMIT\n",
+			func(text string) []string { return []string{"sh", "-c", text} }, LegacyFirewalls,
+		},
+		{
+			[]string{netnstest.NFT(t), "-f", "-"}, "table ip fw { chain i { type filter hook input priority 0; policy drop; }; }\n",
+			func(text string) []string {
+				return []string{netnstest.NFT(t), "add rule ip fw i " + strings.TrimPrefix(text, "add the rule: ")}
+			},
+			func(s proxy.Snapshot) []*proxy.Problem { return Firewalls(s) },
+		},
+	} {
+		if _, err := netnstest.Run(t, ns, c.input, c.firewall[0], c.firewall[1:]...); err != nil {
+			t.Fatal(err)
+		}
+		var found []*proxy.Problem
+		check := func() error { found = c.check(s); return nil }
+		if err := ns.Do(check); err != nil || len(found) != 1 {
+			t.Errorf("%s: error %v, problems %v, want 1", c.firewall[0], err, found)
+			continue
+		}
+		_, text, _ := strings.Cut(found[0].Err.Error(), "remedy: ")
+		run := c.remedy(text)
+		if _, err := netnstest.Run(t, ns, "", run[0], run[1:]...); err != nil {
+			t.Errorf("remedy %q: %v", text, err)
+		}
+		if err := ns.Do(check); err != nil || len(found) != 0 {
+			t.Errorf("after the remedy %q: error %v, problems %v, want none", text, err, found)
 		}
 	}
 }
