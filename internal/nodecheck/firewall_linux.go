@@ -30,7 +30,8 @@ func Firewalls(s proxy.Snapshot, except ...nfnetlink.Table) []*proxy.Problem {
 	return node{Snapshot: s}.firewalls(needs{forward: true, healthPorts: healthPorts(s)}, except)
 }
 
-// LegacyFirewalls does the same for the legacy tables of iptables, which no rule of nf_tables opens either.
+// LegacyFirewalls returns a problem for each chain of iptables-legacy's table filter whose policy drops
+// what a dataplane accepts. No rule of nf_tables helps there.
 func LegacyFirewalls(s proxy.Snapshot) []*proxy.Problem {
 	return node{Snapshot: s}.legacyFirewalls(needs{forward: true, healthPorts: healthPorts(s)})
 }
@@ -45,15 +46,15 @@ func Translated() Rule {
 
 // Delivery says which packets of Services a dataplane delivers to its own sockets on the node.
 type Delivery struct {
-	// Rule accepts the packets. Without it, any chain is right.
+	// Rule accepts the packets. Without a rule, only health check node ports are checked.
 	Rule Rule
 	// Port is the destination port that the packets have at the hook input, or 0 if they have the
 	// ports of Services.
 	Port uint16
 }
 
-// Deliveries does the same for a dataplane that forwards no packets: for packets to its own sockets, and to
-// health check node ports.
+// Deliveries returns the problems of [Firewalls] and [LegacyFirewalls] for a dataplane that forwards no
+// packets: it needs packets to its own sockets and to health check node ports.
 func Deliveries(s proxy.Snapshot, d Delivery) []*proxy.Problem {
 	n, of := node{Snapshot: s}, needs{delivery: d, healthPorts: healthPorts(s)}
 	return append(n.firewalls(of, nil), n.legacyFirewalls(of)...)
@@ -326,7 +327,7 @@ func (c *conditions) equal(value []byte) {
 	}
 }
 
-// bound adds that the destination port, if it is loaded, must not be below or above a value; nil is no bound.
+// bound adds that the destination port, if it is loaded, is from first to last. nil is no bound.
 func (c *conditions) bound(first, last []byte) {
 	if c.loaded != destinationPort {
 		return
