@@ -319,8 +319,8 @@ func (b *backend) removeServers(ctx context.Context) error {
 	return t.cleanup(ctx)
 }
 
-// removeDevice restores the settings, or leaves them to a backend of another identity, and removes the device. If they cannot be restored, the device
-// stays without addresses: it has their former values.
+// removeDevice removes the device, after it has restored the settings or left them to a backend of
+// another identity. If that fails, the device stays without addresses: its alias has the former values.
 func (b *backend) removeDevice(ctx context.Context) error {
 	d := &b.target.device
 	other, err := d.other()

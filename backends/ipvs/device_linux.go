@@ -53,7 +53,7 @@ func (d *device) find() (netlink.Link, error) {
 	return l, err
 }
 
-// other finds a device of another identity. That of kube-proxy is none.
+// other finds a device of another identity. kube-proxy's device does not count.
 func (d *device) other() (netlink.Link, error) {
 	links, err := netns.Consistent(d.handle.LinkList)
 	for _, l := range links {

@@ -9,7 +9,8 @@ import (
 
 // Rule is a rule of a chain. Conditions that are inverted are left out.
 type Rule struct {
-	// Input and Output are the names of interfaces, padded with zeros; of "name+", it is "name".
+	// Input and Output are the names of interfaces, padded with zeros. A name may end in "+", which
+	// stands for any rest.
 	Input, Output []byte
 	// Protocol is 0 if it does not matter.
 	Protocol uint8

@@ -21,14 +21,14 @@ type Socket struct {
 	rules layout
 }
 
-// Open opens a socket in the network namespace of the calling thread. It needs CAP_NET_RAW there, and
-// reading needs CAP_NET_ADMIN.
+// Open opens a socket in the network namespace of the calling thread. It needs no privilege, but reading
+// needs CAP_NET_ADMIN.
 func Open(f v1.IPFamily) (*Socket, error) {
 	domain, s := unix.AF_INET, &Socket{level: unix.IPPROTO_IP, rules: layout4()}
 	if f == v1.IPv6Protocol {
 		domain, s = unix.AF_INET6, &Socket{level: unix.IPPROTO_IPV6, rules: layout6()}
 	}
-	fd, err := unix.Socket(domain, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
+	fd, err := unix.Socket(domain, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, os.NewSyscallError("socket", err)
 	}
@@ -72,11 +72,23 @@ const (
 // Info reads the sizes of a table.
 func (s *Socket) Info(table string) (i Info, err error) {
 	copy(i.name[:], table)
-	return i, s.get(getInfo, unsafe.Pointer(&i), unsafe.Sizeof(i))
+	err = s.get(getInfo, unsafe.Pointer(&i), unsafe.Sizeof(i))
+	return i, err
 }
 
 // Rules reads the rules of all chains of a table.
-func (s *Socket) Rules(table string) ([]Rule, error) {
+func (s *Socket) Rules(table string) (all []Rule, err error) {
+	const times = 3 // another program may change the table in between
+	for range times {
+		if all, err = s.entries(table); !errors.Is(err, unix.EAGAIN) {
+			break
+		}
+	}
+	return all, err
+}
+
+// entries fails with EAGAIN if the size of the table changes in between.
+func (s *Socket) entries(table string) ([]Rule, error) {
 	i, err := s.Info(table)
 	if err != nil {
 		return nil, err
@@ -85,7 +97,6 @@ func (s *Socket) Rules(table string) ([]Rule, error) {
 	all := make([]byte, header+int(i.size()))
 	copy(all, i.name[:])
 	binary.NativeEndian.PutUint32(all[len(i.name):], i.size())
-	// It fails with EAGAIN if the size has changed in between.
 	if err := s.get(getEntries, unsafe.Pointer(&all[0]), uintptr(len(all))); err != nil {
 		return nil, err
 	}

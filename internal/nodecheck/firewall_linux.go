@@ -12,6 +12,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	v1 "k8s.io/api/core/v1"
+
 	"github.com/vipkit/vipkit/internal/nfnetlink"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -28,7 +30,8 @@ func Firewalls(s proxy.Snapshot, except ...nfnetlink.Table) []*proxy.Problem {
 	return node{Snapshot: s}.firewalls(needs{forward: true, healthPorts: healthPorts(s)}, except)
 }
 
-// LegacyFirewalls does the same for the legacy tables of iptables, which no rule of nf_tables opens either.
+// LegacyFirewalls returns a problem for each chain of iptables-legacy's table filter whose policy drops
+// what a dataplane accepts. No rule of nf_tables helps there.
 func LegacyFirewalls(s proxy.Snapshot) []*proxy.Problem {
 	return node{Snapshot: s}.legacyFirewalls(needs{forward: true, healthPorts: healthPorts(s)})
 }
@@ -43,15 +46,15 @@ func Translated() Rule {
 
 // Delivery says which packets of Services a dataplane delivers to its own sockets on the node.
 type Delivery struct {
-	// Rule accepts the packets. Without it, any chain is right.
+	// Rule accepts the packets. Without a rule, only health check node ports are checked.
 	Rule Rule
 	// Port is the destination port that the packets have at the hook input, or 0 if they have the
 	// ports of Services.
 	Port uint16
 }
 
-// Deliveries does the same for a dataplane that forwards no packets: for packets to its own sockets, and to
-// health check node ports.
+// Deliveries returns the problems of [Firewalls] and [LegacyFirewalls] for a dataplane that forwards no
+// packets: it needs packets to its own sockets and to health check node ports.
 func Deliveries(s proxy.Snapshot, d Delivery) []*proxy.Problem {
 	n, of := node{Snapshot: s}, needs{delivery: d, healthPorts: healthPorts(s)}
 	return append(n.firewalls(of, nil), n.legacyFirewalls(of)...)
@@ -77,7 +80,7 @@ func (n node) firewalls(of needs, except []nfnetlink.Table) (found []*proxy.Prob
 	defer cancel()
 	for _, family := range [...]nfnetlink.Family{nfnetlink.IPv4, nfnetlink.IPv6, unix.NFPROTO_INET} {
 		var tables []nfnetlink.TableInfo
-		if conn.Tables(ctx, family, nfnetlink.Collect(&tables)) != nil {
+		if !n.isPassed(family) || conn.Tables(ctx, family, nfnetlink.Collect(&tables)) != nil {
 			continue
 		}
 		for _, info := range tables {
@@ -89,6 +92,17 @@ func (n node) firewalls(of needs, except []nfnetlink.Table) (found []*proxy.Prob
 		}
 	}
 	return found
+}
+
+// isPassed reports whether packets of Services pass the tables of a family.
+func (n node) isPassed(family nfnetlink.Family) bool {
+	switch family {
+	case nfnetlink.IPv4:
+		return HasServices(n.Snapshot, v1.IPv4Protocol)
+	case nfnetlink.IPv6:
+		return HasServices(n.Snapshot, v1.IPv6Protocol)
+	}
+	return true
 }
 
 // healthPorts returns the ports at which load balancers ask for the health of Services.
@@ -124,16 +138,17 @@ func (n node) firewall(ctx context.Context, conn *nfnetlink.Conn, t nfnetlink.Ta
 	}
 	for _, c := range chains {
 		for _, l := range a.lacks(c.Base.Hook, of) {
-			found = append(found, n.problem(fmt.Sprintf("chain %s of table %v", c.Name, t), l.finding("add the rule: "+l.rule.NFT)))
+			found = append(found, n.problem(fmt.Sprintf("chain %s of table %v", c.Name, t), l.finding("add the rule: "+l.nft)))
 		}
 	}
 	return found
 }
 
-// lack is what a chain that drops by default lacks: without the rule, there is a consequence.
+// lack is what a chain that drops by default lacks: without the rule, there is a consequence. iptables
+// may need several rules for it.
 type lack struct {
-	consequence string
-	rule        Rule
+	consequence, nft string
+	iptables         []string
 }
 
 func (l lack) finding(remedy string) finding { return finding{"policy drop", l.consequence, remedy} }
@@ -142,32 +157,33 @@ func (l lack) finding(remedy string) finding { return finding{"policy drop", l.c
 func (a *accepted) lacks(hook nfnetlink.Hook, of needs) (found []lack) {
 	if hook == nfnetlink.Forward {
 		if of.forward && !a.anything {
-			found = append(found, lack{"packets to endpoints on other nodes may be dropped, as no rule of the table accepts packets of Services", Translated()})
+			found = append(found, Translated().lack("packets to endpoints on other nodes may be dropped, as no rule of the table accepts packets of Services"))
 		}
 		return found
 	}
 	if d := of.delivery; d.Rule != (Rule{}) && !a.anything && (d.Port == 0 || !a.takes(d.Port)) {
-		found = append(found, lack{"packets to Services may be dropped, as no rule of the table accepts those that the backend captures", d.Rule})
+		found = append(found, d.Rule.lack("packets to Services may be dropped, as no rule of the table accepts those that the backend captures"))
 	}
 	if missing := slices.DeleteFunc(slices.Clone(of.healthPorts), a.takes); len(missing) > 0 {
-		ports := list(missing)
-		found = append(found, lack{
-			"load balancers may not reach health check node ports, as no rule of the table accepts packets to them",
-			Rule{"tcp dport { " + ports + " } accept", "-p tcp -m multiport --dports " + strings.ReplaceAll(ports, " ", "") + " -j ACCEPT"},
-		})
+		l := lack{
+			consequence: "load balancers may not reach health check node ports, as no rule of the table accepts packets to them",
+			nft:         "tcp dport { " + list(missing) + " } accept",
+		}
+		const most = 15 // ports of a match multiport
+		for ports := range slices.Chunk(missing, most) {
+			l.iptables = append(l.iptables, "-p tcp -m multiport --dports "+strings.ReplaceAll(list(ports), " ", "")+" -j ACCEPT")
+		}
+		found = append(found, l)
 	}
 	return found
 }
 
-// list returns some ports, for a message.
+func (r Rule) lack(consequence string) lack { return lack{consequence, r.NFT, []string{r.IPTables}} }
+
 func list(ports []uint16) string {
-	const most = 10
 	var texts []string
-	for _, p := range ports[:min(len(ports), most)] {
+	for _, p := range ports {
 		texts = append(texts, fmt.Sprint(p))
-	}
-	if len(ports) > most {
-		texts = append(texts, "...")
 	}
 	return strings.Join(texts, ", ")
 }
@@ -311,7 +327,7 @@ func (c *conditions) equal(value []byte) {
 	}
 }
 
-// bound adds that the destination port, if it is loaded, must not be below or above a value; nil is no bound.
+// bound adds that the destination port, if it is loaded, is from first to last. nil is no bound.
 func (c *conditions) bound(first, last []byte) {
 	if c.loaded != destinationPort {
 		return
@@ -324,23 +340,49 @@ func (c *conditions) bound(first, last []byte) {
 	}
 }
 
-// match reads a match of iptables.
+// match reads a match of iptables. An inverted condition on ports may be true for any port.
 func (c *conditions) match(name string, info []byte) {
-	const (
-		stateMask = 150 // of struct xt_conntrack_mtinfo3
-		destPorts = 4   // of struct xt_tcp and xt_udp: the first and the last
-	)
-	switch {
-	case name == "conntrack" && len(info) >= stateMask+2:
-		// Bit 3 is the state NEW there too, and 0x80 that the destination was translated.
-		c.isOther = c.isOther || binary.NativeEndian.Uint16(info[stateMask:])&(stateNew|0x80) == 0
-	case name == "multiport":
+	switch name {
+	case "conntrack":
+		c.matchConntrack(info)
+	case "multiport":
 		c.hasPort = true
-	case (name == "tcp" || name == "udp") && len(info) >= destPorts+4:
-		ports := portRange{binary.NativeEndian.Uint16(info[destPorts:]), binary.NativeEndian.Uint16(info[destPorts+2:])}
-		if ports != anyPort() {
-			c.hasPort, c.isBounded, c.ports = true, true, ports
-		}
+	case "tcp", "udp":
+		c.matchPorts(name, info)
+	}
+}
+
+// matchConntrack reads the kernel's struct xt_conntrack_mtinfo3.
+func (c *conditions) matchConntrack(info []byte) {
+	const (
+		matchFlags, invertFlags, stateMask = 146, 148, 150 // offsets
+		hasState                           = 1             // XT_CONNTRACK_STATE
+		translated                         = 0x80          // the state DNAT
+	)
+	if len(info) < stateMask+2 || binary.NativeEndian.Uint16(info[matchFlags:])&hasState == 0 {
+		return
+	}
+	isInverted := binary.NativeEndian.Uint16(info[invertFlags:])&hasState != 0
+	isNamed := binary.NativeEndian.Uint16(info[stateMask:])&(stateNew|translated) != 0
+	c.isOther = c.isOther || isNamed == isInverted
+}
+
+// matchPorts reads the kernel's struct xt_tcp or xt_udp.
+func (c *conditions) matchPorts(name string, info []byte) {
+	const (
+		destPorts       = 4 // the offset of the first and the last port
+		portsAreInverse = 2 // XT_TCP_INV_DSTPT and XT_UDP_INV_DSTPT
+	)
+	inverse := map[string]int{"tcp": 11, "udp": 8}[name]
+	if len(info) <= inverse {
+		return
+	}
+	ports := portRange{binary.NativeEndian.Uint16(info[destPorts:]), binary.NativeEndian.Uint16(info[destPorts+2:])}
+	switch {
+	case info[inverse]&portsAreInverse != 0:
+		c.hasPort = true
+	case ports != anyPort():
+		c.hasPort, c.isBounded, c.ports = true, true, ports
 	}
 }
 

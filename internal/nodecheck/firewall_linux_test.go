@@ -5,16 +5,22 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
 	"github.com/vipkit/vipkit/internal/nfnetlink"
 	"github.com/vipkit/vipkit/proxy"
 )
 
+// healthPort returns a service port that has a health check node port.
+func healthPort(f v1.IPFamily) *proxy.ServicePort {
+	return &proxy.ServicePort{Name: proxy.ServicePortName{Family: f}, HealthCheckNodePort: 32_000}
+}
+
 // A chain that drops by default is named, unless a rule may accept what it would drop.
 func TestFirewalls(t *testing.T) {
 	t.Parallel()
-	s := proxy.NewSnapshot(&proxy.Node{Name: "node"}, &proxy.ServicePort{HealthCheckNodePort: 32_000})
+	s := proxy.NewSnapshot(&proxy.Node{Name: "node"}, healthPort(v1.IPv4Protocol))
 	const forward, input = "chain f of table ip fw", "chain i of table ip fw"
 	for rules, want := range map[string][]string{
 		"chain f { type filter hook forward priority 0; policy accept; }":                                                            nil,
@@ -86,7 +92,7 @@ func TestFirewallsWithoutServices(t *testing.T) {
 // Where a dataplane delivers packets to its own sockets, a chain that drops what arrives by default is named,
 // unless a rule may accept these packets.
 func TestDeliveries(t *testing.T) {
-	s := proxy.NewSnapshot(&proxy.Node{Name: "node"}, &proxy.ServicePort{})
+	s := serving(proxy.NewSnapshot(&proxy.Node{Name: "node"}), v1.IPv6Protocol)
 	for _, c := range []struct {
 		rules           string
 		at16421, marked bool // a problem is wanted, if packets have this port, or any port and a mark

@@ -3,6 +3,7 @@ package nodecheck
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	v1 "k8s.io/api/core/v1"
 
@@ -13,10 +14,10 @@ import (
 
 // legacyFirewalls checks the tables filter of iptables' legacy flavour.
 func (n node) legacyFirewalls(of needs) (found []*proxy.Problem) {
-	if n.Len() == 0 {
-		return nil
-	}
 	for _, f := range [...]v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol} {
+		if !HasServices(n.Snapshot, f) {
+			continue
+		}
 		rules, err := readLegacy(f)
 		if err != nil {
 			continue
@@ -24,9 +25,7 @@ func (n node) legacyFirewalls(of needs) (found []*proxy.Problem) {
 		program := map[v1.IPFamily]string{v1.IPv4Protocol: "iptables-legacy", v1.IPv6Protocol: "ip6tables-legacy"}[f]
 		var a accepted
 		for _, r := range rules {
-			if r.PolicyOf < 0 {
-				a.addLegacy(&r)
-			}
+			a.addLegacy(&r)
 		}
 		for _, r := range rules {
 			if r.PolicyOf >= 0 && r.Verdict == legacytables.Drop {
@@ -44,7 +43,11 @@ func (n node) policyProblems(program string, dropped []lack, hook int) (found []
 		return nil
 	}
 	for _, l := range dropped {
-		found = append(found, n.problem("chain "+chain+" of "+program, l.finding(fmt.Sprintf("%s -I %s %s", program, chain, l.rule.IPTables))))
+		var commands []string
+		for _, rule := range l.iptables {
+			commands = append(commands, fmt.Sprintf("%s -I %s %s", program, chain, rule))
+		}
+		found = append(found, n.problem("chain "+chain+" of "+program, l.finding(strings.Join(commands, " && "))))
 	}
 	return found
 }
@@ -63,8 +66,11 @@ func readLegacy(f v1.IPFamily) ([]legacytables.Rule, error) {
 	return s.Rules(table)
 }
 
-// addLegacy adds a rule of the legacy tables.
+// addLegacy adds a rule of the legacy tables, unless it is the policy of a chain.
 func (a *accepted) addLegacy(r *legacytables.Rule) {
+	if r.PolicyOf >= 0 {
+		return
+	}
 	c := conditions{accepts: r.Verdict == legacytables.Accept, ports: anyPort(), loaded: interfaceName}
 	c.equal(r.Input)
 	c.equal(r.Output)

@@ -57,7 +57,7 @@ func (w *legacyWatch) Close() error {
 	for _, s := range w.sockets {
 		_ = s.Close() // nothing was written
 	}
-	w.sockets = nil
+	w.sockets, w.seen = nil, nil
 	return nil
 }
 
