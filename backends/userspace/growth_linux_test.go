@@ -15,7 +15,6 @@ import (
 // A backend gets from any number of Services and endpoints to any other, whatever else changes and
 // whatever fails in between, also if a change needs several transactions.
 func TestGrowth(t *testing.T) {
-	t.Parallel()
 	for _, capture := range []userspace.Capture{userspace.TPROXY, userspace.Redirect} {
 		for _, maxBatch := range []int{0, 12 << 10} {
 			t.Run(fmt.Sprintf("%v, batches of %d", capture, maxBatch), func(t *testing.T) {

@@ -297,7 +297,6 @@ func TestRangesChangeInPlace(t *testing.T) {
 
 // A process that starts after another one has ended finds other source ranges, and replaces them.
 func TestRangesChangeAcrossRestarts(t *testing.T) {
-	t.Parallel()
 	for _, c := range []userspace.Capture{userspace.TPROXY, userspace.Redirect} {
 		t.Run(c.String(), func(t *testing.T) {
 			w := newRangesFixture(t)

@@ -24,7 +24,6 @@ const defaultWorlds = 15
 
 // In the same worlds, all backends do with the same packets what the specification says.
 func TestBackendsAgree(t *testing.T) {
-	t.Parallel()
 	worlds := testenv.Count(t, worldsVariable, defaultWorlds)
 	backendtest.Compare(t, worlds, map[string]backendtest.Config{
 		"nftables":           {New: newNFTables},

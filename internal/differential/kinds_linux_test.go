@@ -148,7 +148,6 @@ func oneService() proxy.Snapshot {
 // kernel then has what the second one alone makes, and after its Cleanup nothing. If the first one
 // ends later, the second one notices it.
 func TestKindAfterKind(t *testing.T) {
-	t.Parallel()
 	h := newHost(t)
 	empty := h.state(t)
 	alone := map[string]string{}
@@ -177,7 +176,6 @@ func TestKindAfterKind(t *testing.T) {
 // A backend that ends after one of another kind has started is named while it runs. Then the other one
 // notices the end, and removes what is left.
 func TestKindEndsAfterStartOfAnother(t *testing.T) {
-	t.Parallel()
 	h := newHost(t)
 	for _, first := range kinds() {
 		second := kinds()[0]
@@ -226,7 +224,6 @@ func problems(b backends.NodeChecker) string {
 // Backends with identities of their own neither remove nor name each other, of the same kind and of
 // different ones, whether they run or not; nor does one with defaults.
 func TestIdentitiesLiveSideBySide(t *testing.T) {
-	t.Parallel()
 	h := newHost(t)
 	for _, first := range kinds() {
 		for _, second := range kinds() {
@@ -250,7 +247,6 @@ func TestIdentitiesLiveSideBySide(t *testing.T) {
 
 // Objects of kube-proxy are named with the command that removes them, and stay.
 func TestObjectsOfKubeProxyAreNamed(t *testing.T) {
-	t.Parallel()
 	h := newHost(t)
 	for _, c := range []struct{ make, remove, want string }{
 		{"nft add table ip kube-proxy", "nft delete table ip kube-proxy", "nft delete table ip kube-proxy"},

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -82,7 +83,6 @@ const nameIPVS = "ipvs"
 // one serve, unless its process must: no connection of a pod fails. What ipvs leaves stays until its
 // Cleanup, after which the second one serves; TPROXY does not before, since IPVS takes what it captures.
 func TestTrafficFromKindToKind(t *testing.T) {
-	t.Parallel()
 	p := newPlace(t)
 	snapshot := web(0)
 	all := append(kinds(), ipvsKinds()...)
@@ -98,7 +98,11 @@ func TestTrafficFromKindToKind(t *testing.T) {
 				stop := func() int { return 1 }
 				inKernel, conflicts := first.name == nameIPVS || strings.Contains(first.name, "tables"), first.name == nameIPVS && second.name == "tproxy"
 				if inKernel && !conflicts {
-					stop = p.connectAll(t)
+					most := 0
+					if second.name == "tproxy" {
+						most = mostResets
+					}
+					stop = p.connectAll(t, most)
 				}
 				closeOf(t, a)
 				b := p.open(t, second, backends.Identity{})
@@ -119,17 +123,26 @@ func TestTrafficFromKindToKind(t *testing.T) {
 	}
 }
 
+// mostResets is how many connections of a family may be reset while TPROXY replaces another kind
+// (docs/dataplane/identities.md): the one that begins at that moment.
+const mostResets = 1
+
 // connectAll connects from the pod to the ClusterIPs of web(0), again and again, until it is stopped. It
-// returns how many connections it has made in the family that had fewer.
-func (p place) connectAll(t *testing.T) (stop func() (connections int)) {
+// returns how many connections it has made in the family that had fewer. At most resets connections of a
+// family may be reset, all others must have an answer.
+func (p place) connectAll(t *testing.T, resets int) (stop func() (connections int)) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	var asking sync.WaitGroup
 	var n [2]int
 	for i, to := range []string{"10.96.0.10:80", "[fd00:96::10]:80"} {
 		asking.Go(func() {
+			reset := 0
 			for ; n[i] == 0 || ctx.Err() == nil; n[i]++ {
-				if err := ask(context.WithoutCancel(ctx), p.clients["pod"], "tcp", to); err != nil {
+				err := ask(context.WithoutCancel(ctx), p.clients["pod"], "tcp", to)
+				if errors.Is(err, syscall.ECONNRESET) && reset < resets {
+					reset++
+				} else if err != nil {
 					t.Errorf("connection %d to %s during the switch: %v", n[i], to, err)
 				}
 			}
@@ -161,7 +174,6 @@ func lackedBeside(k, other kind) func(client string, clusterIP bool) bool {
 // Instances with identities of their own serve different Services of the same range: neither rejects,
 // drops or captures connections to Services of the other, whichever starts first, nor removes them when it ends.
 func TestTrafficSideBySide(t *testing.T) {
-	t.Parallel()
 	p := newPlace(t)
 	all := append(kinds(), ipvsKinds()...)
 	for _, first := range all {
@@ -191,7 +203,6 @@ func apply(t *testing.T, b proxy.Backend, s proxy.Snapshot) {
 // An interface of the node gets addresses of the ranges of ClusterIPs, and loses them, while a backend runs:
 // connections to them are for the node as long as it has the address, and dropped before and after.
 func TestAddressOfTheRangeComesAndGoes(t *testing.T) {
-	t.Parallel()
 	const silence = 300 * time.Millisecond
 	p := newPlace(t)
 	serve(t, p.NS, "[::]:7777")
@@ -238,7 +249,6 @@ func isTimeout(err error) bool {
 
 // With TPROXY, UDP flows of the node end with their Service, although connection tracking knows them.
 func TestFlowOfTheNodeEndsWithItsService(t *testing.T) {
-	t.Parallel()
 	p := newPlace(t)
 	tproxy := kinds()[3]
 	b := p.open(t, tproxy, backends.Identity{})

@@ -7,7 +7,8 @@ import (
 )
 
 // Close closes c while no program starts: until it runs, a new process has the files of this one,
-// so that addresses of closed sockets are still in use.
+// so that addresses of closed sockets are still in use. A program that has just started may have
+// them for another moment: tests that use the addresses at once run alone, or try again.
 func Close(c io.Closer) error {
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()
