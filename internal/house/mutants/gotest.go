@@ -13,7 +13,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 )
 
@@ -45,9 +44,7 @@ func goTest(ctx context.Context, s suite, pattern string, args ...string) (outco
 	all := slices.Concat([]string{"test", "-json", "-count=1", "-vet=off", "-timeout=" + l.limit.String(), "-run=" + pattern}, l.args, args)
 	command := exec.CommandContext(ctx, "go", append(all, folder)...)
 	command.Dir = module
-	// The test program and its children end with go.
-	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	command.Cancel = func() error { return syscall.Kill(-command.Process.Pid, syscall.SIGKILL) }
+	endTogether(command)
 	command.WaitDelay = 10 * time.Second // a test that goes on keeps the output open
 	var stdout, stderr bytes.Buffer
 	command.Stdout, command.Stderr = &stdout, &stderr
