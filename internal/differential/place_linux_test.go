@@ -101,8 +101,12 @@ func serve(t *testing.T, server *netns.NS, at string) {
 				return
 			}
 			if err == nil {
-				_, _ = io.WriteString(accepted, greeting) // the client notices if that fails
-				_ = accepted.Close()
+				serving.Go(func() {
+					defer accepted.Close() //nolint:errcheck // the client notices
+					if _, err := io.WriteString(accepted, greeting); err == nil {
+						_, _ = io.Copy(accepted, accepted)
+					}
+				})
 			}
 		}
 	})
@@ -117,6 +121,56 @@ func serve(t *testing.T, server *netns.NS, at string) {
 			}
 		}
 	})
+}
+
+// flow is a connection of TCP, or a socket of UDP, to a frontend.
+type flow struct {
+	net.Conn
+
+	name string
+}
+
+// openFlows opens a flow from each client to each frontend of web(0).
+func (p place) openFlows(t *testing.T) (all []flow) {
+	t.Helper()
+	for from, ns := range p.clients {
+		for _, network := range []string{"tcp", "udp"} {
+			for _, to := range frontends(0) {
+				f := flow{name: fmt.Sprintf("%s from %s to %s", network, from, to)}
+				if err := ns.Do(func() (err error) {
+					f.Conn, err = (&net.Dialer{Timeout: patience}).DialContext(t.Context(), network, to)
+					return err
+				}); err != nil {
+					t.Fatalf("%s: %v", f.name, err)
+				}
+				testenv.CloseAtEnd(t, f)
+				if network == "tcp" {
+					_, err := io.ReadFull(f, make([]byte, len(greeting)))
+					if err != nil {
+						t.Fatalf("%s: %v", f.name, err)
+					}
+				}
+				if err := f.exchange(); err != nil {
+					t.Fatalf("%s: %v", f.name, err)
+				}
+				all = append(all, f)
+			}
+		}
+	}
+	return all
+}
+
+// exchange sends a text, and waits for an answer of the same length: the server echoes it, or
+// greets again.
+func (f flow) exchange() error {
+	if err := f.SetDeadline(time.Now().Add(2 * time.Second)); err != nil {
+		return err
+	}
+	if _, err := io.WriteString(f, greeting); err != nil {
+		return err
+	}
+	_, err := io.ReadFull(f, make([]byte, len(greeting)))
+	return err
 }
 
 // ask makes a connection, and wants the greeting.

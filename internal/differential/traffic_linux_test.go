@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -58,10 +57,7 @@ func (p place) wantService(t *testing.T, when string, n int, lacks func(client s
 	var asking sync.WaitGroup
 	for from, ns := range p.clients {
 		for _, network := range []string{"tcp", "udp"} {
-			for _, to := range []string{
-				fmt.Sprintf("10.96.0.%d:80", 10+n), fmt.Sprintf("[fd00:96::%x]:80", 0x10+n),
-				fmt.Sprintf("192.0.2.1:%d", 30080+n), fmt.Sprintf("[2001:db8::1]:%d", 30080+n),
-			} {
+			for _, to := range frontends(n) {
 				if lacks != nil && lacks(from, strings.HasSuffix(to, ":80")) {
 					continue
 				}
@@ -76,11 +72,20 @@ func (p place) wantService(t *testing.T, when string, n int, lacks func(client s
 	asking.Wait()
 }
 
+// frontends returns the frontends of web(n).
+func frontends(n int) []string {
+	return []string{
+		fmt.Sprintf("10.96.0.%d:80", 10+n), fmt.Sprintf("[fd00:96::%x]:80", 0x10+n),
+		fmt.Sprintf("192.0.2.1:%d", 30080+n), fmt.Sprintf("[2001:db8::1]:%d", 30080+n),
+	}
+}
+
 const nameIPVS = "ipvs"
 
 // A backend of one kind ends without Cleanup, and one of another kind starts, both with defaults. After
 // the first Apply of the second one each client reaches each frontend. Until then the rules of the first
-// one serve, unless its process must: no connection of a pod fails. What ipvs leaves stays until its
+// one serve, unless its process must: no connection of a pod fails, and flows that the kernel translates go
+// on. What ipvs leaves stays until its
 // Cleanup, after which the second one serves; TPROXY does not before, since IPVS takes what it captures.
 func TestTrafficFromKindToKind(t *testing.T) {
 	p := newPlace(t)
@@ -95,20 +100,24 @@ func TestTrafficFromKindToKind(t *testing.T) {
 				a := p.open(t, first, backends.Identity{})
 				apply(t, a, snapshot)
 				p.wantService(t, "the first one runs", 0, nil)
-				stop := func() int { return 1 }
+				stop, open := func() int { return 1 }, []flow(nil)
 				inKernel, conflicts := first.name == nameIPVS || strings.Contains(first.name, "tables"), first.name == nameIPVS && second.name == "tproxy"
 				if inKernel && !conflicts {
-					most := 0
-					if second.name == "tproxy" {
-						most = mostResets
-					}
-					stop = p.connectAll(t, most)
+					stop = p.connectAll(t)
+				}
+				if inKernel && first.name != nameIPVS {
+					open = p.openFlows(t)
 				}
 				closeOf(t, a)
 				b := p.open(t, second, backends.Identity{})
 				apply(t, b, snapshot)
 				if stop() == 0 {
 					t.Error("connections during the switch: got none, want some")
+				}
+				for _, f := range open {
+					if err := f.exchange(); err != nil {
+						t.Errorf("open during the switch: %s: %v", f.name, err)
+					}
 				}
 				if !conflicts {
 					p.wantService(t, "after the first Apply of the second one", 0, nil)
@@ -123,26 +132,17 @@ func TestTrafficFromKindToKind(t *testing.T) {
 	}
 }
 
-// mostResets is how many connections of a family may be reset while TPROXY replaces another kind
-// (docs/dataplane/identities.md): the one that begins at that moment.
-const mostResets = 1
-
 // connectAll connects from the pod to the ClusterIPs of web(0), again and again, until it is stopped. It
-// returns how many connections it has made in the family that had fewer. At most resets connections of a
-// family may be reset, all others must have an answer.
-func (p place) connectAll(t *testing.T, resets int) (stop func() (connections int)) {
+// returns how many connections it has made in the family that had fewer.
+func (p place) connectAll(t *testing.T) (stop func() (connections int)) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	var asking sync.WaitGroup
 	var n [2]int
 	for i, to := range []string{"10.96.0.10:80", "[fd00:96::10]:80"} {
 		asking.Go(func() {
-			reset := 0
 			for ; n[i] == 0 || ctx.Err() == nil; n[i]++ {
-				err := ask(context.WithoutCancel(ctx), p.clients["pod"], "tcp", to)
-				if errors.Is(err, syscall.ECONNRESET) && reset < resets {
-					reset++
-				} else if err != nil {
+				if err := ask(context.WithoutCancel(ctx), p.clients["pod"], "tcp", to); err != nil {
 					t.Errorf("connection %d to %s during the switch: %v", n[i], to, err)
 				}
 			}

@@ -235,6 +235,8 @@ func (w chainWriter) prerouting() {
 	w.Rule(w.ownSocket(), w.SetMark(), accept)
 	// The same, of connections that chain bridged has translated.
 	w.Rule(w.comesByBridge(expr.CmpOpEq), w.connectionState(expr.CtStateBitESTABLISHED), accept)
+	// A backend of another kind has served the connection first.
+	w.Rule(w.original(), w.destinationTranslated(), accept)
 	w.Rule(w.connectionState(expr.CtStateBitUNTRACKED), accept)
 	// Chain output has decided on all packets from the node to itself.
 	w.Rule(w.Interface(expr.MetaKeyIIFNAME, "lo", expr.CmpOpNeq), w.Jump(chainServices))
@@ -272,6 +274,8 @@ func (w chainWriter) output() {
 	// A reply begins no connection, even if its destination is a frontend, as in
 	// prerouting.
 	w.Rule(w.reply(), w.connectionMarked(expr.CmpOpEq), accept)
+	// A backend of another kind has served the connection first, as in prerouting.
+	w.Rule(w.original(), w.destinationTranslated(), accept)
 	w.Rule(w.connectionState(expr.CtStateBitUNTRACKED), accept)
 	w.Rule(w.Jump(chainServices))
 }

@@ -58,6 +58,13 @@ func (w chainWriter) sourceTranslated() nft.Statement {
 	return w.bits(expr.CtKeySTATUS, srcNAT, expr.CmpOpNeq)
 }
 
+// destinationTranslated matches packets of connections whose destination is translated to another one, as by a
+// backend that served before: sockets of the backend know nothing of such a connection.
+func (w chainWriter) destinationTranslated() nft.Statement {
+	const destNAT = 1 << 5 // IPS_DST_NAT
+	return w.bits(expr.CtKeySTATUS, destNAT, expr.CmpOpNeq)
+}
+
 func (w chainWriter) setConnectionMark() nft.Statement {
 	return w.Encode(
 		&expr.Ct{Key: expr.CtKeyMARK, Register: reg},
