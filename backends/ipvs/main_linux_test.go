@@ -4,7 +4,8 @@ import (
 	"os"
 	"testing"
 
-	"github.com/vipkit/vipkit/backends/backendtest"
+	"github.com/vipkit/vipkit/internal/netns/netnstest"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
-func TestMain(m *testing.M) { os.Exit(backendtest.Main(m)) }
+func TestMain(m *testing.M) { os.Exit(netnstest.Main(m, testenv.IPVS)) }
