@@ -26,7 +26,12 @@ func TestGrowth(t *testing.T) {
 
 func testGrowth(t *testing.T, o userspace.Options, maxBatch int) {
 	n := network{node: netnstest.NewNS(t)}
-	d := stagetest.DisturbNFT(func() { n.nft(t, "flush ruleset") })
+	flushes := 0
+	d := stagetest.DisturbNFT(func() {
+		// All is removed, or a table of another program must be replaced.
+		n.nft(t, []string{"flush ruleset", "add table ip vipkit-userspace { flags dormant; }"}[flushes%2])
+		flushes++
+	})
 	var processes testenv.Succession
 	start := func(ns *netns.NS, d *stagetest.Disturbance) (b proxy.Backend, err error) {
 		err = ns.Do(func() error {

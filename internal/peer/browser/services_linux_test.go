@@ -25,4 +25,8 @@ func addBalanced(tracker proxy.ServiceChangeTracker) {
 		"fd00:10:244:1:ffff:ffff:ffff:ffff @node-1", "fd00:10:244:2:ffff:ffff:ffff:ffff @ip-10-0-137-214.eu-central-1.compute.internal"))
 }
 
-func service(name, ip string) *v1.Service { return objects.Service(name, ip) }
+func service(name, ip string) *v1.Service {
+	s := objects.Service("default/service", ip)
+	s.Name = name // A name of a test may have a slash.
+	return s
+}

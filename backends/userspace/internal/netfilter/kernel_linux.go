@@ -55,7 +55,8 @@ func (k *kernel) Replace(ctx context.Context, _ proxy.Snapshot, must bool) backe
 	return &replacement{kernel: k}
 }
 
-// replacement rebuilds the tables, in one transaction that begins by removing the old ones.
+// replacement rebuilds the tables, in one transaction that begins by removing the old ones, or in
+// several ones if the send buffer is too small for it: then no table serves for a moment.
 type replacement struct {
 	kernel *kernel
 	// begun says that the old tables have been removed.
@@ -119,11 +120,18 @@ func (k *kernel) commit(ctx context.Context, ops []op, rebuild bool) error {
 	}
 	err = k.Conn.Commit(ctx, &k.batch)
 	var size *nfnetlink.SizeError
-	if errors.As(err, &size) && len(ops) > 1 && !rebuild {
+	if errors.As(err, &size) && len(ops) > 1 {
 		// The batch is too large, for example in an unprivileged user namespace. The
 		// order of the operations keeps every state between them consistent.
 		half := len(ops) / 2
-		return backends.CommitBoth(ctx, k.Commit, ops[:half], ops[half:])
+		if !rebuild {
+			return backends.CommitBoth(ctx, k.Commit, ops[:half], ops[half:])
+		}
+		// Old tables cannot be made again: the next commit of the replacement begins anew.
+		if err := k.commit(ctx, ops[:half], true); err != nil {
+			return err
+		}
+		return k.commit(ctx, ops[half:], false)
 	}
 	if err != nil {
 		return errors.Join(err, undo())
