@@ -134,9 +134,7 @@ func FuzzTable(f *testing.F) {
 		synctest.Test(t, func(t *testing.T) {
 			table, model := NewTable(2*time.Second, 3), &naive{timeout: 2 * time.Second, limit: 3}
 			for ; len(ops) >= 3; ops = ops[3:] {
-				if err := step(table, model, [3]byte(ops)); err != nil {
-					t.Fatal(err)
-				}
+				testenv.NoError(t, step(table, model, [3]byte(ops)))
 			}
 		})
 	})

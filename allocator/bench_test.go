@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/vipkit/vipkit/allocator"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // fill allocates all but the given number of keys, at most a million.
@@ -30,9 +31,7 @@ func pair(b *testing.B, r *allocator.Range) {
 	if err == nil {
 		err = r.Release("default/web", key)
 	}
-	if err != nil {
-		b.Fatal(err)
-	}
+	testenv.NoError(b, err)
 }
 
 // BenchmarkPair allocates and releases one key of a range that is filled to a
@@ -64,9 +63,7 @@ func BenchmarkChurn(b *testing.B) {
 			for i := range old {
 				names[i] = allocator.Owner(fmt.Sprint("default/web-", i))
 				key, err := r.AllocateNext(names[i])
-				if err != nil {
-					b.Fatal(err)
-				}
+				testenv.NoError(b, err)
 				old[i] = key
 			}
 			b.ReportAllocs()
@@ -75,9 +72,7 @@ func BenchmarkChurn(b *testing.B) {
 				if err == nil {
 					old[i], err = r.AllocateNext(names[i])
 				}
-				if err != nil {
-					b.Fatal(err)
-				}
+				testenv.NoError(b, err)
 			}
 		})
 	}
@@ -154,9 +149,7 @@ func BenchmarkPool(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				claims := mustReserve(b, p, "default/web", next(allocator.IPv4))
-				if err := p.Release(b.Context(), claims...); err != nil {
-					b.Fatal(err)
-				}
+				testenv.NoError(b, p.Release(b.Context(), claims...))
 			}
 		})
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/vipkit/vipkit/allocator"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // mapLimit is how much of an IPv6 range Kubernetes' allocation maps cover.
@@ -17,25 +18,19 @@ const mapLimit = 1 << 16
 func newRange(t testing.TB, text string, change ...func(*allocator.Config)) *allocator.Range {
 	t.Helper()
 	c, err := allocator.ParseConfig(text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	for _, f := range change {
 		f(&c)
 	}
 	r, err := allocator.NewRange(c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return r
 }
 
 func mustKey(t testing.TB, text string) allocator.Key {
 	t.Helper()
 	k, err := allocator.ParseKey(text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return k
 }
 
@@ -226,9 +221,7 @@ func TestSharedPool(t *testing.T) {
 	low := 0
 	for range 200 {
 		key, err := r.AllocateNext("me")
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		if i, _ := r.Offset(key); i < 16 {
 			low++
 		}

@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/vipkit/vipkit/allocator"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 func mustBind(t testing.TB, p *allocator.Pool, claims ...allocator.Claim) []allocator.Claim {
@@ -35,9 +36,7 @@ func TestBindReadsTheStore(t *testing.T) {
 		a, b := newPool(t, store, "10.96.0.0/24"), newPool(t, store, "10.96.0.0/24")
 		reserved := mustReserve(t, a, "web", exactly(t, "10.96.0.9"))
 		bound := mustBind(t, a, reserved...)
-		if err := b.Sync(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, b.Sync(t.Context()))
 		mustRelease(t, a, bound...)
 		if isReallocated {
 			mustBind(t, a, mustReserve(t, a, "db", exactly(t, "10.96.0.9"))...)

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // clock is a clock that the test can set.
@@ -48,9 +50,7 @@ func clockIsSet(t *testing.T, ttl, by time.Duration) {
 	defer cancel()
 	c, store := &clock{}, NewMemory(State{}, nil)
 	pool, err := NewPool(store, PoolOptions{Ranges: []Config{{FirstPort: 30000, LastPort: 30002}}, TTL: ttl, Now: c.now})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	running.Go(func() { _ = pool.Run(ctx) }) // It ends with its context.
 	reserve := func(owner Owner) []Claim {
 		claims, err := pool.Reserve(ctx, owner, Request{Kind: Port})
@@ -60,9 +60,7 @@ func clockIsSet(t *testing.T, ttl, by time.Duration) {
 		return claims
 	}
 	bound, err := pool.Bind(ctx, reserve("bound")...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	lost, slow := reserve("lost"), reserve("slow")
 	time.Sleep(ttl / 4)
 	c.set(by)
@@ -75,9 +73,7 @@ func clockIsSet(t *testing.T, ttl, by time.Duration) {
 	}
 	time.Sleep(2 * ttl)
 	state, loadErr := store.Load(ctx)
-	if loadErr != nil {
-		t.Fatal(loadErr)
-	}
+	testenv.NoError(t, loadErr)
 	held := map[Key]Owner{}
 	for _, c := range state.Claims {
 		held[c.Key] = c.Owner
@@ -106,9 +102,7 @@ func TestReservationFromTheFuture(t *testing.T) {
 					Key: PortKey(30000), Owner: "gone", Token: 7, Version: 1, Since: since, Expires: since.Add(DefaultTTL),
 				}}}, nil)
 				pool, err := NewPool(store, PoolOptions{Ranges: []Config{{FirstPort: 30000, LastPort: 30000}}})
-				if err != nil {
-					t.Fatal(err)
-				}
+				testenv.NoError(t, err)
 				if _, err := pool.Reserve(t.Context(), "me", request); !errors.Is(err, ErrAllocated) && !errors.Is(err, ErrFull) {
 					t.Errorf("at first: got error %v, want that the key is allocated", err)
 				}
@@ -135,13 +129,9 @@ func TestSetWhileReserving(t *testing.T) {
 		return time.Unix(1_000_000, 0).Add(-time.Duration(calls) * time.Hour)
 	}
 	pool, err := NewPool(NewMemory(State{}, nil), PoolOptions{Ranges: []Config{{FirstPort: 30000, LastPort: 30009}}, Now: now})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	claims, err := pool.Reserve(t.Context(), "me", Request{Kind: Port})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	if got := claims[0].Expires.Sub(claims[0].Since); got != DefaultTTL {
 		t.Errorf("duration of the reservation: got %v, want %v", got, DefaultTTL)
 	}

@@ -7,6 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/vipkit/vipkit/allocator"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // TestDryRunFreesNothing makes a dry run in a range that is full of reservations, of which
@@ -18,16 +19,12 @@ func TestDryRunFreesNothing(t *testing.T) {
 	p, err := allocator.NewPool(store, allocator.PoolOptions{
 		Ranges: configs(t, "10.96.0.0/29"), Now: func() time.Time { return now },
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	ended := mustReserve(t, p, "slow", allocator.Request{Kind: allocator.IPv4, Count: 3})
 	now = now.Add(allocator.DefaultTTL)
 	mustReserve(t, p, "web", allocator.Request{Kind: allocator.IPv4, Count: 3})
 	before, err := store.Load(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	used := p.Stats(allocator.IPv4)
 	for count := 1; count <= 4; count++ {
 		keys, err := p.DryRun(t.Context(), "new", allocator.Request{Kind: allocator.IPv4, Count: count})
@@ -36,9 +33,7 @@ func TestDryRunFreesNothing(t *testing.T) {
 		}
 	}
 	after, err := store.Load(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	if before.Version != after.Version {
 		t.Errorf("version of the store: got %d, want %d as before", after.Version, before.Version)
 	}

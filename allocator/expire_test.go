@@ -3,6 +3,8 @@ package allocator
 import (
 	"testing"
 	"time"
+
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // TestExpireReadsAgain has a pool whose view is outdated: it has a reservation that has
@@ -17,19 +19,13 @@ func TestExpireReadsAgain(t *testing.T) {
 		t.Fatal(err1, err2)
 	}
 	claims, err := owners.Reserve(t.Context(), "me", Request{Kind: Port}, Request{Kind: Port})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := others.Sync(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
+	testenv.NoError(t, others.Sync(t.Context()))
 	now = now.Add(DefaultTTL)
 	if _, err := owners.Bind(t.Context(), claims[0]); err != nil {
 		t.Fatal(err)
 	}
-	if err := others.expire(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, others.expire(t.Context()))
 	state, err := store.Load(t.Context())
 	if err != nil || len(state.Claims) != 1 || state.Claims[0].Key != claims[0].Key {
 		t.Errorf("got %v, error %v, want only %v, which is bound", state.Claims, err, claims[0].Key)

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 
 	"github.com/vipkit/vipkit/allocator"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // failing is a journal that returns the errors that a test sends. It cannot be rolled back while
@@ -198,9 +199,7 @@ func TestWatchHasNoGaps(t *testing.T) {
 	claim := allocator.Claim{Key: allocator.PortKey(1), Owner: "me", Token: 1}
 	for range changes {
 		versions, err := m.Commit(t.Context(), []allocator.Op{{Claim: claim}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		claim.Version = versions[0]
 	}
 	whole, refused := 0, 0

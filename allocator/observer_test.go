@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/vipkit/vipkit/allocator"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // recorder is an observer that records every call as a line.
@@ -29,9 +30,7 @@ func TestObserver(t *testing.T) {
 	d := &recorder{}
 	store := newCounting()
 	p, err := allocator.NewPool(store, allocator.PoolOptions{Ranges: configs(t, "10.96.0.0/24", "30000-30001"), Observer: d})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	mustReserve(t, p, "web", exactly(t, "10.96.0.1"), allocator.Request{Kind: allocator.Port, Count: 2})
 	if _, err := p.DryRun(t.Context(), "db", next(allocator.IPv4)); err != nil {
 		t.Error(err)
@@ -65,9 +64,7 @@ func TestObserverOfSeveralRanges(t *testing.T) {
 	d := &recorder{}
 	o := allocator.PoolOptions{Ranges: configs(t, "10.96.0.0/29", "10.97.0.0/29!", "10.98.0.0/29"), Observer: d}
 	p, err := allocator.NewPool(newMemory(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	mustReserve(t, p, "web", allocator.Request{Kind: allocator.IPv4, Count: 12})
 	for _, q := range []allocator.Request{
 		exactly(t, "10.98.0.1"), exactly(t, "10.97.0.1"), next(allocator.IPv6), {Kind: allocator.IPv4, Count: math.MaxInt},

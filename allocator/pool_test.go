@@ -13,6 +13,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/vipkit/vipkit/allocator"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -27,9 +28,7 @@ func configs(t testing.TB, texts ...string) []allocator.Config {
 			text = text[:len(text)-1]
 		}
 		c, err := allocator.ParseConfig(text)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		c.Draining = draining
 		all = append(all, c)
 	}
@@ -41,9 +40,7 @@ func newMemory() *allocator.Memory { return allocator.NewMemory(allocator.State{
 func newPool(t testing.TB, s allocator.Store, ranges ...string) *allocator.Pool {
 	t.Helper()
 	p, err := allocator.NewPool(s, allocator.PoolOptions{Ranges: configs(t, ranges...)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return p
 }
 
@@ -75,9 +72,7 @@ func TestReserveBindRelease(t *testing.T) {
 		}
 	}
 	bound, err := p.Bind(t.Context(), claims...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	again, err := p.Bind(t.Context(), claims...)
 	if diff := cmp.Diff(fmt.Sprint(bound), fmt.Sprint(again)); err != nil || diff != "" {
 		t.Errorf("binding again: got error %v, claims (-want +got):\n%s", err, diff)
@@ -92,9 +87,7 @@ func TestReserveBindRelease(t *testing.T) {
 func checkRelease(t *testing.T, p *allocator.Pool, store allocator.Store, claims []allocator.Claim) {
 	t.Helper()
 	for range 2 {
-		if err := p.Release(t.Context(), claims...); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, p.Release(t.Context(), claims...))
 	}
 	state, err := store.Load(t.Context())
 	if err != nil || len(state.Claims) != 0 || len(p.Claims()) != 0 {
@@ -158,9 +151,7 @@ func TestSeveralRanges(t *testing.T) {
 		t.Errorf("an address of the draining range: got error %v, want %v", err, allocator.ErrNotInRange)
 	}
 	// The addresses of a deleted range stay allocated.
-	if err := p.SetRanges(configs(t, "10.97.0.0/28", "10.98.0.0/28!")...); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, p.SetRanges(configs(t, "10.97.0.0/28", "10.98.0.0/28!")...))
 	if got, want := p.Stats(allocator.IPv4), (allocator.Stats{Size: 14}); got != want {
 		t.Errorf("after the change: got %+v, want %+v", got, want)
 	}
@@ -171,9 +162,7 @@ func TestSeveralRanges(t *testing.T) {
 		t.Errorf("left over: %v", p.Claims())
 	}
 	// A range that is given twice is draining only if both are.
-	if err := p.SetRanges(configs(t, "10.97.0.0/28!", "10.97.0.0/28")...); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, p.SetRanges(configs(t, "10.97.0.0/28!", "10.97.0.0/28")...))
 	mustReserve(t, p, "web", exactly(t, "10.97.0.1"))
 }
 
@@ -231,22 +220,16 @@ func TestPoolsShareAStore(t *testing.T) {
 	store := newMemory()
 	a, b := newPool(t, store, "10.96.0.0/28"), newPool(t, store, "10.96.0.0/28")
 	for _, p := range []*allocator.Pool{a, b} {
-		if err := p.Sync(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, p.Sync(t.Context()))
 	}
 	all := mustReserve(t, a, "a", allocator.Request{Kind: allocator.IPv4, Count: 14})
 	if _, err := b.Reserve(t.Context(), "b", next(allocator.IPv4)); !errors.Is(err, allocator.ErrFull) {
 		t.Errorf("b in a full range: got error %v, want %v", err, allocator.ErrFull)
 	}
-	if err := a.Release(t.Context(), all[:2]...); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, a.Release(t.Context(), all[:2]...))
 	// In b's view the range is still full, and the address allocated.
 	mustReserve(t, b, "b", next(allocator.IPv4))
-	if err := a.Release(t.Context(), all[5]); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, a.Release(t.Context(), all[5]))
 	mustReserve(t, b, "b", allocator.Request{Key: all[5].Key})
 }
 
@@ -260,9 +243,7 @@ func TestOutdatedKeysAreRead(t *testing.T) {
 		store := newMemory()
 		p, other := newPool(t, store, "30000-30003"), newPool(t, store, "30000-30003")
 		taken := mustReserve(t, other, "early", allocator.Request{Kind: allocator.Port, Count: 4})
-		if err := p.Sync(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, p.Sync(t.Context()))
 		mustRelease(t, other, taken...)
 		if claims, err := p.Reserve(t.Context(), "late", requests...); err != nil {
 			t.Errorf("%s: got %v, error %v, want all keys, which are free", name, claims, err)
@@ -275,9 +256,7 @@ func TestOutdatedKeysAreRead(t *testing.T) {
 func TestManyKeysAmongMany(t *testing.T) {
 	store := newMemory()
 	late, early := newPool(t, store, "30000-32767"), newPool(t, store, "30000-32767")
-	if err := late.Sync(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, late.Sync(t.Context()))
 	mustReserve(t, early, "early", allocator.Request{Kind: allocator.Port, Count: 2000})
 	mustReserve(t, late, "late", allocator.Request{Kind: allocator.Port, Count: 250})
 }
@@ -318,9 +297,7 @@ func TestRunWatches(t *testing.T) {
 		done := make(chan error)
 		go func() { done <- b.Run(ctx) }()
 		kept, err := a.Allocate(t.Context(), "kept", next(allocator.IPv4))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		mustReserve(t, a, "lost", next(allocator.IPv4))
 		synctest.Wait()
 		if got := len(b.Claims()); got != 2 {

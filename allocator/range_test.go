@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/vipkit/vipkit/allocator"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 func TestExclusions(t *testing.T) {
@@ -49,9 +50,7 @@ func TestNearlyAllExcluded(t *testing.T) {
 		}
 	})
 	keys, err := r.AllocateN("me", 2)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	slices.SortFunc(keys, allocator.Key.Compare)
 	if got, want := fmt.Sprint(keys), "[fd00::8001 fd00::8002]"; got != want {
 		t.Errorf("got %s, want %s", got, want)
@@ -63,9 +62,7 @@ func TestNearlyAllExcluded(t *testing.T) {
 
 func TestErrorsNameTheirObjects(t *testing.T) {
 	r := newRange(t, "10.96.0.0/30")
-	if err := r.Allocate("default/web", mustKey(t, "10.96.0.1")); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, r.Allocate("default/web", mustKey(t, "10.96.0.1")))
 	if err := r.Allocate("default/db", mustKey(t, "::ffff:10.96.0.2")); err != nil {
 		t.Fatalf("an IPv4-mapped address: %v", err)
 	}
@@ -73,9 +70,7 @@ func TestErrorsNameTheirObjects(t *testing.T) {
 	_, fullN := r.AllocateN("me", 1)
 	_, fullMany := r.AllocateN("me", 2)
 	pool, err := allocator.NewPool(allocator.NewMemory(allocator.State{}, nil), allocator.PoolOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	_, noRange := pool.Allocate(t.Context(), "me", allocator.Request{Kind: allocator.IPv6})
 	_, noPorts := pool.Allocate(t.Context(), "me", allocator.Request{Key: mustKey(t, "80")})
 	for _, c := range []struct {
@@ -133,9 +128,7 @@ func TestAllHoldsNoLock(t *testing.T) {
 	for _, text := range []string{"10.96.0.0/20", "fd00::/64"} {
 		r := newRange(t, text)
 		stays, err := r.AllocateN("stays", 1000)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		var seen []allocator.Key
 		for key, owner := range r.All() {
 			if owner == "stays" {
@@ -188,14 +181,10 @@ func TestChoiceIsSpread(t *testing.T) {
 	}
 	for range rounds {
 		key, err := r.AllocateNext("me")
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		i, _ := r.Offset(key)
 		got[i*buckets/r.Stats().Size]++
-		if err := r.Release("me", key); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, r.Release("me", key))
 	}
 	for i, n := range got {
 		if want := rounds * free[i] / 2047; n < want*8/10 || n > want*12/10 {

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/vipkit/vipkit/allocator"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // The tests of this file cover defects of earlier allocators.
@@ -89,9 +90,7 @@ func TestNoLockOverIO(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newCounting()
 		p := newPool(t, store, "10.96.0.0/24")
-		if err := p.Sync(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, p.Sync(t.Context()))
 		store.blocked = make(chan struct{})
 		var wg sync.WaitGroup
 		for i := range 32 {
@@ -166,9 +165,7 @@ func TestFailedWritesLeaveNothing(t *testing.T) {
 func TestUnknownOutcomeIsNotGuessed(t *testing.T) {
 	store := newCounting()
 	p := newPool(t, store, "10.96.0.0/30")
-	if err := p.Sync(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, p.Sync(t.Context()))
 	store.err = errors.New("the connection was lost")
 	_, err := p.Reserve(t.Context(), "web", exactly(t, "10.96.0.1"))
 	if !errors.Is(err, allocator.ErrUnknown) || !errors.Is(err, store.err) {
@@ -186,9 +183,7 @@ func TestUnknownOutcomeIsNotGuessed(t *testing.T) {
 func TestLateReleaseFreesNothing(t *testing.T) {
 	p := newPool(t, newMemory(), "10.96.0.0/24")
 	old := mustReserve(t, p, "web", exactly(t, "10.96.0.9"))
-	if err := p.Release(t.Context(), old...); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, p.Release(t.Context(), old...))
 	// The same owner's next allocation of the same address is another one.
 	again := mustReserve(t, p, "web", exactly(t, "10.96.0.9"))
 	if err := p.Release(t.Context(), old...); err != nil {

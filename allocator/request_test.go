@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/vipkit/vipkit/allocator"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // TestTooManyKeys checks that a request for too many keys is refused before any key is
@@ -18,9 +19,7 @@ import (
 func TestTooManyKeys(t *testing.T) {
 	store := newCounting()
 	p, err := allocator.NewPool(store, allocator.PoolOptions{Ranges: configs(t, "fd00::/64", "10.0.0.0/8"), Observer: &recorder{}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	many := make([]allocator.Request, allocator.MaxKeys+1)
 	for i := range many {
 		many[i] = next(allocator.IPv6)
@@ -70,9 +69,7 @@ func (c *impatient) Err() error {
 // marked.
 func TestPlanningEnds(t *testing.T) {
 	p := newPool(t, newMemory(), "10.0.0.0/8")
-	if err := p.Sync(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, p.Sync(t.Context()))
 	ended, cancel := context.WithCancelCause(t.Context())
 	cancel(errImpatient)
 	for name, ctx := range map[string]context.Context{"ended": ended, "ends": &impatient{Context: ended}} {
@@ -90,9 +87,7 @@ func TestPlanningEnds(t *testing.T) {
 func TestNoRequests(t *testing.T) {
 	store := newCounting()
 	p := newPool(t, store, "10.96.0.0/24")
-	if err := p.Sync(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, p.Sync(t.Context()))
 	store.calls = map[string]int{}
 	claims, err := p.Reserve(t.Context(), "web")
 	_, bindErr := p.Bind(t.Context())

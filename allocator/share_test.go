@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/vipkit/vipkit/allocator"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // slowLoad is a store that needs a second to return everything.
@@ -66,9 +67,7 @@ func TestSharedReadIsNew(t *testing.T) {
 		store := &lagging{Store: newMemory()}
 		p, other := newPool(t, store, "10.96.0.0/29"), newPool(t, store, "10.96.0.0/29")
 		claims := mustReserve(t, other, "other", allocator.Request{Kind: allocator.IPv4, Count: 6})
-		if err := p.Sync(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, p.Sync(t.Context()))
 		release, full := store.hold("load"), make(chan error, 1)
 		go func() {
 			_, err := p.Reserve(t.Context(), "early", next(allocator.IPv4))

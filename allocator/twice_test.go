@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/vipkit/vipkit/allocator"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // twice is a store that executes each commit twice, and returns the second result.
@@ -58,9 +59,7 @@ func TestEmptyStateHasAVersion(t *testing.T) {
 		t.Fatal(err)
 	}
 	mustRelease(t, other, claims...)
-	if err := p.Sync(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, p.Sync(t.Context()))
 	if err := p.Release(t.Context(), allocator.Claim{Key: claims[0].Key, Owner: "db"}); err != nil {
 		t.Errorf("releasing a free key: %v", err)
 	}
@@ -75,9 +74,7 @@ func TestPreconditionOnAFreeKey(t *testing.T) {
 	store := newMemory()
 	claim := allocator.Claim{Key: allocator.PortKey(30000), Owner: "web", Token: 1}
 	versions, err := store.Commit(t.Context(), []allocator.Op{{Claim: claim}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	for _, version := range []allocator.Version{versions[0] - 1, versions[0] + 1} {
 		stale := claim
 		stale.Version = version

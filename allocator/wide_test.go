@@ -16,9 +16,7 @@ type filler struct {
 func (f *filler) next(t *testing.T) uint64 {
 	t.Helper()
 	key, err := f.r.AllocateNext("me")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	i, _ := f.r.Offset(key)
 	if f.seen[i] {
 		t.Fatalf("%v was allocated twice", key)
@@ -32,13 +30,9 @@ func (f *filler) next(t *testing.T) uint64 {
 func (f *filler) replace(t *testing.T, i uint64, byName bool) {
 	t.Helper()
 	key := f.r.Key(i)
-	if err := f.r.Release("me", key); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, f.r.Release("me", key))
 	if byName {
-		if err := f.r.Allocate("me", key); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, f.r.Allocate("me", key))
 		return
 	}
 	f.seen[i] = false
@@ -50,13 +44,9 @@ func (f *filler) replace(t *testing.T, i uint64, byName bool) {
 func mustRange(t *testing.T, text string) *Range {
 	t.Helper()
 	c, err := ParseConfig(text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	r, err := NewRange(c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return r
 }
 
@@ -93,13 +83,9 @@ func TestWideRange(t *testing.T) {
 func TestNamesAreFreed(t *testing.T) {
 	r := mustRange(t, "10.96.0.0/16")
 	keys, err := r.AllocateN("me", 60_000)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	for _, k := range keys {
-		if err := r.Release("me", k); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, r.Release("me", k))
 	}
 	d, ok := r.core.table.(*dense)
 	if !ok {

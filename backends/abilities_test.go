@@ -61,9 +61,7 @@ func TestAbilitiesOfTargets(t *testing.T) {
 	} {
 		clear(k.objects)
 		b := backends.New(renderFake, c.target)
-		if err := b.Apply(t.Context(), proxy.Snapshot{}, inZone("a")); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, b.Apply(t.Context(), proxy.Snapshot{}, inZone("a")))
 		var found []*proxy.Problem
 		if checker, ok := b.(backends.NodeChecker); ok {
 			found = checker.CheckNode(inZone("a"))
@@ -351,9 +349,7 @@ func TestDriftedAfterAPart(t *testing.T) {
 		if !ok || !checker.Drifted(t.Context()) {
 			t.Error("before the first Apply: Drifted: got false, want true")
 		}
-		if err := b.Apply(t.Context(), proxy.Snapshot{}, first); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, b.Apply(t.Context(), proxy.Snapshot{}, first))
 		if checker.Drifted(t.Context()) {
 			t.Error("after the first Apply: Drifted: got true, want false")
 		}

@@ -9,6 +9,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/internal/testing/objects"
 )
 
@@ -88,9 +89,7 @@ func alternate(b *testing.B, c *Cache, key PortKey, even, odd *discoveryv1.Endpo
 		if i&1 == 1 {
 			s = odd
 		}
-		if err := c.Update(s); err != nil {
-			b.Fatal(err)
-		}
+		testenv.NoError(b, c.Update(s))
 		if sel := c.Select(key, Policy{Cluster: true}); !sel.Any {
 			b.Fatal("no endpoints")
 		}
@@ -146,9 +145,7 @@ func BenchmarkFillManyServices(b *testing.B) {
 	for b.Loop() {
 		c := NewCache(View{NodeName: "node-0001.example.org"}, nil)
 		for _, s := range objects {
-			if err := c.Update(s); err != nil {
-				b.Fatal(err)
-			}
+			testenv.NoError(b, c.Update(s))
 		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/vipkit/vipkit/internal/ipaddr"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/internal/testing/objects"
 )
 
@@ -30,9 +31,7 @@ func FuzzUpdate(f *testing.F) {
 		var texts [3][]byte
 		for j := range texts {
 			data, err := json.Marshal(seeds[(i+j)%len(seeds)])
-			if err != nil {
-				f.Fatal(err)
-			}
+			testenv.NoError(f, err)
 			texts[j] = data
 		}
 		f.Add(texts[0], texts[1], texts[2])

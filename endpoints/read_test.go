@@ -10,6 +10,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/internal/testing/objects"
 )
 
@@ -228,9 +229,7 @@ func TestPortsShareEndpoints(t *testing.T) {
 	c := NewCache(View{}, nil)
 	check := func() {
 		t.Helper()
-		if err := c.Update(s); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, c.Update(s))
 		distinct := map[*Endpoint]int{}
 		for _, p := range c.ports {
 			distinct[p.endpoints()[0]]++

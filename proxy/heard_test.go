@@ -13,6 +13,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/internal/testing/objects"
 )
 
@@ -42,9 +43,7 @@ func heardOf(s Snapshot, since time.Time) (out []string) {
 func next(t *testing.T, tr *tracker, after Snapshot) Snapshot {
 	t.Helper()
 	s, err := tr.Next(t.Context(), after)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return s
 }
 
@@ -209,9 +208,7 @@ func TestSecondRunner(t *testing.T) {
 	for name, ip := range map[string]string{"a": "10.96.0.1", "b": "10.96.0.2"} {
 		tr.UpdateService(apiService(name, ip))
 		s, err := second.nextSnapshot(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		for h := range s.Heard() {
 			t.Errorf("the second Runner got the times of %v, want none", h.Name)
 		}

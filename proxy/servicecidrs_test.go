@@ -6,6 +6,8 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // UpdateServiceCIDRs takes effect at once, and a change of the Node does not revert it.
@@ -15,9 +17,7 @@ func TestUpdateServiceCIDRs(t *testing.T) {
 	next := func(after Snapshot, want ...string) Snapshot {
 		t.Helper()
 		s, err := tracker.Next(t.Context(), after)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		if got := s.Node().ServiceCIDRs; !slices.Equal(got, prefixes(want...)) {
 			t.Errorf("service ranges: got %v, want %v", got, want)
 		}

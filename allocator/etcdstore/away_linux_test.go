@@ -8,6 +8,7 @@ import (
 
 	"github.com/vipkit/vipkit/allocator"
 	"github.com/vipkit/vipkit/internal/servertest"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // TestEtcdIsAway kills etcd while all keys are taken in the pool's view. Whether one is free is unknown
@@ -18,9 +19,7 @@ func TestEtcdIsAway(t *testing.T) {
 	if err == nil {
 		err = s.Create(t.Context())
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	one := allocator.Request{Kind: allocator.IPv4}
 	all := one
 	all.Count = 126

@@ -13,6 +13,7 @@ import (
 	"github.com/vipkit/vipkit/allocator/etcdstore"
 	"github.com/vipkit/vipkit/allocator/storetest"
 	"github.com/vipkit/vipkit/internal/servertest"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // BenchmarkCommit allocates and releases keys in turn; each is one operation.
@@ -20,17 +21,11 @@ func BenchmarkCommit(b *testing.B) {
 	client := connect(b, servertest.StartEtcd(b).URL)
 	for _, text := range []string{"10.97.0.0/24", "30000-32767", "10.96.0.0/16", "10.112.0.0/12"} {
 		c, err := allocator.ParseConfig(text)
-		if err != nil {
-			b.Fatal(err)
-		}
+		testenv.NoError(b, err)
 		s := newStore(b, client, c)
-		if err := s.Create(b.Context()); err != nil {
-			b.Fatal(err)
-		}
+		testenv.NoError(b, s.Create(b.Context()))
 		r, err := allocator.NewRange(c)
-		if err != nil {
-			b.Fatal(err)
-		}
+		testenv.NoError(b, err)
 		for _, callers := range []int{1, 8, 64, 240} {
 			b.Run(fmt.Sprintf("%s/callers=%d", strings.ReplaceAll(text, "/", "_"), callers), func(b *testing.B) {
 				storetest.Share(b, callers, 2, func(ctx context.Context, caller, i int) error {
@@ -59,13 +54,9 @@ func BenchmarkTwoStores(b *testing.B) {
 	c := allocator.Config{Prefix: netip.MustParsePrefix("10.97.0.0/24")}
 	clients := []*clientv3.Client{connect(b, url), connect(b, url)}
 	stores := []*etcdstore.Store{newStore(b, clients[0], c), newStore(b, clients[1], c)}
-	if err := stores[0].Create(b.Context()); err != nil {
-		b.Fatal(err)
-	}
+	testenv.NoError(b, stores[0].Create(b.Context()))
 	r, err := allocator.NewRange(c)
-	if err != nil {
-		b.Fatal(err)
-	}
+	testenv.NoError(b, err)
 	b.Run("callers=128", func(b *testing.B) {
 		storetest.Share(b, 128, 2, func(ctx context.Context, caller, i int) error {
 			return toggle(ctx, stores[caller%2], r.Key(uint64(caller)), i)
@@ -102,9 +93,7 @@ func BenchmarkPorts(b *testing.B) {
 		if err == nil {
 			err = p.Release(b.Context(), claims...)
 		}
-		if err != nil {
-			b.Fatal(err)
-		}
+		testenv.NoError(b, err)
 	}
 }
 
@@ -114,9 +103,7 @@ func BenchmarkFloor(b *testing.B) {
 	const claims = 64
 	client := connect(b, servertest.StartEtcd(b).URL)
 	first, err := client.Put(b.Context(), "/map", string(make([]byte, 8<<10)))
-	if err != nil {
-		b.Fatal(err)
-	}
+	testenv.NoError(b, err)
 	revision := first.Header.Revision
 	b.ResetTimer()
 	for done := 0; done < b.N; done += claims {

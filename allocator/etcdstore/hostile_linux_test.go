@@ -12,6 +12,7 @@ import (
 
 	"github.com/vipkit/vipkit/allocator"
 	"github.com/vipkit/vipkit/allocator/rangemap"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 const portsPath = "/test/maps/30000-32767"
@@ -23,9 +24,7 @@ func portMap(t *testing.T, taken ...uint16) string {
 		keys = append(keys, allocator.PortKey(p))
 	}
 	m, err := rangemap.Encode("30000-32767", slices.Values(keys))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return string(m.Marshal())
 }
 
@@ -36,9 +35,7 @@ func testMapWrittenByHand(t *testing.T, client *clientv3.Client) {
 		t.Fatal(err)
 	}
 	before, err := s.Load(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	if _, err := client.Put(t.Context(), portsPath, portMap(t, 30080, 32767)); err != nil {
 		t.Fatal(err)
 	}
@@ -75,9 +72,7 @@ func testCopied(t *testing.T, client *clientv3.Client) {
 		clientv3.OpPut(portsPath, portMap(t, 30080)),
 		clientv3.OpPut("/test/claims/30080", `{"owner":"services/default/web","token":"7","since":"2024-02-29T12:00:00Z"}`),
 	).Commit()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	s := newStore(t, client, allocator.Config{FirstPort: 30000, LastPort: 32767})
 	state, err := s.Load(t.Context())
 	if err != nil || len(state.Claims) != 1 {
@@ -128,9 +123,7 @@ func (r *race) Commit() (*clientv3.TxnResponse, error) {
 // each of its transactions.
 func testAlwaysConflict(t *testing.T, client *clientv3.Client) {
 	c := allocator.Config{FirstPort: 30000, LastPort: 32767}
-	if err := newStore(t, client, c).Create(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, newStore(t, client, c).Create(t.Context()))
 	late := connect(t, client.Endpoints()[0])
 	faster := &rival{KV: late.KV}
 	late.KV = faster

@@ -16,15 +16,14 @@ import (
 	"github.com/vipkit/vipkit/allocator/rangemap"
 	"github.com/vipkit/vipkit/allocator/repair"
 	"github.com/vipkit/vipkit/allocator/storetest"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // importedMap returns a map whose keys have no claims.
 func importedMap(t *testing.T) rangemap.Map {
 	t.Helper()
 	m, err := rangemap.Encode("30000-32767", slices.Values([]allocator.Key{allocator.PortKey(30080), allocator.PortKey(32000)}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return m
 }
 
@@ -33,9 +32,7 @@ func testImport(t *testing.T, client *clientv3.Client) {
 	if err := s.Import(t.Context(), rangemap.Map{Range: "10.0.0.0/24"}); !errors.Is(err, allocator.ErrInvalid) {
 		t.Errorf("a map of no range: got error %v, want %v", err, allocator.ErrInvalid)
 	}
-	if err := s.Import(t.Context(), m); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, s.Import(t.Context(), m))
 	if err := s.Import(t.Context(), m); !errors.Is(err, allocator.ErrConflict) {
 		t.Errorf("a second time: got error %v, want %v", err, allocator.ErrConflict)
 	}
@@ -53,13 +50,9 @@ func testImport(t *testing.T, client *clientv3.Client) {
 func importedStore(t *testing.T, client *clientv3.Client) (*etcdstore.Store, allocator.State) {
 	t.Helper()
 	s := newStore(t, client, allocator.Config{FirstPort: 30000, LastPort: 32767})
-	if err := s.Import(t.Context(), importedMap(t)); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, s.Import(t.Context(), importedMap(t)))
 	state, err := s.Load(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return s, state
 }
 
@@ -155,9 +148,7 @@ func testParts(t *testing.T, client *clientv3.Client) {
 		t.Fatalf("got %d addresses, error %v, want 250", got, err)
 	}
 	before, err := s.Load(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	// The first parts have changes of each kind, and the last part fails.
 	var ops []allocator.Op
 	for i, c := range claims[:200] {
@@ -173,9 +164,7 @@ func testParts(t *testing.T, client *clientv3.Client) {
 		t.Errorf("got error %v, want %v", err, allocator.ErrConflict)
 	}
 	after, err := s.Load(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	if diff := cmp.Diff(withoutVersions(before.Claims), withoutVersions(after.Claims)); diff != "" {
 		t.Errorf("claims after a failure (-want +got):\n%s", diff)
 	}

@@ -120,9 +120,7 @@ type killTest struct {
 func newKillTest(t *testing.T, url string) *killTest {
 	t.Helper()
 	in, out, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	t.Cleanup(func() {
 		if err := errors.Join(in.Close(), out.Close()); err != nil {
 			t.Error(err)
@@ -132,9 +130,7 @@ func newKillTest(t *testing.T, url string) *killTest {
 	if a.store, a.pool, err = openPool(connect(t, url)); err != nil {
 		t.Fatal(err)
 	}
-	if err := a.store.Create(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, a.store.Create(t.Context()))
 	return a
 }
 
@@ -148,9 +144,7 @@ func (a *killTest) start() {
 	if _, err := cmd.StdinPipe(); err != nil {
 		a.t.Fatal(err)
 	}
-	if err := cmd.Start(); err != nil {
-		a.t.Fatal(err)
-	}
+	testenv.NoError(a.t, cmd.Start())
 	a.running = append(a.running, cmd)
 }
 
@@ -159,9 +153,7 @@ func (a *killTest) kill(i int) {
 	a.t.Helper()
 	cmd := a.running[i]
 	a.running = append(a.running[:i], a.running[i+1:]...)
-	if err := cmd.Process.Kill(); err != nil {
-		a.t.Fatal(err)
-	}
+	testenv.NoError(a.t, cmd.Process.Kill())
 	dead := make(chan string, 1)
 	go func() { // The victim may wait until its lines are read.
 		_ = cmd.Wait() // It was killed.
@@ -207,9 +199,7 @@ func (a *killTest) read(isLast func(words []string) bool) {
 func (a *killTest) checkKilled(name string) {
 	a.t.Helper()
 	state, err := a.store.Load(a.t.Context())
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	testenv.NoError(a.t, err)
 	held := map[string]allocator.Claim{}
 	for _, c := range state.Claims {
 		held[c.Key.String()] = c
@@ -274,9 +264,7 @@ func awaitNoClaims(t *testing.T, a *killTest) {
 	defer again.Stop()
 	for {
 		state, err := a.store.Load(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		if len(state.Claims) == 0 {
 			return
 		}
@@ -285,9 +273,7 @@ func awaitNoClaims(t *testing.T, a *killTest) {
 				continue
 			}
 			t.Logf("%v was bound for %s, which was killed", c.Key, c.Owner)
-			if err := a.pool.Release(ctx, c); err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, a.pool.Release(ctx, c))
 		}
 		select {
 		case <-again.C:

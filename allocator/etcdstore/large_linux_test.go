@@ -16,15 +16,14 @@ import (
 	"github.com/vipkit/vipkit/allocator"
 	"github.com/vipkit/vipkit/allocator/etcdstore"
 	"github.com/vipkit/vipkit/allocator/rangemap"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // revision returns the current revision of etcd.
 func revision(t *testing.T, client *clientv3.Client) int64 {
 	t.Helper()
 	answer, err := client.Get(t.Context(), prefix)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return answer.Header.Revision
 }
 
@@ -36,18 +35,14 @@ func testManyPorts(t *testing.T, client *clientv3.Client) {
 		begin := revision(t, client)
 		claims, err := p.Reserve(t.Context(), "services/default/web", allocator.Request{Kind: allocator.IPv4},
 			allocator.Request{Kind: allocator.IPv6}, allocator.Request{Kind: allocator.Port, Count: count})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		if got := len(stored(t, client, "30000-32767")); got != count {
 			t.Errorf("taken ports: got %d, want %d", got, count)
 		}
 		if claims, err = p.Bind(t.Context(), claims...); err != nil {
 			t.Fatal(err)
 		}
-		if err := p.Release(t.Context(), claims...); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, p.Release(t.Context(), claims...))
 		if got := revision(t, client) - begin; got != 3 {
 			t.Errorf("%d ports: got %d transactions, want 3", count, got)
 		}
@@ -106,9 +101,7 @@ func testManyPortsRaced(t *testing.T, client *clientv3.Client) {
 			t.Errorf("%s: got error %v, want a conflict about the key that was changed", name, err)
 		}
 		after, err := other.Load(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		if diff := cmp.Diff(withoutVersions(before.Claims), withoutVersions(after.Claims)); diff != "" {
 			t.Errorf("%s: claims after the conflict (-want +got):\n%s", name, diff)
 		}
@@ -137,9 +130,7 @@ func testManyPortsAtOnce(t *testing.T, client *clientv3.Client) {
 	}
 	wg.Wait()
 	state, err := newStore(t, client, ranges()...).Load(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	owned := map[allocator.Owner]int{}
 	for _, c := range state.Claims {
 		if c.IsBound() {
@@ -159,20 +150,14 @@ func testManyPortsAtOnce(t *testing.T, client *clientv3.Client) {
 func fullMap(t *testing.T, s *etcdstore.Store, prefix string) {
 	t.Helper()
 	c, err := allocator.ParseConfig(prefix)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	r, err := allocator.NewRange(c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	n := r.Stats().Size
 	data := bytes.Repeat([]byte{0xff}, int(n+7)/8)
 	data[0] >>= (8 - n%8) % 8
 	data[len(data)-1] &= 0xfe
-	if err := s.Import(t.Context(), rangemap.Map{Range: prefix, Data: data}); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, s.Import(t.Context(), rangemap.Map{Range: prefix, Data: data}))
 }
 
 // testLargeMaps changes several maps in one transaction that are as large as New accepts.
@@ -206,9 +191,7 @@ func testLongOwners(t *testing.T, client *clientv3.Client) {
 	const many = 998
 	s := newStore(t, client, allocator.Config{Prefix: netip.MustParsePrefix("10.0.0.0/10")}, ranges()[2])
 	fullMap(t, s, "10.0.0.0/10")
-	if err := s.Create(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, s.Create(t.Context()))
 	owner := allocator.Owner(strings.Repeat("x", 1100))
 	ops := []allocator.Op{{Claim: allocator.Claim{Key: allocator.AddrKey(netip.MustParseAddr("10.0.0.1")), Owner: owner, Token: 1}}}
 	for i := range many {

@@ -7,6 +7,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/vipkit/vipkit/allocator"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // hookedGet calls before before each Get, which reads every page but the first.
@@ -25,9 +26,7 @@ func (b *hookedGet) Get(ctx context.Context, key string, o ...clientv3.OpOption)
 // have no claim, as if it were imported.
 func testPagesOfOneRevision(t *testing.T, client *clientv3.Client) {
 	s := newStore(t, client, allocator.Config{FirstPort: 30000, LastPort: 32767})
-	if err := s.Create(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, s.Create(t.Context()))
 	var ops []allocator.Op
 	for i := range 2000 {
 		ops = append(ops, allocator.Op{Claim: allocator.Claim{Key: allocator.PortKey(uint16(30000 + i)), Owner: "me", Token: 1}})

@@ -12,15 +12,14 @@ import (
 	"github.com/vipkit/vipkit/allocator/rangemap"
 	"github.com/vipkit/vipkit/allocator/repair"
 	"github.com/vipkit/vipkit/allocator/storetest"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // testNewRange adds a range to a store. The repair that makes its map must repair the other
 // map, too.
 func testNewRange(t *testing.T, client *clientv3.Client) {
 	addresses, ports := ranges()[0], ranges()[2]
-	if err := newStore(t, client, addresses).Create(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, newStore(t, client, addresses).Create(t.Context()))
 	s := newStore(t, client, addresses, ports)
 	list := func(context.Context) ([]repair.Use, error) {
 		return []repair.Use{{Owner: "web", Text: storetest.Key(1).String()}, {Owner: "web", Text: "30000"}}, nil
@@ -47,21 +46,15 @@ func testImportRepaired(t *testing.T, client *clientv3.Client) {
 		all = append(all, repair.Use{Owner: allocator.Owner(fmt.Sprint("services/default/", i)), Text: keys[i].String()})
 	}
 	m, err := rangemap.Encode("30000-32767", slices.Values(keys))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Import(t.Context(), m); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
+	testenv.NoError(t, s.Import(t.Context(), m))
 	list := func(context.Context) ([]repair.Use, error) { return all, nil }
 	findings, err := repair.Reconcile(t.Context(), s, list, repair.Options{Ranges: ranges()})
 	if err != nil || len(findings) != inUse {
 		t.Errorf("got %d findings, error %v, want %d", len(findings), err, inUse)
 	}
 	state, err := s.Load(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	for i, c := range state.Claims {
 		if c.Owner != all[i].Owner {
 			t.Errorf("owner of %v: got %s, want %s", c.Key, c.Owner, all[i].Owner)

@@ -39,9 +39,7 @@ func ranges() []allocator.Config {
 func connect(t testing.TB, url string) *clientv3.Client {
 	t.Helper()
 	client, err := clientv3.New(clientv3.Config{Endpoints: []string{url}, Logger: zap.NewNop(), DialTimeout: 10 * time.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	testenv.CloseAtEnd(t, client)
 	return client
 }
@@ -49,9 +47,7 @@ func connect(t testing.TB, url string) *clientv3.Client {
 func newStore(t testing.TB, client *clientv3.Client, ranges ...allocator.Config) *etcdstore.Store {
 	t.Helper()
 	s, err := etcdstore.New(client, prefix, ranges...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return s
 }
 
@@ -62,18 +58,14 @@ func withMaps(t testing.TB, client *clientv3.Client) *etcdstore.Store {
 		t.Fatal(err)
 	}
 	s := newStore(t, client, ranges()...)
-	if err := s.Create(context.Background()); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, s.Create(context.Background()))
 	return s
 }
 
 func newPool(t testing.TB, s allocator.Store) *allocator.Pool {
 	t.Helper()
 	p, err := allocator.NewPool(s, allocator.PoolOptions{Ranges: ranges()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return p
 }
 
@@ -145,9 +137,7 @@ func put(i int, version allocator.Version) []allocator.Op {
 func mustCommit(t testing.TB, s allocator.Store, ops []allocator.Op) []allocator.Version {
 	t.Helper()
 	versions, err := s.Commit(context.Background(), ops)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return versions
 }
 
@@ -181,9 +171,7 @@ func stored(t testing.TB, client *clientv3.Client, name string) []string {
 	}
 	m, err1 := rangemap.Unmarshal(answer.Kvs[0].Value)
 	keys, err2 := m.Keys()
-	if err := errors.Join(err1, err2); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, errors.Join(err1, err2))
 	var all []string
 	for _, k := range keys {
 		all = append(all, k.String())

@@ -16,6 +16,7 @@ import (
 	"github.com/vipkit/vipkit/allocator"
 	"github.com/vipkit/vipkit/allocator/etcdstore"
 	"github.com/vipkit/vipkit/allocator/repair"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // testUnreadable checks that an unreadable claim keeps its key, and that all other keys work
@@ -23,22 +24,16 @@ import (
 func testUnreadable(t *testing.T, client *clientv3.Client) {
 	ports := allocator.Config{FirstPort: 30000, LastPort: 30003}
 	s := newStore(t, client, ports)
-	if err := s.Create(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, s.Create(t.Context()))
 	p, err := allocator.NewPool(s, allocator.PoolOptions{Ranges: []allocator.Config{ports}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	for _, port := range []uint16{30000, 30001, 30002} {
 		if _, err := p.Allocate(t.Context(), "web", allocator.Request{Key: allocator.PortKey(port)}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	before, err := s.Load(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	damage(t, client, map[string]string{
 		"/test/claims/30000": "{", "/test/claims/30001": `{"token":"7"}`, // not JSON, and without an owner
 		"/test/claims/030003": "{}", "/test/claims/notes": "our ports", // not paths of claims

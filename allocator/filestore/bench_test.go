@@ -10,6 +10,7 @@ import (
 	"github.com/vipkit/vipkit/allocator"
 	"github.com/vipkit/vipkit/allocator/filestore"
 	"github.com/vipkit/vipkit/allocator/storetest"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // BenchmarkCommit allocates and frees keys; each caller has its own key.
@@ -40,22 +41,16 @@ func BenchmarkFloor(b *testing.B) {
 	for _, callers := range []int{1, 64} {
 		b.Run(fmt.Sprint("callers=", callers), func(b *testing.B) {
 			file, err := os.Create(filepath.Join(b.TempDir(), "log"))
-			if err != nil {
-				b.Fatal(err)
-			}
+			testenv.NoError(b, err)
 			record := make([]byte, 12+40*callers)
 			for b.Loop() {
 				if _, err := file.Write(record); err != nil {
 					b.Fatal(err)
 				}
-				if err := file.Sync(); err != nil {
-					b.Fatal(err)
-				}
+				testenv.NoError(b, file.Sync())
 			}
 			b.ReportMetric(float64(callers*b.N)/b.Elapsed().Seconds(), "ops/s")
-			if err := file.Close(); err != nil {
-				b.Fatal(err)
-			}
+			testenv.NoError(b, file.Close())
 		})
 	}
 }
@@ -65,9 +60,7 @@ func BenchmarkPool(b *testing.B) {
 	const callers = 64
 	s := mustOpen(b, filepath.Join(b.TempDir(), "map"))
 	p, err := allocator.NewPool(s, allocator.PoolOptions{Ranges: []allocator.Config{{FirstPort: 30000, LastPort: 32767}}})
-	if err != nil {
-		b.Fatal(err)
-	}
+	testenv.NoError(b, err)
 	storetest.Share(b, callers, 3, func(ctx context.Context, _, _ int) error {
 		claims, err := p.Reserve(ctx, "default/web", allocator.Request{Kind: allocator.Port})
 		if err == nil {
@@ -84,16 +77,12 @@ func BenchmarkPool(b *testing.B) {
 func BenchmarkManyPorts(b *testing.B) {
 	s := mustOpen(b, filepath.Join(b.TempDir(), "map"))
 	p, err := allocator.NewPool(s, allocator.PoolOptions{Ranges: []allocator.Config{{FirstPort: 30000, LastPort: 32767}}})
-	if err != nil {
-		b.Fatal(err)
-	}
+	testenv.NoError(b, err)
 	for b.Loop() {
 		claims, err := p.Reserve(b.Context(), "default/web", allocator.Request{Kind: allocator.Port, Count: 250})
 		if err == nil {
 			err = p.Release(b.Context(), claims...)
 		}
-		if err != nil {
-			b.Fatal(err)
-		}
+		testenv.NoError(b, err)
 	}
 }

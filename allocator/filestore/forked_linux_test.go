@@ -3,6 +3,8 @@ package filestore
 import (
 	"syscall"
 	"testing"
+
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // TestCloseFreesTheLock has a duplicate of the locked file descriptor, as a child process has
@@ -11,9 +13,7 @@ func TestCloseFreesTheLock(t *testing.T) {
 	t.Parallel()
 	s, path := newFile(t)
 	shared, err := syscall.Dup(int(s.lock.file.Fd()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	defer func() {
 		if err := syscall.Close(shared); err != nil {
 			t.Error(err)
@@ -21,8 +21,6 @@ func TestCloseFreesTheLock(t *testing.T) {
 	}()
 	shut(t, s)
 	again, err := Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	shut(t, again)
 }

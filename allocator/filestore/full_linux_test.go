@@ -26,9 +26,7 @@ func TestDiskFull(t *testing.T) {
 		return
 	}
 	folder := t.TempDir()
-	if err := syscall.Mount("tmpfs", folder, "tmpfs", 0, "size=64k"); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, syscall.Mount("tmpfs", folder, "tmpfs", 0, "size=64k"))
 	defer func() {
 		if err := syscall.Unmount(folder, syscall.MNT_DETACH); err != nil {
 			t.Error(err)
@@ -36,24 +34,18 @@ func TestDiskFull(t *testing.T) {
 	}()
 	path := filepath.Join(folder, "map")
 	s := open(t, path)
-	if err := s.Create(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, s.Create(t.Context()))
 	want := fill(t, s)
 	before := len(content(t, path))
 	checkFull(t, s, want)
 	if got := len(content(t, path)); got != before {
 		t.Errorf("length of the file after commits that failed: got %d, want %d", got, before)
 	}
-	if err := os.Remove(filepath.Join(folder, "other")); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, os.Remove(filepath.Join(folder, "other")))
 	want = append(want, mustCommit(t, s, 7, 10_000))
 	shut(t, s)
 	state, err := open(t, path).Load(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	storetest.WantClaims(t, want, state.Claims)
 	shut(t, s)
 }
@@ -82,9 +74,7 @@ func fill(t *testing.T, s *Store) []allocator.Claim {
 	t.Helper()
 	claim := mustCommit(t, s, 1, 100)
 	other, err := os.Create(filepath.Join(filepath.Dir(s.path), "other"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	for err == nil {
 		_, err = other.Write(make([]byte, os.Getpagesize()))
 	}
@@ -123,9 +113,7 @@ func commitLong(t *testing.T, s *Store, port uint16, length int) (allocator.Clai
 func mustCommit(t *testing.T, s *Store, port uint16, length int) allocator.Claim {
 	t.Helper()
 	c, err := commitLong(t, s, port, length)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return c
 }
 
@@ -137,9 +125,7 @@ func TestFileCannotBeTruncated(t *testing.T) {
 	want := mustCommit(t, s, 1, 100)
 	good := s.log.file
 	reader, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	s.log.file = reader
 	_, err = commitLong(t, s, 2, 100)
 	_, readErr := s.Load(t.Context())
@@ -148,9 +134,7 @@ func TestFileCannotBeTruncated(t *testing.T) {
 	}
 	s.log.file = good
 	state, err := s.Load(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	storetest.WantClaims(t, []allocator.Claim{want}, state.Claims)
 	second := mustCommit(t, s, 2, 100)
 	shut(t, s)
@@ -168,24 +152,16 @@ func TestLogIsAway(t *testing.T) {
 	t.Parallel()
 	s, path := newFile(t)
 	want := mustCommit(t, s, 1, 100)
-	if err := errors.Join(s.log.shut(), os.Rename(path, path+".away")); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, errors.Join(s.log.shut(), os.Rename(path, path+".away")))
 	if err := s.log.Rollback(); err == nil {
 		t.Error("Rollback without the file: got no error, want one")
 	}
-	if err := os.Rename(path+".away", path); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.log.Rollback(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, os.Rename(path+".away", path))
+	testenv.NoError(t, s.log.Rollback())
 	second := mustCommit(t, s, 2, 100)
 	shut(t, s)
 	state, err := open(t, path).Load(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	storetest.WantClaims(t, []allocator.Claim{want, second}, state.Claims)
 }
 

@@ -110,9 +110,7 @@ func TestKill(t *testing.T) {
 		})
 		checkSurvivors(t, path, acked, tried)
 		whole, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		files[string(whole[:min(37, len(whole))])] = true // Each file has a head of its own.
 	}
 	if done < 100 {
@@ -131,12 +129,8 @@ func kill(t *testing.T, path string, after time.Duration, ack func(key, token st
 		t.Fatal(err)
 	}
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
+	testenv.NoError(t, cmd.Start())
 	tried = map[string]string{}
 	lines := bufio.NewReader(out)
 	left := minChanges // On a busy machine, starting the victim may take longer than after.

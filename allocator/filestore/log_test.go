@@ -13,6 +13,7 @@ import (
 
 	"github.com/vipkit/vipkit/allocator"
 	"github.com/vipkit/vipkit/allocator/storetest"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 func claims(n int, version allocator.Version, owner string) []allocator.Event {
@@ -28,18 +29,14 @@ func newFile(t *testing.T, from ...allocator.Claim) (*Store, string) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "map")
 	s := open(t, path)
-	if err := s.Create(t.Context(), from...); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, s.Create(t.Context(), from...))
 	return s, path
 }
 
 func open(t *testing.T, path string) *Store {
 	t.Helper()
 	s, err := Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	t.Cleanup(func() { shut(t, s) })
 	return s
 }
@@ -54,9 +51,7 @@ func shut(t *testing.T, s *Store) {
 func content(t *testing.T, path string) []byte {
 	t.Helper()
 	b, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return b
 }
 
@@ -64,9 +59,7 @@ func content(t *testing.T, path string) []byte {
 func frames(t *testing.T, content []byte) (n int) {
 	t.Helper()
 	h, err := readHead(content)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	for content = content[headSize:]; len(content) > 0; n++ {
 		_, length := h.readFrame(content)
 		if length == 0 {
@@ -91,9 +84,7 @@ func TestManyFrames(t *testing.T) {
 		t.Errorf("frames of the first file: got %d, want 1", got)
 	}
 	want, err := s.Load(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	s.log.full = limit
 	// These claims make the log too long.
 	more := claims(20, 0, strings.Repeat("x", minSlack/10))
@@ -103,9 +94,7 @@ func TestManyFrames(t *testing.T) {
 		ops = append(ops, allocator.Op{Claim: more[i].Claim})
 	}
 	versions, err := s.Commit(t.Context(), ops)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	for i, v := range versions {
 		more[i].Claim.Version = v
 		want.Claims = append(want.Claims, more[i].Claim)
@@ -125,9 +114,7 @@ func TestManyFrames(t *testing.T) {
 	}
 	shut(t, s)
 	got, err := open(t, path).Load(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	want.Claims = want.Claims[:51]
 	storetest.WantClaims(t, want.Claims, got.Claims)
 }
@@ -144,9 +131,7 @@ func TestTornSnapshot(t *testing.T) {
 	shut(t, s)
 	whole := content(t, path)
 	for _, cut := range []int{len(whole) - 1, headSize + 5, headSize, headSize - 1, len(title), 0} {
-		if err := os.WriteFile(path, whole[:cut], 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, os.WriteFile(path, whole[:cut], 0o600))
 		if _, err := Open(path); !isCorrupt(err) {
 			t.Errorf("cut at %d of %d: got error %v, want a CorruptError", cut, len(whole), err)
 		}
@@ -154,9 +139,7 @@ func TestTornSnapshot(t *testing.T) {
 	for at := range headSize {
 		damaged := slices.Clone(whole)
 		damaged[at] ^= 1
-		if err := os.WriteFile(path, damaged, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, os.WriteFile(path, damaged, 0o600))
 		if _, err := Open(path); !isCorrupt(err) {
 			t.Errorf("bit flipped at byte %d: got error %v, want a CorruptError", at, err)
 		}
@@ -180,9 +163,7 @@ func TestOwnerLikeAFrame(t *testing.T) {
 	}
 	shut(t, s)
 	whole := content(t, path)
-	if err := os.WriteFile(path, whole[:len(whole)-1], 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, os.WriteFile(path, whole[:len(whole)-1], 0o600))
 	state, err := open(t, path).Load(t.Context())
 	if err != nil || len(state.Claims) != 0 {
 		t.Errorf("got %v, error %v, want nothing", state.Claims, err)
@@ -197,9 +178,7 @@ func TestGarbageIsCountedAfterARestart(t *testing.T) {
 	for range 6 {
 		for range 16 { // 800 kB
 			versions, err := s.Commit(t.Context(), []allocator.Op{{Claim: claim}})
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, err)
 			claim.Version = versions[0]
 		}
 		shut(t, s)
@@ -215,9 +194,7 @@ func TestGarbageIsCountedAfterARestart(t *testing.T) {
 func TestNoRoomToRewrite(t *testing.T) {
 	t.Parallel()
 	s, path := newFile(t)
-	if err := os.MkdirAll(filepath.Join(path+".new", "in the way"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, os.MkdirAll(filepath.Join(path+".new", "in the way"), 0o700))
 	tries, state := 0, s.log.state
 	s.log.state = func(ctx context.Context) (allocator.State, error) { tries++; return state(ctx) }
 	claim := allocator.Claim{Key: allocator.PortKey(1), Owner: allocator.Owner(strings.Repeat("x", 100_000)), Token: 1}
@@ -232,14 +209,10 @@ func TestNoRoomToRewrite(t *testing.T) {
 		t.Errorf("rewrites that 30 commits tried: got %d, want 1 to 3: one, and one when the length has doubled", tries)
 	}
 	shut(t, s)
-	if err := os.RemoveAll(path + ".new"); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, os.RemoveAll(path+".new"))
 	s = open(t, path)
 	left, err := s.Load(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	storetest.WantClaims(t, []allocator.Claim{claim}, left.Claims)
 	if _, err := s.Commit(t.Context(), []allocator.Op{{Claim: claim}}); err != nil {
 		t.Fatal(err)
@@ -256,20 +229,14 @@ func TestCrashWhileRewriting(t *testing.T) {
 	s, path := newFile(t)
 	op := allocator.Op{Claim: claims(1, 0, "me")[0].Claim}
 	versions, err := s.Commit(t.Context(), []allocator.Op{op})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	shut(t, s)
 	half := content(t, path)
-	if err := os.WriteFile(path+".new", half[:len(half)/2], 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, os.WriteFile(path+".new", half[:len(half)/2], 0o600))
 	s = open(t, path)
 	op.Claim.Version = versions[0]
 	state, err := s.Load(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	storetest.WantClaims(t, []allocator.Claim{op.Claim}, state.Claims)
 	before := s.log.head
 	op.Claim.Owner = allocator.Owner(strings.Repeat("x", minSlack/2))
@@ -297,17 +264,13 @@ func TestTimes(t *testing.T) {
 		at = at.UTC()
 		c := allocator.Claim{Key: allocator.PortKey(uint16(i + 1)), Owner: "me", Token: 1, Since: at, Expires: at}
 		versions, err := s.Commit(t.Context(), []allocator.Op{{Claim: c}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		c.Version = versions[0]
 		want = append(want, c)
 	}
 	shut(t, s)
 	state, err := open(t, path).Load(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	storetest.WantClaims(t, want, state.Claims)
 }
 

@@ -20,21 +20,15 @@ import (
 func mustOpen(t testing.TB, path string) *filestore.Store {
 	t.Helper()
 	s, err := filestore.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	testenv.CloseAtEnd(t, s)
-	if err := s.Create(context.Background()); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, s.Create(context.Background()))
 	return s
 }
 
 func mustClose(t testing.TB, s *filestore.Store) {
 	t.Helper()
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, s.Close())
 }
 
 func TestContract(t *testing.T) {
@@ -46,9 +40,7 @@ func TestContract(t *testing.T) {
 func contents(t testing.TB, s allocator.Store) []allocator.Claim {
 	t.Helper()
 	state, err := s.Load(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	slices.SortFunc(state.Claims, func(a, b allocator.Claim) int { return a.Key.Compare(b.Key) })
 	return state.Claims
 }
@@ -75,9 +67,7 @@ func TestReopen(t *testing.T) {
 	}
 	want := contents(t, s)
 	state, err := s.Load(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	mustClose(t, s)
 	again := mustOpen(t, path)
 	storetest.WantClaims(t, want, contents(t, again))
@@ -89,20 +79,14 @@ func TestReopen(t *testing.T) {
 func TestNoMap(t *testing.T) {
 	t.Parallel()
 	s, err := filestore.Open(filepath.Join(t.TempDir(), "map"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	defer mustClose(t, s)
 	p, err := allocator.NewPool(s, allocator.PoolOptions{Ranges: []allocator.Config{{FirstPort: 1, LastPort: 9}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	if _, err := p.Reserve(t.Context(), "me", allocator.Request{Kind: allocator.Port}); !errors.Is(err, allocator.ErrNoMap) {
 		t.Errorf("got error %v, want %v", err, allocator.ErrNoMap)
 	}
-	if err := s.Create(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, s.Create(t.Context()))
 	if _, err := p.Reserve(t.Context(), "me", allocator.Request{Kind: allocator.Port}); err != nil {
 		t.Errorf("with a map: %v", err)
 	}
@@ -136,15 +120,11 @@ func TestTornRecord(t *testing.T) {
 	all := contents(t, s)
 	mustClose(t, s)
 	whole, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	for cut := ends[1]; cut < len(whole); cut++ {
 		for _, tail := range []string{"", "\x00\x00\x00\x00\x00\x00\x00\x00", "garbage"} {
 			content := append(slices.Clone(whole[:cut]), tail...)
-			if err := os.WriteFile(path, content, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, os.WriteFile(path, content, 0o600))
 			torn := mustOpen(t, path)
 			kept := 2
 			for _, end := range ends[2:] {
@@ -170,9 +150,7 @@ func TestTornRecord(t *testing.T) {
 func fileSize(t testing.TB, path string) int64 {
 	t.Helper()
 	info, err := os.Stat(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return info.Size()
 }
 
@@ -186,15 +164,11 @@ func TestDamage(t *testing.T) {
 	}
 	mustClose(t, s)
 	whole, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	for _, at := range []int{0, 25, 30, 40} {
 		damaged := slices.Clone(whole)
 		damaged[at] ^= 4
-		if err := os.WriteFile(path, damaged, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, os.WriteFile(path, damaged, 0o600))
 		_, err := filestore.Open(path)
 		if _, ok := errors.AsType[*filestore.CorruptError](err); !ok {
 			t.Errorf("bit flipped at byte %d: got error %v, want a CorruptError", at, err)
@@ -216,9 +190,7 @@ func TestLogIsRewritten(t *testing.T) {
 	claim.Owner = allocator.Owner(make([]byte, 10_000))
 	for range 500 { // 5 MB in all
 		versions, err := s.Commit(t.Context(), []allocator.Op{{Claim: claim}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		claim.Version = versions[0]
 	}
 	if got := fileSize(t, path); got > 1<<20+100_000 {
@@ -263,12 +235,8 @@ func TestLockHasManyNames(t *testing.T) {
 	dir := t.TempDir()
 	t.Chdir(dir)
 	s := mustOpen(t, "map")
-	if err := os.Symlink("map", "link"); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink(dir, "here"); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, os.Symlink("map", "link"))
+	testenv.NoError(t, os.Symlink(dir, "here"))
 	for _, name := range []string{"map", "./map", "link", "here/map", filepath.Join(dir, "map")} {
 		if other, err := filestore.Open(name); !errors.Is(err, filestore.ErrLocked) {
 			t.Errorf("Open(%q) beside an open store: got error %v, want %v", name, err, filestore.ErrLocked)

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/vipkit/vipkit/allocator"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // TestAppendWaitsForTheDisk writes to a pipe, which cannot be synced. Append without an error
@@ -13,9 +14,7 @@ import (
 func TestAppendWaitsForTheDisk(t *testing.T) {
 	t.Parallel()
 	out, in, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	defer func() {
 		if err := out.Close(); err != nil {
 			t.Error(err)
@@ -40,9 +39,7 @@ func TestAppendWaitsForTheDisk(t *testing.T) {
 func TestFramesAreSyncedInOrder(t *testing.T) {
 	t.Parallel()
 	out, in, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	l := &log{file: in, full: 1, head: newHead()}
 	var changes []allocator.Event
 	for version := range allocator.Version(3) {
@@ -56,9 +53,7 @@ func TestFramesAreSyncedInOrder(t *testing.T) {
 		t.Error(err)
 	}
 	written, err := io.ReadAll(out)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	if _, length := l.head.readFrame(written); length == 0 || length != len(written) {
 		t.Errorf("got %d bytes, the first frame has %d, want only that frame", len(written), length)
 	}

@@ -27,9 +27,7 @@ func reserved(t *testing.T, s *kubestore.Store) allocator.Claim {
 	t.Helper()
 	c := allocator.Claim{Key: storetest.Key(1), Owner: "me", Token: 1, Expires: time.Now().UTC()}
 	versions, err := s.Commit(t.Context(), []allocator.Op{{Claim: c}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	c.Version = versions[0]
 	return c
 }
@@ -119,9 +117,7 @@ func TestUndo(t *testing.T) {
 	for i := range 3 {
 		held = append(held, allocator.Claim{Key: storetest.Key(i), Owner: allocator.Owner(fmt.Sprintf("services/test/%d", i)), Token: 1, Expires: time.Now().UTC()})
 		versions, err := s.Commit(t.Context(), []allocator.Op{{Claim: held[i]}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		held[i].Version = versions[0]
 	}
 	before := describe(a.addresses())
@@ -167,9 +163,7 @@ func TestTakeFails(t *testing.T) {
 	a, s := newStore(t)
 	c := allocator.Claim{Key: storetest.Key(1), Owner: "old", Token: 1}
 	versions, err := s.Commit(t.Context(), []allocator.Op{{Claim: c}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	before := describe(a.addresses())
 	isFirst := true
 	a.lose = func(verb string) (bool, bool) {

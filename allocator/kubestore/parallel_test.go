@@ -61,9 +61,7 @@ func TestSeveralRequestsAtOnce(t *testing.T) {
 	client, err := kubernetes.NewForConfig(&rest.Config{
 		Host: server.URL, QPS: -1, ContentConfig: rest.ContentConfig{ContentType: "application/json"},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	s := kubestore.New(client.NetworkingV1(), kubestore.Options{})
 	var ops []allocator.Op
 	for i := range 3 * atOnce {
@@ -87,9 +85,7 @@ func TestAllOrNothing(t *testing.T) {
 			held = append(held, allocator.Op{Claim: allocator.Claim{Key: storetest.Key(i), Owner: "old", Token: 1, Expires: time.Now().UTC()}})
 		}
 		versions, err := s.Commit(t.Context(), held[:40])
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		before := describe(a.addresses())
 		ops := make([]allocator.Op, len(held))
 		for i := range ops {

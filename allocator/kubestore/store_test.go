@@ -20,6 +20,7 @@ import (
 	"github.com/vipkit/vipkit/allocator/kubestore"
 	"github.com/vipkit/vipkit/allocator/repair"
 	"github.com/vipkit/vipkit/allocator/storetest"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 func TestContract(t *testing.T) {
@@ -40,18 +41,14 @@ func newPool(t testing.TB, s allocator.Store, o allocator.PoolOptions) *allocato
 		o.Ranges = []allocator.Config{prefix(), {Prefix: netip.MustParsePrefix("fd00::/112")}}
 	}
 	p, err := allocator.NewPool(s, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return p
 }
 
 func key(t testing.TB, text string) allocator.Key {
 	t.Helper()
 	k, err := allocator.ParseKey(text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return k
 }
 
@@ -80,9 +77,7 @@ func TestObjects(t *testing.T) {
 	p := newPool(t, s, allocator.PoolOptions{Now: func() time.Time { return now }})
 	claims, err := p.Reserve(t.Context(), "services/default/web",
 		allocator.Request{Key: key(t, "10.96.0.10")}, allocator.Request{Key: key(t, "fd00:0::00ab")})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	rest := func(i int, expires string) string {
 		return fmt.Sprintf(" managed-by=allocator.vipkit.github.io%s since=2024-02-29T12:00:00.000000005Z token=%d", expires, claims[i].Token)
 	}
@@ -95,9 +90,7 @@ func TestObjects(t *testing.T) {
 		t.Errorf("reserved (-want +got):\n%s", diff)
 	}
 	bound, err := p.Bind(t.Context(), claims...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	for i, line := range want {
 		want[i] = strings.Replace(line, expires, "", 1)
 	}
@@ -114,9 +107,7 @@ func TestObjects(t *testing.T) {
 func TestRequests(t *testing.T) {
 	a, client := newAPI()
 	p := newPool(t, kubestore.New(client, kubestore.Options{}), allocator.PoolOptions{})
-	if err := p.Sync(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, p.Sync(t.Context()))
 	var verbs []string
 	a.before = func(action clienttesting.Action) { verbs = append(verbs, action.GetVerb()) }
 	claims, err := p.Reserve(t.Context(), "me", allocator.Request{Kind: allocator.IPv4})
@@ -132,9 +123,7 @@ func TestRequests(t *testing.T) {
 	if err == nil {
 		_, err = kubestore.New(client, kubestore.Options{}).Commit(t.Context(), []allocator.Op{{Claim: claims[0], Delete: true}})
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	want := []string{"create", "update", "delete", "create", "get", "delete"}
 	if diff := cmp.Diff(want, verbs); diff != "" {
 		t.Errorf("requests (-want +got):\n%s", diff)
@@ -286,9 +275,7 @@ func TestNewOwner(t *testing.T) {
 	}
 	now = now.Add(allocator.DefaultTTL)
 	claims, err := p.Reserve(t.Context(), "services/default/new", allocator.Request{Key: key(t, "10.96.0.10")})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	o := a.addresses()["10.96.0.10"]
 	if got := o.Spec.ParentRef.Name; got != "new" || o.ResourceVersion != fmt.Sprint(claims[0].Version) {
 		t.Errorf("owner and version: got %s and %s, want new and %d", got, o.ResourceVersion, claims[0].Version)

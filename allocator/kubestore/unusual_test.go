@@ -17,6 +17,7 @@ import (
 	"github.com/vipkit/vipkit/allocator"
 	"github.com/vipkit/vipkit/allocator/kubestore"
 	"github.com/vipkit/vipkit/allocator/storetest"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // TestInvalidVersions has resourceVersions that are not decimal numbers.
@@ -91,9 +92,7 @@ func TestForeignAnnotations(t *testing.T) {
 	o.Annotations = map[string]string{"example.com/note": "mine"}
 	a.put(t, "ipaddresses", o)
 	state, err := s.Get(t.Context(), storetest.Key(1))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	if _, err := s.Commit(t.Context(), []allocator.Op{{Claim: state.Claims[0]}}); err != nil {
 		t.Fatal(err)
 	}
@@ -149,9 +148,7 @@ func TestManagedBy(t *testing.T) {
 		}
 	}
 	versions, err := mine.Commit(t.Context(), []allocator.Op{{Claim: free}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	free.Version, free.Expires = versions[0], time.Time{}
 	if _, err := mine.Commit(t.Context(), []allocator.Op{{Claim: free}}); !errors.Is(err, allocator.ErrConflict) {
 		t.Errorf("an object that another program manages now: got error %v, want %v", err, allocator.ErrConflict)

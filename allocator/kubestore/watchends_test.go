@@ -18,6 +18,7 @@ import (
 	"github.com/vipkit/vipkit/allocator"
 	"github.com/vipkit/vipkit/allocator/kubestore"
 	"github.com/vipkit/vipkit/allocator/storetest"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // shortContext is a context that bounds watches that should end by themselves.
@@ -209,7 +210,5 @@ func (a *api) drop(t testing.TB, resource, name string) {
 	t.Helper()
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if err := a.remove(networkingv1.Resource(resource), name, nil); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, a.remove(networkingv1.Resource(resource), name, nil))
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/vipkit/vipkit/allocator"
 	"github.com/vipkit/vipkit/allocator/prommetrics"
 	"github.com/vipkit/vipkit/allocator/repair"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // TestKindsOfPools checks that a failed pass counts for the kinds of ranges that the pool
@@ -58,16 +59,12 @@ func TestNumbersCountAsPorts(t *testing.T) {
 func TestDescriptions(t *testing.T) {
 	r := prometheus.NewPedanticRegistry()
 	m, err := prommetrics.New(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	newPool(t, m, "10.96.0.0/24", "30000-30009")
 	m.Allocated(allocator.Allocation{Kind: allocator.IPv4, Range: "10.96.0.0/24", Count: 1})
 	m.Repaired([]repair.Finding{{Problem: repair.Invalid, Text: "web"}, {Problem: repair.Invalid, Text: "1"}}, errors.New("no"))
 	all, err := r.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	helps := map[string]int{}
 	for _, f := range all {
 		if len(f.GetHelp()) < 10 {

@@ -14,6 +14,7 @@ import (
 	"github.com/vipkit/vipkit/allocator"
 	"github.com/vipkit/vipkit/allocator/prommetrics"
 	"github.com/vipkit/vipkit/allocator/repair"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // samples scrapes the metrics that match pattern, one sample in each line.
@@ -44,9 +45,7 @@ func newMetrics(t *testing.T) (*prommetrics.Metrics, *prometheus.Registry) {
 	t.Helper()
 	r := prometheus.NewRegistry()
 	m, err := prommetrics.New(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return m, r
 }
 
@@ -56,17 +55,13 @@ func newPool(t *testing.T, m *prommetrics.Metrics, ranges ...string) *allocator.
 	for _, text := range ranges {
 		text, isDraining := strings.CutSuffix(text, "!")
 		c, err := allocator.ParseConfig(text)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		c.Draining = isDraining
 		all = append(all, c)
 	}
 	store := allocator.NewMemory(allocator.State{}, nil)
 	p, err := allocator.NewPool(store, allocator.PoolOptions{Ranges: all, Observer: m})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	m.Watch(p)
 	return p
 }
@@ -83,9 +78,7 @@ kube_apiserver_nodeport_allocator_allocation_total{scope="dynamic"} 0
 kube_apiserver_nodeport_allocator_allocation_total{scope="static"} 0
 kube_apiserver_nodeport_allocator_available_ports 15`)
 	address, err := allocator.ParseKey("10.96.0.3")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	requests := []allocator.Request{
 		{Key: address}, {Kind: allocator.IPv4, Count: 3}, {Kind: allocator.IPv6}, {Kind: allocator.Port, Count: 4}, {Key: allocator.PortKey(30014)},
 	}
@@ -132,9 +125,7 @@ kube_apiserver_nodeport_allocator_available_ports 10`)
 func TestRepairs(t *testing.T) {
 	m, r := newMetrics(t)
 	ip, err := allocator.ParseKey("10.96.0.1")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	port := allocator.PortKey(30000)
 	m.Repaired([]repair.Finding{
 		{Problem: repair.Missing, Key: ip, Mended: true},
@@ -177,9 +168,7 @@ func TestStore(t *testing.T) {
 func TestRegistryStaysClean(t *testing.T) {
 	r := prometheus.NewRegistry()
 	taken := prometheus.NewGauge(prometheus.GaugeOpts{Name: "vipkit_allocator_last_sync_timestamp_seconds", Help: "When the whole store was last read."})
-	if err := r.Register(taken); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, r.Register(taken))
 	if _, err := prommetrics.New(r); err == nil {
 		t.Fatal("New with a registered name: got no error, want one")
 	}

@@ -24,9 +24,7 @@ func keys(t testing.TB, texts ...string) []allocator.Key {
 	var all []allocator.Key
 	for _, text := range texts {
 		k, err := allocator.ParseKey(text)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		all = append(all, k)
 	}
 	return all
@@ -54,9 +52,7 @@ func TestLayout(t *testing.T) {
 		t.Run(c.want, func(t *testing.T) {
 			taken := keys(t, c.taken...)
 			m, err := rangemap.Encode(c.text, slices.Values(taken))
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, err)
 			if got := hex.EncodeToString(m.Data); got != c.want || m.Range != c.text {
 				t.Errorf("got %s of %s, want %s", got, m.Range, c.want)
 			}
@@ -72,9 +68,7 @@ func TestLayout(t *testing.T) {
 func TestAgainstBigInt(t *testing.T) {
 	rnd := testenv.Random(t)
 	r, err := allocator.NewRange(allocator.Config{FirstPort: 30000, LastPort: 32767})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	for range 50 {
 		number, taken := new(big.Int), []allocator.Key(nil)
 		for range rnd.IntN(500) {
@@ -130,17 +124,13 @@ func stored(t testing.TB, m rangemap.Map) (proto, asJSON []byte) {
 	unknown := runtime.Unknown{TypeMeta: runtime.TypeMeta{APIVersion: "v1", Kind: "RangeAllocation"}, Raw: raw}
 	envelope, err2 := unknown.Marshal()
 	asJSON, err3 := json.Marshal(object)
-	if err := errors.Join(err1, err2, err3); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, errors.Join(err1, err2, err3))
 	return append([]byte("k8s\x00"), envelope...), asJSON
 }
 
 func TestObjectsOfALiveCluster(t *testing.T) {
 	want, err := rangemap.Encode("30000-32767", slices.Values(keys(t, "30080", "32000")))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	proto, asJSON := stored(t, want)
 	for name, object := range map[string][]byte{"protocol buffers": proto, "JSON": asJSON, "Marshal": want.Marshal()} {
 		got, err := rangemap.Unmarshal(object)
@@ -155,12 +145,8 @@ func TestTheAPIReadsMarshal(t *testing.T) {
 	want := rangemap.Map{Range: "10.96.0.0/24", Data: []byte{8, 1, 3}}
 	var unknown runtime.Unknown
 	var object v1.RangeAllocation
-	if err := unknown.Unmarshal(want.Marshal()[4:]); err != nil {
-		t.Fatal(err)
-	}
-	if err := object.Unmarshal(unknown.Raw); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, unknown.Unmarshal(want.Marshal()[4:]))
+	testenv.NoError(t, object.Unmarshal(unknown.Raw))
 	got := rangemap.Map{Range: object.Range, Data: object.Data}
 	if diff := cmp.Diff(want, got); diff != "" || unknown.Kind != "RangeAllocation" {
 		t.Errorf("kind %q (-want +got):\n%s", unknown.Kind, diff)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/vipkit/vipkit/allocator"
 	"github.com/vipkit/vipkit/allocator/repair"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // TestGraceIgnoresReservations checks that reservations end by their own times, however
@@ -43,13 +44,9 @@ func TestGraceIgnoresReservations(t *testing.T) {
 func TestMendedAllocationIsTheSame(t *testing.T) {
 	store := allocator.NewMemory(allocator.State{}, nil)
 	pool, err := allocator.NewPool(store, allocator.PoolOptions{Ranges: ranges(t)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	claims, err := pool.Reserve(t.Context(), "web", allocator.Request{Key: allocator.PortKey(30000)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	findings, err := repair.Reconcile(t.Context(), store, uses("30000 web"), repair.Options{Ranges: ranges(t)})
 	if err != nil || lines(findings) != "missing: 30000 of web (mended)" {
 		t.Fatalf("findings: got %v, error %v, want one missing claim", findings, err)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/vipkit/vipkit/allocator"
 	"github.com/vipkit/vipkit/allocator/repair"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // passes runs a controller for count passes and returns the claims of the store after
@@ -74,13 +75,9 @@ func TestClockIsBehind(t *testing.T) {
 		store := allocator.NewMemory(allocator.State{}, nil)
 		const ttl = 10 * time.Minute
 		pool, err := allocator.NewPool(store, allocator.PoolOptions{Ranges: ranges(t), TTL: ttl})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		reserved, err := pool.Reserve(t.Context(), "slow", allocator.Request{Key: allocator.PortKey(30000)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		leak := func() {
 			if _, err := pool.Allocate(t.Context(), "new", allocator.Request{Key: allocator.PortKey(30001)}); err != nil {
 				t.Error(err)

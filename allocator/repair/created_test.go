@@ -9,6 +9,7 @@ import (
 	"github.com/vipkit/vipkit/allocator"
 	"github.com/vipkit/vipkit/allocator/filestore"
 	"github.com/vipkit/vipkit/allocator/repair"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // TestMapOfAnotherProcess has another process make a map during a pass that found none. The
@@ -31,9 +32,7 @@ func TestMapOfAnotherProcess(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			store, err := filestore.Open(filepath.Join(t.TempDir(), "map"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, err)
 			list := func(ctx context.Context) ([]repair.Use, error) {
 				all, err := uses("30000 web")(ctx)
 				return all, errors.Join(err, store.Create(ctx, claims(t, c.others)...))

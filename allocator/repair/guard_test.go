@@ -20,9 +20,7 @@ import (
 func newFile(t *testing.T) *filestore.Store {
 	t.Helper()
 	store, err := filestore.Open(filepath.Join(t.TempDir(), "map"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	testenv.CloseAtEnd(t, store)
 	return store
 }
@@ -117,9 +115,7 @@ func TestOutOfRangeIsFreedOnDemand(t *testing.T) {
 	o := options(t)
 	o.Policy = map[repair.Problem]repair.Action{repair.OutOfRange: repair.Mend}
 	findings, err := repair.Reconcile(t.Context(), store, uses("10.97.0.2 b"), o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	if diff := cmp.Diff("out of range: 10.97.0.1 of a (mended)\nout of range: 10.97.0.2 of b", lines(findings)); diff != "" {
 		t.Errorf("findings (-want +got):\n%s", diff)
 	}

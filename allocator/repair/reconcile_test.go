@@ -14,6 +14,7 @@ import (
 
 	"github.com/vipkit/vipkit/allocator"
 	"github.com/vipkit/vipkit/allocator/repair"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 func start() time.Time { return time.Date(2024, 2, 29, 12, 0, 0, 0, time.UTC) }
@@ -23,9 +24,7 @@ func ranges(t testing.TB) []allocator.Config {
 	var all []allocator.Config
 	for _, text := range []string{"10.96.0.0/24", "fd00:10:96::/112", "30000-32767"} {
 		c, err := allocator.ParseConfig(text)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		all = append(all, c)
 	}
 	return all
@@ -43,9 +42,7 @@ func claims(t testing.TB, text string) []allocator.Claim {
 		}
 		key, err1 := allocator.ParseKey(words[0])
 		age, err2 := time.ParseDuration(words[2])
-		if err := errors.Join(err1, err2); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, errors.Join(err1, err2))
 		c := allocator.Claim{
 			Key: key, Owner: allocator.Owner(words[1]), Token: 7, Since: start().Add(-age),
 			Version: allocator.Version(len(all) + 1),
@@ -76,9 +73,7 @@ func options(t testing.TB) repair.Options {
 func held(t testing.TB, s allocator.Store) string {
 	t.Helper()
 	state, err := s.Load(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	var lines []string
 	for _, c := range state.Claims {
 		line := fmt.Sprintf("%v %s", c.Key, c.Owner)
@@ -148,9 +143,7 @@ func TestReconcile(t *testing.T) {
 			before := claims(t, c.claims)
 			store := allocator.NewMemory(allocator.State{Claims: before, Version: 100}, nil)
 			findings, err := repair.Reconcile(t.Context(), store, uses(c.uses), options(t))
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, err)
 			if diff := cmp.Diff(c.findings, lines(findings)); diff != "" {
 				t.Errorf("findings (-want +got):\n%s", diff)
 			}
@@ -174,9 +167,7 @@ func TestPolicyReportsOnly(t *testing.T) {
 		repair.Missing: repair.Report, repair.Orphaned: repair.Report, repair.WrongOwner: repair.Report, repair.OutOfRange: repair.Report,
 	}
 	findings, err := repair.Reconcile(t.Context(), store, uses("10.96.0.2 a\n10.96.0.3 a"), o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	want := "orphaned: 10.96.0.1 of gone\nwrong owner: 10.96.0.2 of a, held by gone\nmissing: 10.96.0.3 of a\nout of range: 10.97.0.1 of gone"
 	if diff := cmp.Diff(want, lines(findings)); diff != "" {
 		t.Errorf("findings (-want +got):\n%s", diff)
@@ -233,9 +224,7 @@ func TestClaimChangesDuringAPass(t *testing.T) {
 		}
 	}
 	findings, err := repair.Reconcile(t.Context(), store, uses(""), options(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	want := "orphaned: 10.96.0.1 of gone (mended)\norphaned: 10.96.0.2 of gone\norphaned: 10.96.0.3 of gone (mended)"
 	if diff := cmp.Diff(want, lines(findings)); diff != "" {
 		t.Errorf("findings (-want +got):\n%s", diff)
@@ -251,9 +240,7 @@ func TestEachAllocationHasItsGrace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := allocator.NewMemory(allocator.State{}, nil)
 		pool, err := allocator.NewPool(store, allocator.PoolOptions{Ranges: ranges(t)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		o := repair.Options{Ranges: ranges(t), AllowNoOwners: true}
 		request := allocator.Request{Key: allocator.PortKey(30000)}
 		for round := range 3 {

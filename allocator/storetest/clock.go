@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/vipkit/vipkit/allocator"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // testClocks has pools whose clocks are an hour apart. Reservations that are not bound must
@@ -28,13 +29,9 @@ func testClocks(t *testing.T, s allocator.Store) {
 			Ranges: []allocator.Config{{Prefix: prefix}}, TTL: ttl,
 			Now: func() time.Time { return time.Now().Add(ahead) },
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		claims, err := p.Reserve(ctx, allocator.Owner(fmt.Sprintf("services/default/s%d", i)), allocator.Request{Kind: allocator.IPv4, Count: 4})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		pools, reserved = append(pools, p), append(reserved, claims)
 	}
 	stop := running(ctx, pools[:2]...) // The pool whose clock is ahead must not free anything.

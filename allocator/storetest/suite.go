@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/vipkit/vipkit/allocator"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // patience bounds waiting for events that are due at once.
@@ -129,9 +130,7 @@ func testAllOrNothing(t *testing.T, s allocator.Store) {
 	held.Version = mustCommit(t, s, put(held)...)[0]
 	wantConflict(t, s, held, put(claim(2, "you", 0), claim(1, "you", 0), claim(3, "you", 0))...)
 	state, err := s.Load(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	if len(state.Claims) != 1 || state.Claims[0] != held {
 		t.Errorf("after a failed change of three: got %v, want only %v", state.Claims, held)
 	}
@@ -165,9 +164,7 @@ func wantBack(t *testing.T, s allocator.Store, want ...allocator.Claim) {
 		keys = append(keys, want[i].Key)
 	}
 	got, err := s.Get(t.Context(), keys...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	byKey := func(a, b allocator.Claim) int { return a.Key.Compare(b.Key) }
 	slices.SortFunc(want, byKey)
 	slices.SortFunc(got.Claims, byKey)

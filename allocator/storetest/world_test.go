@@ -45,9 +45,7 @@ func small() []allocator.Config {
 func newPool(t *testing.T, s allocator.Store, now func() time.Time) *allocator.Pool {
 	t.Helper()
 	p, err := allocator.NewPool(s, allocator.PoolOptions{Ranges: small(), TTL: ttl, Now: now})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return p
 }
 
@@ -129,9 +127,7 @@ func (w *world) check(ctx context.Context) {
 	stop()
 	wg.Wait()
 	state, err := w.store.Load(ctx)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	testenv.NoError(w.t, err)
 	w.owners.WantBindings(20)
 	owners, held := w.owners.Held(), map[allocator.Key]allocator.Owner{}
 	for _, c := range state.Claims {
@@ -189,17 +185,13 @@ func TestWorldInFile(t *testing.T) {
 	faults := storetest.Faults{LostAnswer: 0.2, LostRequest: 0.1, Duplicate: 0.2, Late: 0.1, Conflict: 0.1, Stale: 0.1}
 	synctest.Test(t, func(t *testing.T) {
 		store, err := filestore.Open(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		defer func() {
 			if err := store.Close(); err != nil {
 				t.Error(err)
 			}
 		}()
-		if err := store.Create(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, store.Create(t.Context()))
 		runWorld(t, rnd, faults, store)
 	})
 }
@@ -299,9 +291,7 @@ func liveAndCrash(t *testing.T, p *allocator.Pool) (isOwner bool, err error) {
 // inventory counts the keys that another process can allocate, and the bound ones.
 func inventory(t *testing.T, store allocator.Store, kind allocator.Kind) (free, bound, size uint64) {
 	p := newPool(t, store, nil)
-	if err := p.Sync(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, p.Sync(t.Context()))
 	for ; free < 100; free++ {
 		if _, err := p.Reserve(t.Context(), "other", allocator.Request{Kind: kind}); err != nil {
 			break

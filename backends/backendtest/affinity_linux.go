@@ -14,6 +14,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -119,9 +120,7 @@ func (s *stage) endpointsOf(t *testing.T, c client) []string {
 	for range 4 {
 		for i, f := range flights {
 			by, err := s.serverFor(t.Context(), f)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, err)
 			first := 0
 			if s.isLacking(FrontendAffinity) {
 				first = i
@@ -240,16 +239,12 @@ func (s *stage) expires(t *testing.T, all []hostName) {
 	s.apply(t, snapshotOf(t, nodeOptions(), affinitySample(1, all...).objects()))
 	f := client{atOutside, v1.ProtocolTCP, v1.IPv4Protocol}.flightsTo(affinitySample(1))[0]
 	first, err := s.serverFor(t.Context(), f)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	const times = 14
 	for range times {
 		time.Sleep(1300 * time.Millisecond) // the test needs the kernel's clock
 		by, err := s.serverFor(t.Context(), f)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		if by != first {
 			return
 		}
@@ -285,9 +280,7 @@ func (s *stage) balances(t *testing.T, f flight, endpoints int) {
 	counts := map[string]int{}
 	for range rounds {
 		replies, err := s.probe(t.Context(), probe{from: f.from, protocol: f.protocol, to: f.to, tries: tries})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		for _, r := range replies {
 			counts[r.by]++
 		}

@@ -64,9 +64,7 @@ func translating(t testing.TB, choose func(*proxy.ServicePort) string) bad {
 // the verdict for its service port.
 func loading(t testing.TB, kind string, verdict func(*proxy.ServicePort) string) bad {
 	node, err := netns.Current()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	testenv.CloseAtEnd(t, node)
 	load := func(text string) error {
 		_, err := netnstest.Run(t, node, "table ip bad\ndelete table ip bad\n"+text, netnstest.NFT(t), "-f", "-")
@@ -233,9 +231,7 @@ func TestUnknownNames(t *testing.T) {
 func runBad(t *testing.T, selects string, variables ...string) string {
 	t.Helper()
 	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	var output bytes.Buffer
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()

@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // testFailover applies two endpoints, of which one refuses all connections: the other one
@@ -18,9 +20,7 @@ func (c *Config) testFailover(t *testing.T) {
 		for _, from := range []hostName{atClient, atNode} {
 			f := client{from, v1.ProtocolTCP, family}.flightsTo(x)[0]
 			replies, err := s.probe(t.Context(), probe{from: from, protocol: f.protocol, to: f.to, tries: tries})
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, err)
 			for _, r := range replies {
 				if r.by != string(atLocal) {
 					t.Errorf("%s: got %s, want an answer of %s", f, r, atLocal)

@@ -130,9 +130,7 @@ func (s *subject) finish(t testing.TB) {
 func (s *subject) checkDataplane(t testing.TB, after error) {
 	t.Helper()
 	applied, dump := s.applied, s.dump(t)
-	if err := s.cleanUp(t); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, s.cleanUp(t))
 	s.restart(t)
 	s.apply(t, applied)
 	if diff := cmp.Diff(s.dump(t), dump); diff != "" {

@@ -11,6 +11,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 	"github.com/vipkit/vipkit/proxy/conntrack"
 )
@@ -119,9 +120,7 @@ func (s *flowStage) applyWhile(t *testing.T, what string, full bool) {
 		s.applied = proxy.Snapshot{}
 	}
 	next, err := s.tracker.Next(t.Context(), s.applied)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	changed := make(chan struct{})
 	var clients sync.WaitGroup
 	for _, f := range s.flows {
@@ -182,9 +181,7 @@ func (s *flowStage) open(t *testing.T, x *sample) {
 func (s *flowStage) keep(t *testing.T, f flight) {
 	t.Helper()
 	flows, err := s.stage.open(&probe{from: f.from, protocol: f.protocol, to: f.to, tries: flowsEach})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	for _, opened := range flows {
 		t.Cleanup(opened.Close)
 		s.flows = append(s.flows, &liveFlow{flight: f, flow: opened})

@@ -13,6 +13,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/vishvananda/netlink"
+
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // A foreign device with an address, at which node ports answer, and a foreign virtual server of
@@ -35,9 +37,7 @@ func (s *stage) addForeign(t *testing.T) {
 			err = errors.Join(err, s.node().AddAddress(foreignLink, single(a)))
 		}
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	for _, program := range s.iptables() {
 		s.runAtNode(t, foreignRules, program+"-restore", "--noflush")
 	}
@@ -91,9 +91,7 @@ func (s *stage) foreignObjects(t *testing.T) string {
 func (s *stage) links(t *testing.T) []netlink.Link {
 	t.Helper()
 	all, err := s.node().Netlink().LinkList()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return all
 }
 

@@ -4,6 +4,8 @@ import (
 	"maps"
 	"slices"
 	"testing"
+
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // What a backend may leave behind is among what the law of Cleanup compares; what this kernel
@@ -54,7 +56,5 @@ func TestLeftObjectsAreSeen(t *testing.T) {
 
 func must(t *testing.T, err error) {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 }

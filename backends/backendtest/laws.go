@@ -160,9 +160,7 @@ func (s *subject) wantAsFresh(t *testing.T, last proxy.Snapshot, what string) {
 	t.Helper()
 	s.finish(t)
 	have := s.dump(t)
-	if err := s.cleanUp(t); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, s.cleanUp(t))
 	s.restart(t)
 	s.apply(t, last)
 	if diff := cmp.Diff(s.dump(t), have); diff != "" {
@@ -246,9 +244,7 @@ func plainSample(number, generation int) *sample {
 func nextOf(t *testing.T, tracker proxy.ServiceChangeTracker, after proxy.Snapshot) proxy.Snapshot {
 	t.Helper()
 	s, err := tracker.Next(t.Context(), after)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return s
 }
 

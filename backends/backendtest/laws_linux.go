@@ -91,9 +91,7 @@ func lawEstablishedFlows(t *testing.T, s *stage) {
 	s.apply(t, h.next(t))
 	for _, from := range []hostName{atClient, atNode, atOutside} {
 		flows, err := s.open(&probe{from: from, protocol: v1.ProtocolTCP, to: steady.frontends()[0], tries: 8})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		before := askAll(flows)
 		for range 5 {
 			s.restart(t)
@@ -131,9 +129,7 @@ func lawLeaks(t *testing.T, s *stage) {
 func openFiles(t testing.TB) int {
 	t.Helper()
 	all, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return len(all)
 }
 

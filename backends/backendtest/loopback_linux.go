@@ -38,9 +38,7 @@ func (c *Config) testLoopback(t *testing.T) {
 	for step := range loopbackSteps {
 		next := h.next(t)
 		s.apply(t, next)
-		if err := s.applyWith(t, beside, held, next); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, s.applyWith(t, beside, held, next))
 		held = next
 		var flights []flight
 		for i := range h.samples {

@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // markingTable acts as another program that uses the packet mark: it sets the mark of
@@ -39,9 +41,7 @@ func lawHostMarks(t *testing.T, s *stage) { s.keepsMarks(t, atNode) }
 
 func (s *stage) keepsMarks(t *testing.T, endpoints ...hostName) {
 	t.Helper()
-	if err := findNFT(t, s.node()).load(t.Context(), markingTable); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, findNFT(t, s.node()).load(t.Context(), markingTable))
 	x := &sample{number: 4, serviceType: v1.ServiceTypeNodePort, externalIP: true, external: v1.ServiceExternalTrafficPolicyCluster}
 	for _, at := range endpoints {
 		x.endpoints = append(x.endpoints, sampleEndpoint{at: at})

@@ -79,9 +79,7 @@ func (s *stage) everything(t *testing.T) string {
 	t.Helper()
 	var all []string
 	tables, err := findNFT(t, s.node()).list(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	// The program iptables makes tables as it needs them, and leaves them.
 	iptables := regexp.MustCompile(`^(table )?ip6? (filter|nat|mangle|raw) `)
 	for block := range strings.SplitSeq(tables, "\ntable ") {
@@ -103,9 +101,7 @@ func (s *stage) everything(t *testing.T) string {
 func (s *stage) foreign(t *testing.T) string {
 	t.Helper()
 	out, err := findNFT(t, s.node()).run(t.Context(), "", "--stateless", "list", "table", "ip", "somebody-elses")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	for _, program := range s.iptables() {
 		for line := range strings.Lines(s.runAtNode(t, "", program+"-save")) {
 			if strings.HasPrefix(line, "-A ") && strings.Contains(foreignRules, line) {
@@ -120,13 +116,9 @@ func (s *stage) foreign(t *testing.T) string {
 func (s *stage) routing(t *testing.T) []string {
 	t.Helper()
 	rules, err := s.node().Netlink().RuleList(netlink.FAMILY_ALL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	addresses, err := s.node().Netlink().AddrList(nil, netlink.FAMILY_ALL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	var all []string
 	for _, r := range rules {
 		all = append(all, r.String())

@@ -6,6 +6,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // A flight is wrong if one of its outcomes is not allowed, and also if one that is expected is missing after all
@@ -35,9 +37,7 @@ func TestOracle(t *testing.T) {
 			o.services[0].Spec.ClusterIP = to.String()
 			f := flight{from: atOutside, to: netip.AddrPortFrom(to, samplePort), protocol: v1.ProtocolTCP}
 			wrong, err := b.checkOracle(t.Context(), snapshotOf(t, nodeOptions(), o), []flight{f})
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, err)
 			var got []string
 			for _, w := range wrong {
 				got = append(got, w.got...)

@@ -9,15 +9,15 @@ import (
 	"golang.org/x/sys/unix"
 
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // openOne opens a flow that ends with the test.
 func openOne(t *testing.T, b *testbed, p probe) *flow {
 	t.Helper()
 	flows, err := b.open(&p)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	t.Cleanup(flows[0].Close)
 	return flows[0]
 }
@@ -60,9 +60,7 @@ func TestFlowsHaveNewPorts(t *testing.T) {
 	seen := map[netip.AddrPort]bool{}
 	for range 20 {
 		flows, err := b.open(&probe{from: atClient, protocol: v1.ProtocolUDP, to: to, tries: 100})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		for i, r := range askAll(flows) {
 			if r.outcome != answered || seen[r.client] {
 				t.Fatalf("flow %d: got %v from %v, want an answer and a port that no flow had", i, r, r.client)
@@ -89,9 +87,7 @@ func TestFlowsLeavePortsOfOthers(t *testing.T) {
 				}
 				continue
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, err)
 			defer flows[0].Close()
 			wantReply(t, "flow", flows[0].ask(), fmt.Sprintf("local sees %v", b.addr(atClient, family)))
 		}
@@ -118,9 +114,7 @@ func TestFlushForgetsTranslations(t *testing.T) {
 		wantReply(t, "UDP after the rules were removed", udp.ask(), atFirst)
 		wantReply(t, "TCP after the rules were removed", tcp.ask(), atFirst)
 
-		if err := b.flush(); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, b.flush())
 		own := fmt.Sprintf("gateway sees %v", b.addr(atClient, family))
 		wantReply(t, "UDP after flush", udp.ask(), own)
 		wantReply(t, "TCP after flush", tcp.ask(), "reset")
@@ -130,16 +124,12 @@ func TestFlushForgetsTranslations(t *testing.T) {
 // A server that is closed ends its connections.
 func TestFlowToClosedServer(t *testing.T) {
 	b := setUp(t)
-	if err := b.serve(t.Context(), atRemote, "brief", 9090); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, b.serve(t.Context(), atRemote, "brief", 9090))
 	to := netip.MustParseAddrPort("10.1.0.5:9090")
 	tcp := openOne(t, b, probe{from: atClient, protocol: v1.ProtocolTCP, to: to})
 	wantReply(t, "TCP at first", tcp.ask(), "brief sees 10.0.0.6")
 	last := len(b.servers) - 1
-	if err := b.servers[last].Close(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, b.servers[last].Close())
 	b.servers = b.servers[:last]
 	if r := tcp.ask(); r.outcome != failed && r.outcome != reset {
 		t.Errorf("TCP to a closed server: got %v, want a failure or a reset", r)

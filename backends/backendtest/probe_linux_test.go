@@ -10,6 +10,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // The virtual addresses of testdata/verdicts.nft, by their last number.
@@ -46,12 +48,8 @@ func setUpVerdicts(t *testing.T) *testbed {
 	t.Helper()
 	b := setUp(t)
 	rules, err := os.ReadFile("testdata/verdicts.nft")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := findNFT(t, b.node()).load(t.Context(), string(rules)); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
+	testenv.NoError(t, findNFT(t, b.node()).load(t.Context(), string(rules)))
 	return b
 }
 
@@ -131,9 +129,7 @@ func TestOtherRefusalsFail(t *testing.T) {
 			for _, protocol := range transports() {
 				p := probe{from: from, protocol: protocol, to: netip.AddrPortFrom(vip(family, toProhibited), 80)}
 				replies, err := b.probe(t.Context(), p)
-				if err != nil {
-					t.Fatal(err)
-				}
+				testenv.NoError(t, err)
 				if r := replies[0]; r.outcome != failed || r.err == nil {
 					t.Errorf("%s to %v/%s: got %v, want a failure", from, p.to, protocol, r)
 				}
@@ -154,9 +150,7 @@ func TestChosenSource(t *testing.T) {
 			}
 			for i := range 2 { // The port is free again after the probe.
 				replies, err := b.probe(t.Context(), probe{from: atNode, protocol: protocol, to: to, source: from})
-				if err != nil {
-					t.Fatal(err)
-				}
+				testenv.NoError(t, err)
 				seen := replies[0].client
 				if seen.Addr() != from.Addr() || from.Port() != 0 && seen.Port() != from.Port() {
 					t.Errorf("from %s/%s, time %d: got %v, want the chosen source", source, protocol, i, replies[0])
@@ -200,9 +194,7 @@ func TestNoRoute(t *testing.T) {
 	replies, err := b.probe(t.Context(), probe{
 		from: atClient, protocol: v1.ProtocolTCP, to: netip.MustParseAddrPort("224.0.0.1:80"),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	if r := replies[0]; r.outcome != failed || r.err == nil {
 		t.Errorf("connection to a multicast address: got %v, want a failure with its reason", r)
 	}

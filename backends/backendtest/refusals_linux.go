@@ -5,6 +5,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -17,9 +18,7 @@ func lawEveryRefusal(t *testing.T, s *stage) {
 		"net/ipv4/icmp_ratelimit": "1000", "net/ipv4/icmp_ratemask": "6168",
 		"net/ipv6/icmp/ratelimit": "1000", "net/ipv6/icmp/ratemask": "0-1,3-127",
 	} {
-		if err := s.node().Sysctl(name, value); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, s.node().Sysctl(name, value))
 	}
 	x := &sample{number: 4, serviceType: v1.ServiceTypeNodePort, externalIP: true, external: v1.ServiceExternalTrafficPolicyCluster}
 	snapshot := snapshotOf(t, nodeOptions(), x.objects())
@@ -46,9 +45,7 @@ func (s *stage) refusesEach(t *testing.T, f flight, connections int) {
 	t.Helper()
 	for i := range connections {
 		replies, err := s.probe(t.Context(), probe{from: f.from, protocol: f.protocol, to: f.to, patience: longPatience})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		if r := replies[0]; r.outcome != reset && r.outcome != refused {
 			t.Errorf("from %s to %v: connection %d: got %q, want it to be refused at once", f.from, f.to, i+1, r)
 			return

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/vishvananda/netlink"
+
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // lawRepair: an Apply from the zero snapshot repairs the dataplane after another program
@@ -54,9 +56,7 @@ func (s *stage) routes(t *testing.T) []netlink.Route {
 	var all []netlink.Route
 	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
 		some, err := s.node().Netlink().RouteListFiltered(family, &netlink.Route{}, netlink.RT_FILTER_TABLE)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		all = append(all, some...)
 	}
 	return all

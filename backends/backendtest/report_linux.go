@@ -134,13 +134,9 @@ func (c *Config) cells() (map[Capability]string, error) {
 func (c *Config) testReport(t *testing.T) {
 	update := testenv.Flag(t, updateVariable)
 	cells, err := c.cells()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	text, err := os.ReadFile(c.Report.File)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	want, err := withColumn(string(text), c.Report.Column, cells)
 	if err != nil {
 		t.Fatalf("%s: %v", c.Report.File, err)

@@ -9,14 +9,14 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // Every capability has its proof, and every scenario proves something.
 func TestCapabilitiesHaveProofs(t *testing.T) {
 	all, err := scenarios()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	proven := map[string]bool{}
 	seen := map[Capability]bool{}
 	for _, r := range rows() {
@@ -27,9 +27,7 @@ func TestCapabilitiesHaveProofs(t *testing.T) {
 		for _, pattern := range r.by {
 			for _, sc := range all {
 				match, err := path.Match(pattern, "Scenarios/"+sc.name)
-				if err != nil {
-					t.Fatal(err)
-				}
+				testenv.NoError(t, err)
 				proven[sc.name] = proven[sc.name] || match && pattern != "Scenarios/*"
 			}
 		}
@@ -71,9 +69,7 @@ func TestWithColumn(t *testing.T) {
 		{"another", "| | this | that | another |", "| " + string(first) + " | | | one |", "| " + string(second) + " | old | kept | two |"},
 	} {
 		got, err := withColumn(before, c.column, map[Capability]string{first: "one", second: "two"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		lines := strings.Split(got, "\n")
 		want := []string{"# Title", strings.TrimSpace(tableBegins), c.heading}
 		if diff := cmp.Diff(want, lines[:3]); diff != "" {
@@ -94,9 +90,7 @@ func TestWithColumn(t *testing.T) {
 // The report has the results of the run, and is written only with VIPKIT_UPDATE.
 func TestReportFollowsTheRun(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "README.md")
-	if err := os.WriteFile(file, []byte(tableBegins+"| |\n|---|\n"+tableEnds), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, os.WriteFile(file, []byte(tableBegins+"| |\n|---|\n"+tableEnds), 0o600))
 	c := Config{Lacks: []Capability{Failover}, results: &results{passed: map[string]bool{}}}
 	c.Report = Report{File: file, Column: "mine", Remarks: map[Capability]string{Failover: "ask a friend", Adoption: "fast"}}
 	for _, r := range rows() {
@@ -114,9 +108,7 @@ func TestReportFollowsTheRun(t *testing.T) {
 	t.Setenv(updateVariable, "")
 	c.testReport(t)
 	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	for _, want := range []string{"| " + string(Failover) + " | no; ask a friend |\n", "| " + string(Adoption) + " | yes; fast |\n", "| " + string(Affinity) + " | yes |\n"} {
 		if !strings.Contains(string(text), want) {
 			t.Errorf("want the line %q in\n%s", want, text)

@@ -175,9 +175,7 @@ func (s *stage) onNode(t testing.TB, f func() error) {
 	if t.Failed() {
 		t.FailNow() // In f, FailNow ends f alone.
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 }
 
 // read returns what backends have programmed on the node.
@@ -215,9 +213,7 @@ func resolve(t testing.TB, tracker proxy.ServiceChangeTracker, all ...objects) p
 	}
 	tracker.Synced()
 	s, err := tracker.Next(t.Context(), proxy.Snapshot{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	for p := range s.Problems() {
 		t.Fatalf("objects of the test: got problem %v, want none", p)
 	}
@@ -254,9 +250,7 @@ func (c *Config) testScenarios(t *testing.T) {
 func (c *Config) scenarioGroups(t *testing.T) (groups [][]*scenario) {
 	t.Helper()
 	all, err := scenarios()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	at := map[string]int{}
 	for _, sc := range all {
 		if sc.hasAffinity() && c.lacks(Affinity) || sc.hasPodInterfaces() && c.lacks(PodInterfaces) {
@@ -304,9 +298,7 @@ func (s *stage) checkDemands(t *testing.T, sc *scenario, snapshot proxy.Snapshot
 func (s *stage) checkFlights(t testing.TB, snapshot proxy.Snapshot, flights []flight) {
 	t.Helper()
 	wrong, err := s.checkOracle(t.Context(), snapshot, flights)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	for i, w := range wrong {
 		if i == mostReported {
 			t.Errorf("%d more packets had wrong outcomes", len(wrong)-i)

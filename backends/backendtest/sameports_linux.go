@@ -11,6 +11,8 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // Two clients send from one port at the same time, samePorts times, in batches; sameLost of the
@@ -61,18 +63,14 @@ func (s *stage) sendPairs(t *testing.T, pair [2]flight, first uint16) (lost int)
 	for side, f := range pair {
 		for i := range uint16(sameBatch) {
 			opened, err := s.open(&probe{from: f.from, protocol: f.protocol, to: f.to, source: netip.AddrPortFrom(netip.Addr{}, first+i)})
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, err)
 			defer opened[0].Close()
 			flows[side] = append(flows[side], opened[0])
 			pending[len(pending)] = opened[0]
 		}
 	}
 	for err := range sendTogether(flows) {
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 	}
 	err := receiveAll(pending, time.Now().Add(samePatience), func(i int, r reply) {
 		if r.outcome != answered {

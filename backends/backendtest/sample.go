@@ -10,6 +10,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -233,9 +234,7 @@ func (h *history) next(t testing.TB) proxy.Snapshot {
 	}
 	ctx := t.Context()
 	s, err := h.tracker.Next(ctx, proxy.Snapshot{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	h.last = s
 	return s
 }

@@ -97,9 +97,7 @@ func (s *stage) serveSCTP(t *testing.T, at hostName) {
 					continue
 				}
 				listener, err := s.host(at).ns.ListenSCTP(netip.AddrPortFrom(a, port))
-				if err != nil {
-					t.Fatal(err)
-				}
+				testenv.NoError(t, err)
 				testenv.CloseAtEnd(t, serveOn(listener, known.name))
 			}
 		}

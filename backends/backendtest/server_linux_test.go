@@ -5,15 +5,15 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 func TestParseAnswer(t *testing.T) {
 	s := &server{name: "local"}
 	client, own := netip.MustParseAddrPort("[::ffff:10.0.0.6]:1024"), netip.MustParseAddrPort("[fd00::1]:8080")
 	got, err := parseAnswer(string(s.answer("17", client, own)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	want := answer{question: "17", name: "local", client: netip.MustParseAddrPort("10.0.0.6:1024"), own: own}
 	if diff := cmp.Diff(want, got, cmp.AllowUnexported(answer{}), cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); diff != "" {
 		t.Errorf("answer (-want +got):\n%s", diff)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/vipkit/vipkit/internal/ipaddr"
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 func TestMain(m *testing.M) { os.Exit(Main(m)) }
@@ -37,9 +38,7 @@ func check(t *testing.T, b *testbed, all []expectation) {
 		probes = append(probes, e.probe)
 	}
 	replies, err := b.probeAll(t.Context(), probes)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	for i, e := range all {
 		what := fmt.Sprintf("%s to %v/%s", e.from, e.to, e.protocol)
 		if diff := cmp.Diff(e.want, summary(replies[i])); diff != "" {
@@ -120,9 +119,7 @@ func TestReplyHasServersAddress(t *testing.T) {
 		for _, protocol := range transports() {
 			p := probe{from: atClient, protocol: protocol, to: netip.MustParseAddrPort(to), tries: 3}
 			replies, err := b.probe(t.Context(), p)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, err)
 			ports := map[uint16]bool{}
 			for _, r := range replies {
 				ports[r.client.Port()] = true
@@ -200,9 +197,7 @@ func TestEntry(t *testing.T) {
 
 func TestServeMore(t *testing.T) {
 	b := setUp(t)
-	if err := b.serve(t.Context(), atRemote, "extra", 9090); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, b.serve(t.Context(), atRemote, "extra", 9090))
 	check(t, b, []expectation{{
 		probe{from: atLocal, protocol: v1.ProtocolTCP, to: netip.MustParseAddrPort("10.1.0.5:9090")},
 		sees("extra", netip.MustParseAddr("10.0.0.5")),
@@ -225,11 +220,7 @@ func BenchmarkBuild(b *testing.B) {
 	setUp(b)
 	for b.Loop() {
 		bed, err := newTestbed(b.Context(), world{})
-		if err != nil {
-			b.Fatal(err)
-		}
-		if err := bed.Close(); err != nil {
-			b.Fatal(err)
-		}
+		testenv.NoError(b, err)
+		testenv.NoError(b, bed.Close())
 	}
 }

@@ -25,9 +25,7 @@ func setUpIn(t testing.TB, w world) *testbed {
 	t.Helper()
 	netnstest.NeedNamespaces(t)
 	b, err := newTestbed(t.Context(), w)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	testenv.CloseAtEnd(t, b)
 	b.configureWorld(t)
 	return b

@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 func TestCheckReadable(t *testing.T) {
@@ -16,16 +18,12 @@ func TestCheckReadable(t *testing.T) {
 		map ports { type inet_proto . inet_service : verdict; elements = { tcp . 80 : drop } }
 		chain c { type filter hook input priority 10; counter accept; }
 	}`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	if err := n.checkReadable(t.Context()); err != nil {
 		t.Error(err)
 	}
 	text, err := n.list(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	for _, want := range []string{"table inet verdicts", "table inet more"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("listing: got no %q in\n%s", want, text)
@@ -50,9 +48,7 @@ func TestCheckReadableNotices(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "nft")
-			if err := os.WriteFile(path, []byte("#!/bin/sh\ncat >/dev/null\n"+c.script+"\n"), 0o700); err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, os.WriteFile(path, []byte("#!/bin/sh\ncat >/dev/null\n"+c.script+"\n"), 0o700))
 			err := nft{path: path, ns: b.node()}.checkReadable(t.Context())
 			if err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("checkReadable: got error %v, want one with %q", err, c.want)

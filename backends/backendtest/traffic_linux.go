@@ -72,9 +72,7 @@ func (s *stage) during(t *testing.T, flights []flight, do func()) {
 		defer stop()
 		do()
 	}()
-	if err := <-connected; err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, <-connected)
 	for _, w := range wrong {
 		t.Errorf("during a change: %s", w.message)
 	}
@@ -94,9 +92,7 @@ func (s *stage) establish(t *testing.T, flights []flight) (lasting []*flow, firs
 			continue
 		}
 		flows, err := s.open(&probe{from: f.from, protocol: f.protocol, to: f.to})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		r := flows[0].ask()
 		if !slices.Contains(s.allowed(f, proxy.Route(s.applied, s.packet(f))), r.String()) {
 			t.Errorf("before a change: %s: got %s, want an outcome of Route", f, r)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/vipkit/vipkit/internal/ipaddr"
 	"github.com/vipkit/vipkit/internal/netns"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // reversePathTable is the reverse path filter of firewalld for IPv6.
@@ -139,9 +140,7 @@ func (b *testbed) configureWorld(t testing.TB) {
 	for _, r := range b.world.rules {
 		errs = append(errs, b.node().AddRule(r))
 	}
-	if err := errors.Join(errs...); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, errors.Join(errs...))
 	tables := b.world.tables
 	if b.world.forwards != "" {
 		tables += b.restrictForwarding(t)
@@ -149,9 +148,7 @@ func (b *testbed) configureWorld(t testing.TB) {
 	if tables == "" {
 		return
 	}
-	if err := findNFT(t, b.node()).load(t.Context(), tables); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, findNFT(t, b.node()).load(t.Context(), tables))
 }
 
 // restrictForwarding sets the policy DROP with all installed flavours of iptables, and

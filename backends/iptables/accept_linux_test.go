@@ -15,6 +15,7 @@ import (
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/endpoints"
 	"github.com/vipkit/vipkit/internal/netns"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -30,9 +31,7 @@ func servedPort() *proxy.ServicePort {
 func (s *stage) greetAt(t *testing.T, address string) {
 	t.Helper()
 	l, err := s.NS.Listen(t.Context(), "tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -108,9 +107,7 @@ func TestRefusedWithoutLimit(t *testing.T) {
 	t.Parallel()
 	eachFlavour(t, func(t *testing.T, s *stage) {
 		client := newRow(t, s)
-		if err := s.NS.Sysctl("net/ipv4/icmp_ratelimit", "1000"); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, s.NS.Sysctl("net/ipv4/icmp_ratelimit", "1000"))
 		s.Apply(t, proxy.NewSnapshot(stagetest.Node(), newPort(v1.IPv4Protocol, 0, 0)))
 		for name, from := range map[string]*netns.NS{"client": client, "node": s.NS} {
 			for i := range 50 {
@@ -131,9 +128,7 @@ func TestOwnAddressInServiceRange(t *testing.T) {
 		client := newRow(t, s)
 		s.Apply(t, proxy.NewSnapshot(stagetest.Node(), servedPort()))
 		own := stagetest.ClusterIP(v1.IPv4Protocol, 77)
-		if err := s.NS.AddAddress("lo", netip.PrefixFrom(own, 32)); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, s.NS.AddAddress("lo", netip.PrefixFrom(own, 32)))
 		address := netip.AddrPortFrom(own, 53).String()
 		s.greetAt(t, address)
 		for name, from := range map[string]*netns.NS{"client": client, "node": s.NS} {

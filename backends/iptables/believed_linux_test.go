@@ -47,9 +47,7 @@ func flushes(t *testing.T, f Flavour) []string {
 	t.Helper()
 	path := func(name string) string {
 		p, err := xtables.LookUp(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		return p
 	}
 	restore, plain := path("iptables-"+string(f)+"-restore"), path("iptables-"+string(f))
@@ -74,9 +72,7 @@ func newFlusher(t *testing.T, o Options, point, flush string) *flusher {
 	t.Helper()
 	f := &flusher{newStage(t, o), t.TempDir()}
 	for name, text := range map[string]string{"point": point, "flush": flush, "count": "0"} {
-		if err := os.WriteFile(filepath.Join(f.folder, name), []byte(text+"\n"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, os.WriteFile(filepath.Join(f.folder, name), []byte(text+"\n"), 0o600))
 	}
 	stubProgram(t, f.stage, "", "cd "+f.folder+`; n=$(($(cat count) + 1)); echo $n >count
 flush() { if [ "$1 $n" = "$(cat point)" ]; then (sh flush </dev/null); : >flushed; fi; }
@@ -204,9 +200,7 @@ func TestDriftOfMixedFlavours(t *testing.T) {
 			if err == nil {
 				err = os.Symlink(path, filepath.Join(folder, name+what))
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, err)
 		}
 	}
 	t.Setenv("PATH", folder+":"+os.Getenv("PATH"))

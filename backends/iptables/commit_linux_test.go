@@ -13,6 +13,7 @@ import (
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/backends/internal/xtables"
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -89,9 +90,7 @@ func TestOperationsAreCounted(t *testing.T) {
 		var want uint64
 		for _, family := range []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol} {
 			text, err := Rules(s.Options, family, sampleSnapshot())
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, err)
 			for line := range strings.Lines(text) {
 				if strings.HasPrefix(line, ":") || strings.HasPrefix(line, "-") {
 					want++
@@ -122,9 +121,7 @@ func failing(t *testing.T, s *stage, script string) (flag, started string) {
 
 func setFlag(t *testing.T, flag string) {
 	t.Helper()
-	if err := os.WriteFile(flag, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, os.WriteFile(flag, nil, 0o600))
 }
 
 // If a program fails without output, the backend reports that the dataplane is lost: some of
@@ -177,9 +174,7 @@ func TestDriftAfterAnError(t *testing.T) {
 	if err := s.Backend.Apply(t.Context(), s.Applied, next); err == nil {
 		t.Error("Apply: got no error, want one")
 	}
-	if err := os.Remove(flag); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, os.Remove(flag))
 	s.run(t, "*filter\n:OTHER - [0:0]\nCOMMIT\n", "iptables-restore", "--noflush", "-w", "5")
 	if checker, ok := s.Backend.(proxy.DriftChecker); !ok || !checker.Drifted(t.Context()) {
 		t.Error("after an error and a foreign change: drifted: got false, want true")

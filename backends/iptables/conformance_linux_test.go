@@ -7,6 +7,7 @@ import (
 	"github.com/vipkit/vipkit/backends/backendtest"
 	"github.com/vipkit/vipkit/backends/iptables"
 	"github.com/vipkit/vipkit/backends/userspace"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -22,30 +23,20 @@ func testConformance(t *testing.T, o iptables.Options) {
 	iptables.NeedPrograms(t, o)
 	backendtest.Run(t, backendtest.Config{
 		New: func(t testing.TB) proxy.Backend {
-			if err := iptables.Prepare(t.Context(), o); err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, iptables.Prepare(t.Context(), o))
 			b, err := iptables.New(o)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, err)
 			return b
 		},
 		Faulty: func(t testing.TB, around func(func() error) error) proxy.Backend {
-			if err := iptables.Prepare(t.Context(), o); err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, iptables.Prepare(t.Context(), o))
 			b, err := iptables.NewFaulty(o, around)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, err)
 			return b
 		},
 		Dump: func(t testing.TB) string {
 			out, err := iptables.Dump(t.Context(), o)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, err)
 			return out
 		},
 		Loopback: func() (proxy.Backend, error) { return userspace.New(userspace.Options{Capture: userspace.Loopback}) },

@@ -9,6 +9,7 @@ import (
 
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -32,9 +33,7 @@ func TestRulesAreCounted(t *testing.T) {
 		s.Restart(t)
 		step("one that takes over other ones", 1, 100, all[3:18]...)
 		step("nothing new", 0, 0, all[3:18]...)
-		if err := s.NS.Do(func() error { return s.Backend.Cleanup(t.Context()) }); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, s.NS.Do(func() error { return s.Backend.Cleanup(t.Context()) }))
 		s.wantRules(t, "Cleanup", 0, 0)
 	})
 }

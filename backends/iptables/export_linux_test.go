@@ -19,9 +19,7 @@ func NeedPrograms(t testing.TB, o Options) {
 	if errors.Is(err, proxy.ErrUnsupported) {
 		testenv.CannotRun(t, err.Error())
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 }
 
 // Dump returns all chains and rules of an identity in the namespace of the calling thread. It

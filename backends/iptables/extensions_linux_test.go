@@ -29,9 +29,7 @@ func libraries(t *testing.T) string {
 	}
 	folder := t.TempDir()
 	for _, path := range all {
-		if err := os.Symlink(path, filepath.Join(folder, filepath.Base(path))); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, os.Symlink(path, filepath.Join(folder, filepath.Base(path))))
 	}
 	t.Setenv("XTABLES_LIBDIR", folder)
 	return folder
@@ -50,9 +48,7 @@ func hide(t *testing.T, folder string, names ...string) (restore func()) {
 	}
 	move := func(from, to string) {
 		for _, path := range hidden {
-			if err := os.Rename(path+from, path+to); err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, os.Rename(path+from, path+to))
 		}
 	}
 	move("", ".hidden")
@@ -104,9 +100,7 @@ func TestMissingModule(t *testing.T) {
 			if n := len(startedSince(t, started)); n > 30 {
 				t.Errorf("started programs: got %d, want at most 30, a few for each extension", n)
 			}
-			if err := os.Remove(flag); err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, os.Remove(flag))
 			s.Apply(t, all)
 			s.holds(t, all, "with all extensions")
 		})
@@ -174,9 +168,7 @@ func TestRandomRefusals(t *testing.T) {
 					t.Fatalf("with %d%% of the scripts refused: got error %v, want one that is not %v", percent, err, proxy.ErrUnsupported)
 				}
 			}
-			if err := os.Remove(flag); err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, os.Remove(flag))
 			s.Apply(t, all)
 			s.holds(t, all, "without refusals")
 		})

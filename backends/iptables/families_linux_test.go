@@ -17,6 +17,7 @@ import (
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -37,9 +38,7 @@ func TestOneFamilyFails(t *testing.T) {
 				s.Apply(t, from)
 			}
 			untouched := s.dump(t)
-			if err := os.WriteFile(flag, nil, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, os.WriteFile(flag, nil, 0o600))
 			err := s.Backend.Apply(t.Context(), from, next)
 			if err == nil || errors.As(err, new(proxy.PortErrors)) || !from.IsZero() && !errors.Is(err, proxy.ErrDataplaneLost) {
 				t.Errorf("from %d ports: got error %v, want no PortErrors, and %v unless from zero", from.Len(), err, proxy.ErrDataplaneLost)
@@ -47,9 +46,7 @@ func TestOneFamilyFails(t *testing.T) {
 			if diff := cmp.Diff(ofFamily(untouched, "IPv4")+ofFamily(want, "IPv6"), ofFamily(s.dump(t), "IPv4")+ofFamily(s.dump(t), "IPv6")); diff != "" {
 				t.Errorf("rules, with IPv4 unchanged and IPv6 applied (-want +got):\n%s", diff)
 			}
-			if err := os.Remove(flag); err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, os.Remove(flag))
 			s.Applied = proxy.Snapshot{}
 			s.Apply(t, next)
 			if diff := cmp.Diff(want, s.dump(t)); diff != "" {
@@ -166,9 +163,7 @@ func TestLeftoversOfAShortage(t *testing.T) {
 				t.Errorf("rules: got none with %s, want one, in:\n%s", want, rules)
 			}
 		}
-		if err := os.Remove(flag); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, os.Remove(flag))
 		s.Applied = proxy.Snapshot{}
 		s.Apply(t, next)
 		s.holds(t, next, "after the shortage")

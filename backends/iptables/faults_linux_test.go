@@ -21,6 +21,7 @@ import (
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/backends/internal/xtables"
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -41,17 +42,13 @@ func stubProgram(t *testing.T, s *stage, program, script string) (started string
 		for _, what := range []string{"save", "restore"} {
 			file := fmt.Sprintf("%s-%s-%s", name, s.Options.Flavour, what)
 			real, err := xtables.LookUp(file)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, err)
 			text := "#!/bin/sh\nreal=" + real + "\necho " + file + " >>" + started + "\n"
 			if name == "iptables" && (what == program || program == "") {
 				text += script + "\n"
 			}
 			text += "exec $real \"$@\"\n"
-			if err := os.WriteFile(filepath.Join(folder, file), []byte(text), 0o700); err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, os.WriteFile(filepath.Join(folder, file), []byte(text), 0o700))
 		}
 	}
 	t.Setenv("PATH", folder+":"+os.Getenv("PATH"))
@@ -65,9 +62,7 @@ func startedSince(t *testing.T, file string) []string {
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, os.WriteFile(file, nil, 0o600))
 	return strings.Fields(string(text))
 }
 
@@ -121,13 +116,9 @@ func TestLock(t *testing.T) {
 	before := s.dump(t)
 	startedSince(t, arguments)
 	held, err := os.OpenFile(lock, os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	defer held.Close() //nolint:errcheck // nothing is written
-	if err := unix.Flock(int(held.Fd()), unix.LOCK_EX); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, unix.Flock(int(held.Fd()), unix.LOCK_EX))
 	var ports []*proxy.ServicePort
 	for i := range 8 { // all of them wait once, together
 		ports = append(ports, newPort(v1.IPv4Protocol, i, 5))
@@ -144,9 +135,7 @@ func TestLock(t *testing.T) {
 	if diff := cmp.Diff([]string{"--noflush", "-w", "1"}, startedSince(t, arguments)); diff != "" {
 		t.Errorf("arguments of all programs (-want +got):\n%s", diff)
 	}
-	if err := unix.Flock(int(held.Fd()), unix.LOCK_UN); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, unix.Flock(int(held.Fd()), unix.LOCK_UN))
 	if diff := cmp.Diff(before, s.dump(t)); diff != "" {
 		t.Errorf("rules without the lock (-before +after):\n%s", diff)
 	}
@@ -180,9 +169,7 @@ func TestRefusedPorts(t *testing.T) {
 			together := proxy.NewSnapshot(stagetest.Node(), append(newPorts(v1.IPv4Protocol, 5, 2), bad)...)
 			for _, old := range []proxy.Snapshot{{}, proxy.NewSnapshot(stagetest.Node(), good[:3]...)} {
 				s.Restart(t)
-				if err := s.Backend.Cleanup(t.Context()); err != nil {
-					t.Fatal(err)
-				}
+				testenv.NoError(t, s.Backend.Cleanup(t.Context()))
 				if !old.IsZero() {
 					s.Apply(t, old)
 				}
@@ -206,15 +193,11 @@ func TestRefusedPorts(t *testing.T) {
 func TestContextEndsDuringProgram(t *testing.T) {
 	eachFlavourInTurn(t, func(t *testing.T, s *stage) {
 		waits := filepath.Join(t.TempDir(), "waits")
-		if err := unix.Mkfifo(waits, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, unix.Mkfifo(waits, 0o600))
 		flag := filepath.Join(t.TempDir(), "wait")
 		stubRestore(t, s, "if [ -e "+flag+" ]; then echo >"+waits+"; exec sleep 60; fi")
 		s.Apply(t, proxy.NewSnapshot(stagetest.Node(), newPort(v1.IPv4Protocol, 0, 2)))
-		if err := os.WriteFile(flag, nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, os.WriteFile(flag, nil, 0o600))
 		next := proxy.NewSnapshot(stagetest.Node(), newPort(v1.IPv4Protocol, 0, 3))
 		ctx, cancel := context.WithCancelCause(t.Context())
 		defer cancel(nil)
@@ -227,9 +210,7 @@ func TestContextEndsDuringProgram(t *testing.T) {
 		if !errors.Is(err, proxy.ErrDataplaneLost) || !errors.Is(err, reason) {
 			t.Errorf("Apply: got error %v, want %v and %v", err, proxy.ErrDataplaneLost, reason)
 		}
-		if err := os.Remove(flag); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, os.Remove(flag))
 		s.Applied = proxy.Snapshot{}
 		s.Apply(t, next)
 	})

@@ -11,6 +11,7 @@ import (
 	"github.com/vipkit/vipkit/backends/internal/xtables"
 	"github.com/vipkit/vipkit/endpoints"
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/internal/testing/objects"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -58,13 +59,9 @@ func (s *stage) run(t testing.TB, input, name string, args ...string) string {
 		name = strings.TrimSuffix(stem+"-"+string(s.Options.Flavour)+"-"+what, "-")
 	}
 	path, err := xtables.LookUp(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	out, err := netnstest.Run(t, s.NS, input, path, args...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return out
 }
 
@@ -75,8 +72,6 @@ func (s *stage) dump(t testing.TB) (out string) {
 		out, err = Dump(context.WithoutCancel(t.Context()), s.Options)
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return out
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -22,9 +23,7 @@ func (s *stage) nft(t testing.TB, ruleset string) string {
 		args = []string{"list", "ruleset"}
 	}
 	out, err := netnstest.Run(t, s.NS, ruleset, netnstest.NFT(t), args...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return out
 }
 
@@ -222,9 +221,7 @@ func TestSaveFailsAtForeignTables(t *testing.T) {
 func TestTablesAreNotMade(t *testing.T) {
 	t.Parallel()
 	s := newStage(t, Options{Flavour: Legacy})
-	if err := s.Backend.Cleanup(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, s.Backend.Cleanup(t.Context()))
 	if left := s.run(t, "", "iptables-save") + s.run(t, "", "ip6tables-save"); left != "" {
 		t.Errorf("tables after Cleanup without rules: got\n%s\nwant none", left)
 	}

@@ -124,9 +124,7 @@ func (g *growing) step(t *testing.T) {
 	fault := "none"
 	if g.r.IntN(2) == 0 {
 		fault = faults()[g.r.IntN(len(faults()))]
-		if err := os.WriteFile(g.flag, []byte(fault), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, os.WriteFile(g.flag, []byte(fault), 0o600))
 	}
 	requested := want
 	if g.r.IntN(4) == 0 {
@@ -138,9 +136,7 @@ func (g *growing) step(t *testing.T) {
 		t.Errorf("%s: got %v, with which an agent would end", g.steps[len(g.steps)-1], proxy.ErrUnsupported)
 	}
 	g.Applied = g.Applied.Achieved(requested, err)
-	if err := os.RemoveAll(g.flag); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, os.RemoveAll(g.flag))
 	err = g.Backend.Apply(t.Context(), g.Applied, want)
 	if errors.Is(err, proxy.ErrDataplaneLost) && strings.Contains(fault, "-F") {
 		g.Applied = proxy.Snapshot{} // the fault has removed the rules

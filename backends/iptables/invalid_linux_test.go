@@ -14,6 +14,7 @@ import (
 
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/internal/netns"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -40,9 +41,7 @@ func sendReset(t *testing.T, ns *netns.NS, from, to netip.Addr) {
 		}
 		return errors.Join(unix.Sendto(fd, packet, 0, &unix.SockaddrInet4{Addr: to.As4()}), unix.Close(fd))
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 }
 
 // dropped returns those rules of the chain for invalid packets that have dropped any.
@@ -97,9 +96,7 @@ func TestInvalidPacketsWhereLiberal(t *testing.T) {
 			value string
 			want  bool
 		}{{"0", true}, {"1", false}, {"0", true}} {
-			if err := s.NS.Sysctl(setting, c.value); err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, s.NS.Sysctl(setting, c.value))
 			s.Applied = proxy.Snapshot{}
 			s.Apply(t, sampleSnapshot())
 			if got := strings.Contains(s.dump(t), "--ctstate INVALID"); got != c.want {

@@ -152,9 +152,7 @@ func TestForeignRulesAreLeftAlone(t *testing.T) {
 			t.Error("rules: got none, want some")
 		}
 		for range 2 { // the second time, Cleanup has nothing to do
-			if err := s.Backend.Cleanup(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, s.Backend.Cleanup(t.Context()))
 		}
 		if diff := cmp.Diff(before, withoutCounters(s.run(t, "", "iptables-save"))); diff != "" {
 			t.Errorf("foreign rules (-before +after):\n%s", diff)
@@ -179,9 +177,7 @@ func TestInstancesAreDisjoint(t *testing.T) {
 		if n := s.Operations(t); n != 0 {
 			t.Errorf("operations of a restart beside another instance: got %d, want 0", n)
 		}
-		if err := other.Backend.Cleanup(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, other.Backend.Cleanup(t.Context()))
 		if diff := cmp.Diff(alone, s.dump(t)); diff != "" {
 			t.Errorf("rules after Cleanup of the other instance (-want +got):\n%s", diff)
 		}
@@ -330,9 +326,7 @@ func TestChainInUseByOthers(t *testing.T) {
 			t.Errorf("Cleanup: got error %v, want one that names %s", err, used)
 		}
 		s.run(t, "*nat\n-F OTHER\n-X OTHER\nCOMMIT\n", "iptables-restore", "--noflush", "-w", "5")
-		if err := s.Backend.Cleanup(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, s.Backend.Cleanup(t.Context()))
 		if left := s.dump(t); left != "" {
 			t.Errorf("rules after Cleanup: got\n%s\nwant none", left)
 		}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/vipkit/vipkit/affinity"
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -33,9 +34,7 @@ func firstSync(t *testing.T, b proxy.Backend, s proxy.Snapshot) (first proxy.Syn
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	r := proxy.Runner{Source: static{s}, Backend: b, Observers: []proxy.Observer{{Synced: func(s proxy.Sync) { first = s; cancel() }}}}
-	if err := r.Run(ctx); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, r.Run(ctx))
 	return first
 }
 
@@ -91,9 +90,7 @@ func (s *stage) remembers(t *testing.T) (count int) {
 		count = strings.Count(string(text), "src=")
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	if count == 0 || count == requested {
 		t.Fatalf("clients that the kernel remembers: got %d of %d, want some and not all", count, requested)
 	}

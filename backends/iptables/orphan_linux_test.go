@@ -18,6 +18,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -34,9 +35,7 @@ func newGate(t *testing.T, s *stage, script string) *gate {
 	t.Helper()
 	g := &gate{folder: t.TempDir()}
 	for _, name := range []string{"begins", "opens"} {
-		if err := unix.Mkfifo(filepath.Join(g.folder, name), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, unix.Mkfifo(filepath.Join(g.folder, name), 0o600))
 	}
 	g.started = stubRestore(t, s, "cd "+g.folder+"; if [ -e shut ]; then "+script+"; fi")
 	return g
@@ -44,9 +43,7 @@ func newGate(t *testing.T, s *stage, script string) *gate {
 
 func (g *gate) shut(t *testing.T) {
 	t.Helper()
-	if err := os.WriteFile(filepath.Join(g.folder, "shut"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, os.WriteFile(filepath.Join(g.folder, "shut"), nil, 0o600))
 	t.Cleanup(func() { g.open(t) })
 }
 
@@ -73,9 +70,7 @@ func (g *gate) open(t *testing.T) {
 	}
 	// The fifo stays open for programs that read it later: each reads a line.
 	file, err := os.OpenFile(filepath.Join(g.folder, "opens"), os.O_RDWR|unix.O_NONBLOCK, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	t.Cleanup(func() { _ = file.Close() }) // no program waits any more
 	if _, err := file.WriteString(strings.Repeat("\n", 8)); err != nil {
 		t.Fatal(err)
@@ -96,9 +91,7 @@ func startAgent(t *testing.T, s *stage, g *gate) *exec.Cmd {
 	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run", "^"+strings.Split(t.Name(), "/")[0]+"$")
 	cmd.Env = append(os.Environ(), agentFlavour+"="+string(s.Options.Flavour))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL}
-	if err := s.NS.Do(cmd.Start); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, s.NS.Do(cmd.Start))
 	if err := g.awaitBegin(); err != nil {
 		t.Fatalf("waiting for the agent's program: %v", err)
 	}
@@ -107,9 +100,7 @@ func startAgent(t *testing.T, s *stage, g *gate) *exec.Cmd {
 
 func kill(t *testing.T, cmd *exec.Cmd) {
 	t.Helper()
-	if err := cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, cmd.Process.Kill())
 	if err := cmd.Wait(); !strings.Contains(err.Error(), "killed") {
 		t.Fatalf("end of the agent: got %v, want it to be killed", err)
 	}
@@ -123,9 +114,7 @@ func beAgent(t *testing.T) bool {
 		return false
 	}
 	b, err := New(Options{Flavour: Flavour(flavour)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	former, _ := orphanSnapshots()
 	t.Error("the agent was not killed: ", b.Apply(t.Context(), proxy.Snapshot{}, former))
 	return true
@@ -258,9 +247,7 @@ func TestContextEndsDuringChildren(t *testing.T) {
 	if took := time.Since(start); took > outputWait {
 		t.Errorf("duration: got %v, want less than %v", took, outputWait)
 	}
-	if err := os.Remove(filepath.Join(g.folder, "shut")); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, os.Remove(filepath.Join(g.folder, "shut")))
 	s.Applied = proxy.Snapshot{}
 	s.Apply(t, next) // the guard is free
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/vipkit/vipkit/affinity"
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/backends/internal/xtables"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -36,9 +37,7 @@ func described(t *testing.T, node *proxy.Node, port *proxy.ServicePort) string {
 func rendererOf(t *testing.T, family v1.IPFamily) *renderer {
 	t.Helper()
 	o, err := Options{}.complete()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return newRenderer(o, family)
 }
 
@@ -150,9 +149,7 @@ func TestRenderedPorts(t *testing.T) {
 		fmt.Fprintf(&got, "== %s\n%s\n", c.what, described(t, c.node, port))
 	}
 	want, err := os.ReadFile("testdata/ports.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	if diff := cmp.Diff(string(want), got.String()); diff != "" {
 		t.Errorf("rendered ports (-want +got):\n%s", diff)
 	}
@@ -165,9 +162,7 @@ const stickyFor = "affinity for a second and a half"
 func TestRenderedNode(t *testing.T) {
 	t.Parallel()
 	o, err := Options{}.complete()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	node := busyNode()
 	r := newRenderer(o, v1.IPv4Protocol)
 	n := nodeRenderer{r, node}
@@ -221,9 +216,7 @@ func TestRenderedNodeAsAWhole(t *testing.T) {
 		fmt.Fprintf(&got, "== %s, a node with much to say\n%s\n", family, listed(r.render(much, nil, nil)))
 	}
 	want, err := os.ReadFile("testdata/nodes.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	if diff := cmp.Diff(string(want), got.String()); diff != "" {
 		t.Errorf("rendered nodes (-want +got):\n%s", diff)
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/backends/internal/xtables"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -154,9 +155,7 @@ func cpuTime(t testing.TB) (sum float64) {
 	t.Helper()
 	for _, who := range [...]int{unix.RUSAGE_SELF, unix.RUSAGE_CHILDREN} {
 		var u unix.Rusage
-		if err := unix.Getrusage(who, &u); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, unix.Getrusage(who, &u))
 		sum += float64(u.Utime.Nano()+u.Stime.Nano()) / 1e6
 	}
 	return sum
@@ -167,9 +166,7 @@ func measureLayouts(b *testing.B, flavour Flavour, services int, withPeer bool) 
 	all := newPorts(v1.IPv4Protocol, services, 10)
 	full := proxy.NewSnapshot(stagetest.Node(), all...)
 	text, err := Rules(o, v1.IPv4Protocol, full)
-	if err != nil {
-		b.Fatal(err)
-	}
+	testenv.NoError(b, err)
 	m := map[string]float64{}
 
 	var ours, floor *stage
@@ -193,9 +190,7 @@ func measureLayouts(b *testing.B, flavour Flavour, services int, withPeer bool) 
 		change.of(b, func() { ours.Apply(b, next) })
 		snapshot = next
 		script, err := xtables.Script(stagetest.Additions(changedChain(o, p)))
-		if err != nil {
-			b.Fatal(err)
-		}
+		testenv.NoError(b, err)
 		leastChange.of(b, func() { floor.restoring(b, script) })
 	}
 	m["change-ms"], m["floor-change-ms"] = median(change.took), median(leastChange.took)

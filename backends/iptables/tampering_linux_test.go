@@ -42,9 +42,7 @@ type ruleAt struct {
 func (v *tamperer) rules(t *testing.T) (all []ruleAt) {
 	t.Helper()
 	path, err := xtables.LookUp("ip" + v.family + "tables-" + string(v.Options.Flavour) + "-save")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	text, err := netnstest.Run(t, v.NS, "", path)
 	if err != nil {
 		return v.known
@@ -77,9 +75,7 @@ func (v *tamperer) try(t *testing.T, input, name string, args ...string) bool {
 		name = strings.TrimSuffix("ip"+v.family+strings.TrimPrefix(stem, "ip")+"-"+string(v.Options.Flavour)+"-"+what, "-")
 	}
 	path, err := xtables.LookUp(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	_, err = netnstest.Run(t, v.NS, input, path, args...)
 	v.done = append(v.done, fmt.Sprintf("%s %q %q: %v", name, args, input, err == nil))
 	return err == nil

@@ -9,6 +9,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -19,9 +20,7 @@ func TestRulesWithoutFaulty(t *testing.T) {
 	o := Options{AffinityClients: 100}
 	good, mixed := newPort(v1.IPv4Protocol, 0, 2), newPort(v1.IPv4Protocol, 1, 1)
 	want, err := Rules(o, v1.IPv4Protocol, proxy.NewSnapshot(&proxy.Node{}, good))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	mixed.Cluster = append(mixed.Cluster, stagetest.Endpoint(v1.IPv6Protocol, 1, 8080))
 	got, err := Rules(o, v1.IPv4Protocol, proxy.NewSnapshot(&proxy.Node{}, good, mixed))
 	failed, _ := errors.AsType[proxy.PortErrors](err)

@@ -29,9 +29,7 @@ func newRow(t *testing.T, s *stage) (client *netns.NS) {
 	r := stagetest.NewRow(t, s.NS, servedHosts)
 	// Packets that are not translated are lost at the server.
 	err := s.NS.AddRoute(netns.Route{To: netip.MustParsePrefix("0.0.0.0/0"), Link: "servers", Via: r.Hosts[0]})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return r.Client
 }
 

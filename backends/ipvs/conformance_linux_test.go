@@ -18,30 +18,20 @@ func TestConformance(t *testing.T) {
 	o := ipvs.Options{}
 	c := backendtest.Config{
 		New: func(t testing.TB) proxy.Backend {
-			if err := ipvs.Prepare(t.Context(), o); err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, ipvs.Prepare(t.Context(), o))
 			b, err := ipvs.New(o)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, err)
 			return b
 		},
 		Faulty: func(t testing.TB, around func(func() error) error) proxy.Backend {
-			if err := ipvs.Prepare(t.Context(), o); err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, ipvs.Prepare(t.Context(), o))
 			b, err := ipvs.NewFaulty(o, around)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, err)
 			return b
 		},
 		Dump: func(t testing.TB) string {
 			out, err := ipvs.Dump(t.Context(), o)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, err)
 			return out
 		},
 		Loopback: func() (proxy.Backend, error) { return userspace.New(userspace.Options{Capture: userspace.Loopback}) },

@@ -251,9 +251,7 @@ func TestRulesRefusedForAnotherNode(t *testing.T) {
 		})
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	testenv.CloseAtEnd(t, s.backend(t))
 	before := snapshotOf(stagetest.Port(v1.IPv4Protocol, 1, 2), stagetest.Port(v1.IPv6Protocol, 2, 2))
 	s.Apply(t, before)

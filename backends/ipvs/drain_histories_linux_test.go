@@ -47,13 +47,9 @@ func TestServicesThatDoNotDrain(t *testing.T) {
 		}
 	}
 	c, err := d.Client.Dial(t.Context(), "udp", d.vip.String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	testenv.CloseAtEnd(t, c)
-	if err := c.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, c.SetDeadline(time.Now().Add(20*time.Second)))
 	_, sent := c.Write([]byte("who\n"))
 	_, received := c.Read(make([]byte, 9))
 	if !errors.Is(errors.Join(sent, received), unix.ECONNREFUSED) {
@@ -108,9 +104,7 @@ func (d *drainStage) addIPv6(t *testing.T) {
 		d.Server.AddAddress("up", netip.PrefixFrom(stagetest.HostIP(v1.IPv6Protocol, 2), 64)),
 		d.Client.AddRoute(netns.Route{To: everywhere, Link: "up", Via: near.Addr()}),
 		d.Server.AddRoute(netns.Route{To: everywhere, Link: "up", Via: far.Addr()}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 }
 
 // Cleanup removes Services that drain, unless the options say that they do.

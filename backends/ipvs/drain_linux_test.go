@@ -13,6 +13,7 @@ import (
 
 	"github.com/vipkit/vipkit/endpoints"
 	"github.com/vipkit/vipkit/internal/ipvs"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -263,9 +264,7 @@ func TestDrainBySchedulers(t *testing.T) {
 			sources := []netip.Addr{{}}
 			for i := range 12 {
 				a := netip.AddrFrom4([4]byte{192, 0, 2, byte(10 + i)})
-				if err := d.Client.AddSecondary("up", netip.PrefixFrom(a, 24)); err != nil {
-					t.Fatal(err)
-				}
+				testenv.NoError(t, d.Client.AddSecondary("up", netip.PrefixFrom(a, 24)))
 				sources = append(sources, a)
 			}
 			d.both, d.second = by(d.both, start), by(d.second, start)

@@ -31,12 +31,8 @@ func TestDrainForAnotherBackend(t *testing.T) {
 		other, err = nftables.New(nftables.Options{})
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := other.Apply(t.Context(), proxy.Snapshot{}, snapshotOf(d.both)); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
+	testenv.NoError(t, other.Apply(t.Context(), proxy.Snapshot{}, snapshotOf(d.both)))
 	d.open.asks(t, "while both serve", d.Hosts[0])
 	var until uint32
 	for _, when := range []string{"after the first Cleanup", "after the second Cleanup"} {
@@ -94,22 +90,16 @@ func TestCleanupRemovesServersFirst(t *testing.T) {
 		t.Errorf("after a Cleanup that failed (-before +after):\n%s", diff)
 	}
 	held, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	testenv.CloseAtEnd(t, held)
-	if err := unix.Flock(int(held.Fd()), unix.LOCK_EX); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, unix.Flock(int(held.Fd()), unix.LOCK_EX))
 	if err := s.Backend.Cleanup(t.Context()); !errors.Is(err, xtables.ErrLocked) {
 		t.Errorf("Cleanup while the lock is held: got error %v, want %v", err, xtables.ErrLocked)
 	}
 	if servers, rules := s.run(t, "ipvsadm -Sn"), s.run(t, "iptables-legacy-save"); servers != "" || !strings.Contains(rules, "VIPKIT-IPVS-INPUT") {
 		t.Errorf("while the rules cannot be removed: got virtual servers %q and rules %q, want no servers, and the rules", servers, rules)
 	}
-	if err := unix.Flock(int(held.Fd()), unix.LOCK_UN); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, unix.Flock(int(held.Fd()), unix.LOCK_UN))
 	if err := s.Backend.Cleanup(t.Context()); err != nil {
 		t.Error(err)
 	}

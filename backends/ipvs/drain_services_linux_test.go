@@ -92,9 +92,7 @@ func (d *drainStage) awaitNothing(t *testing.T, when string) {
 func TestDrainService(t *testing.T) {
 	d := newDrainStage(t, drainServices(), nil)
 	host, err := d.NS.Listen(t.Context(), "tcp", "0.0.0.0:80") // must never be reached
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	testenv.CloseAtEnd(t, host)
 	d.Apply(t, snapshotOf())
 	until := d.drains(t, "after the deletion")

@@ -15,6 +15,7 @@ import (
 
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/internal/netns"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -45,9 +46,7 @@ func TestFirewallThatDropsByDefault(t *testing.T) {
 	}
 	health := addrPort("192.0.2.1", 32_000)
 	l, err := s.NS.Listen(t.Context(), "tcp", health.String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	defer l.Close() //nolint:errcheck // ends the test
 	p := w.port(0, 0)
 	p.Frontends = append(p.Frontends, stagetest.NodePort(v1.IPv4Protocol, 30_000))

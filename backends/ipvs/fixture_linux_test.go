@@ -25,6 +25,7 @@ import (
 	"github.com/vipkit/vipkit/internal/netns"
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
 	"github.com/vipkit/vipkit/internal/pause"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -67,9 +68,7 @@ func (s *stage) backend(t testing.TB) *backend {
 // restart closes the backend and opens another one, as another process does.
 func (s *stage) restart(t testing.TB) {
 	t.Helper()
-	if err := s.backend(t).Close(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, s.backend(t).Close())
 	s.Restart(t)
 }
 
@@ -77,9 +76,7 @@ func (s *stage) restart(t testing.TB) {
 func (s *stage) run(t testing.TB, command string) string {
 	t.Helper()
 	out, err := s.try(t, command)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return out
 }
 
@@ -96,9 +93,7 @@ func (s *stage) dump(t testing.TB) (out string) {
 		out, err = Dump(t.Context(), s.Options)
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return out
 }
 
@@ -126,9 +121,7 @@ func (s *stage) adopts(t testing.TB, want proxy.Snapshot) {
 func (s *stage) destinations(t testing.TB, p *proxy.ServicePort) map[netip.AddrPort]ipvs.DestinationState {
 	t.Helper()
 	all, err := s.kernel.Destinations(t.Context(), serverKeyOf(p))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	out := map[netip.AddrPort]ipvs.DestinationState{}
 	for _, d := range all {
 		out[d.Addr] = d
@@ -147,9 +140,7 @@ func await(t testing.TB, what string, isSo func() bool) {
 		if time.Since(start) > time.Minute {
 			t.Fatalf("%s: got nothing within a minute, want it", what)
 		}
-		if err := pause.For(t.Context(), 50*time.Millisecond); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, pause.For(t.Context(), 50*time.Millisecond))
 	}
 }
 
@@ -183,13 +174,9 @@ func newTalkers(t *testing.T, node *netns.NS, hosts int) *talkers {
 		w.real = append(w.real, netip.AddrPortFrom(a, talkPort))
 	}
 	l, err := w.Server.Listen(t.Context(), "tcp", fmt.Sprint("0.0.0.0:", talkPort))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	udp, err := w.Server.ListenUDP(t.Context(), talkPort)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	var serving sync.WaitGroup
 	serving.Go(func() {
 		udp.Serve(func(_ []byte, _, own netip.AddrPort) []byte { return []byte(own.Addr().String() + "\n") })
@@ -209,9 +196,7 @@ func (w *talkers) listenSCTP(t *testing.T) {
 	t.Helper()
 	for _, at := range w.real {
 		l, err := w.Server.ListenSCTP(at)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		talkOn(t, l)
 	}
 }
@@ -322,13 +307,9 @@ func (w *talkers) openTo(t testing.TB, network string, to netip.AddrPort, server
 	t.Helper()
 	for range 20 {
 		c, err := w.open(t, network, to, netip.Addr{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		got, err := c.ask()
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		if got == server {
 			return c
 		}

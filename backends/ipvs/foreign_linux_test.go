@@ -19,6 +19,7 @@ import (
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/endpoints"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -289,9 +290,7 @@ func TestAddressesOfTheNode(t *testing.T) {
 		t.Errorf("addresses of the device: got %s, want none that another interface has", got)
 	}
 	l, err := s.NS.Listen(t.Context(), "tcp", "192.0.2.1:81")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	defer l.Close() //nolint:errcheck // ends the test
 	w.reach(t, "at an address of the node", "tcp", addrPort("192.0.2.1", 80), w.Hosts[0])
 	if c, err := w.open(t, "tcp", addrPort("192.0.2.1", 81), netip.Addr{}); err != nil {

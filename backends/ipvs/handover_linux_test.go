@@ -8,6 +8,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // The changes of settings go to the device of another identity, which keeps its own ones, with the values
@@ -16,12 +17,8 @@ func TestHandOver(t *testing.T) {
 	handle := netnstest.NewNS(t).Netlink()
 	add := func(l netlink.Link, alias string) {
 		t.Helper()
-		if err := handle.LinkAdd(l); err != nil {
-			t.Fatal(err)
-		}
-		if err := handle.LinkSetAlias(l, alias); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, handle.LinkAdd(l))
+		testenv.NoError(t, handle.LinkSetAlias(l, alias))
 	}
 	named := func(name string) netlink.LinkAttrs { return netlink.LinkAttrs{Name: name} }
 	b := &backend{target: &target{}}
@@ -39,13 +36,9 @@ func TestHandOver(t *testing.T) {
 	if err != nil || other == nil {
 		t.Fatalf("device of another identity: got %v, error %v, want one", other, err)
 	}
-	if err := b.handOver(other); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, b.handOver(other))
 	after, err := handle.LinkByName("other-ipvs0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	if got, want := after.Attrs().Alias, "conntrack=0>1 tcp=900>50 udp=300>60"; got != want {
 		t.Errorf("alias of the other device: got %q, want %q", got, want)
 	}

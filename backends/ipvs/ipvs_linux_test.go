@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // TestIsUnloaded checks that only a folder about the network without a file about IPVS shows that the kernel
@@ -13,9 +15,7 @@ func TestIsUnloaded(t *testing.T) {
 	for files, want := range map[string]bool{"": false, "dev": true, "dev ip_vs": false, "ip_vs": false} {
 		folder := t.TempDir()
 		for name := range strings.FieldsSeq(files) {
-			if err := os.WriteFile(filepath.Join(folder, name), nil, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, os.WriteFile(filepath.Join(folder, name), nil, 0o600))
 		}
 		if got := isUnloaded(folder); got != want {
 			t.Errorf("files %q: got %t, want %t", files, got, want)

@@ -50,9 +50,7 @@ func TestServiceAddressOfAnotherInterface(t *testing.T) {
 		}
 		for _, ns := range []*netns.NS{s.NS, w.Client} {
 			l, err := ns.Listen(t.Context(), x.network, netip.AddrPortFrom(everywhere.Addr(), 9253).String())
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, err)
 			testenv.CloseAtEnd(t, l)
 		}
 		if got := s.dial(t, netip.AddrPortFrom(nowhere, 9253)); got != accepted {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -21,9 +22,7 @@ func TestPrepareNode(t *testing.T) {
 	s := newStage(t, Options{StrictARP: true})
 	before := s.settings(t)
 	for range 2 {
-		if err := s.NS.Do(func() error { return PrepareNode(t.Context(), s.Options) }); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, s.NS.Do(func() error { return PrepareNode(t.Context(), s.Options) }))
 	}
 	prepared := s.settings(t)
 	if prepared[settingConntrack] != "1" || prepared[settingARPIgnore] != "1" {
@@ -33,9 +32,7 @@ func TestPrepareNode(t *testing.T) {
 	if diff := cmp.Diff(prepared, s.settings(t)); diff != "" {
 		t.Errorf("settings after an Apply (-before +after):\n%s", diff)
 	}
-	if err := s.backend(t).Cleanup(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, s.backend(t).Cleanup(t.Context()))
 	if diff := cmp.Diff(before, s.settings(t)); diff != "" {
 		t.Errorf("settings after Cleanup (-before +after):\n%s", diff)
 	}

@@ -13,6 +13,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -65,13 +66,9 @@ func logPrograms(t *testing.T) func() string {
 			for _, verb := range []string{"", "-save", "-restore"} {
 				program := name + flavour + verb
 				path, err := exec.LookPath(program)
-				if err != nil {
-					t.Fatal(err)
-				}
+				testenv.NoError(t, err)
 				script := fmt.Sprintf("#!/bin/sh\necho %s >>%s\nexec %s \"$@\"\n", program, log, path)
-				if err := os.WriteFile(filepath.Join(folder, program), []byte(script), 0o755); err != nil {
-					t.Fatal(err)
-				}
+				testenv.NoError(t, os.WriteFile(filepath.Join(folder, program), []byte(script), 0o755))
 			}
 		}
 	}

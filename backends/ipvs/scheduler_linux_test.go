@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -16,13 +17,9 @@ func (w *talkers) answering(t testing.TB, to netip.AddrPort, connections int) ma
 	seen := map[netip.Addr]bool{}
 	for range connections {
 		c, err := w.open(t, "tcp", to, netip.Addr{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		a, err := c.ask()
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		seen[a] = true
 		c.reset()
 	}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -37,18 +38,14 @@ func (s *stage) settings(t testing.TB) map[string]string {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return all
 }
 
 func (s *stage) set(t testing.TB, name, value string) {
 	t.Helper()
 	path, _ := sysctl(name)
-	if err := s.NS.Do(func() error { return os.WriteFile(path, []byte(value), 0o644) }); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, s.NS.Do(func() error { return os.WriteFile(path, []byte(value), 0o644) }))
 }
 
 // Cleanup restores the settings, also those that an earlier process changed, except for those
@@ -150,18 +147,14 @@ func TestSettingsOfOtherOptions(t *testing.T) {
 func readOnly(t testing.TB) (end func()) {
 	t.Helper()
 	const path = "/proc/sys"
-	if err := unix.Mount(path, path, "", unix.MS_BIND, ""); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, unix.Mount(path, path, "", unix.MS_BIND, ""))
 	end = sync.OnceFunc(func() {
 		if err := unix.Unmount(path, unix.MNT_DETACH); err != nil {
 			t.Error(err)
 		}
 	})
 	t.Cleanup(end)
-	if err := unix.Mount("", path, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, unix.Mount("", path, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, ""))
 	return end
 }
 

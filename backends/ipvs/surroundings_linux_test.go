@@ -21,6 +21,7 @@ import (
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/backends/internal/xtables"
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -125,15 +126,11 @@ func TestLockHeld(t *testing.T) {
 	path := netnstest.OwnXtablesLock(t)
 	s := newStage(t, Options{Flavour: Legacy, LockWait: time.Second})
 	held, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	defer held.Close() //nolint:errcheck // nothing is written
 	lock := func(how int) {
 		t.Helper()
-		if err := unix.Flock(int(held.Fd()), how); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, unix.Flock(int(held.Fd()), how))
 	}
 	a, b := localPort(1), stagetest.Port(v1.IPv6Protocol, 2, 2)
 	lock(unix.LOCK_EX)
@@ -226,9 +223,7 @@ func TestSharedPort(t *testing.T) {
 	all := s.Applied
 	s.adopts(t, all)
 	before := s.dump(t)
-	if err := s.backend(t).Cleanup(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, s.backend(t).Cleanup(t.Context()))
 	s.restart(t)
 	s.Apply(t, all)
 	s.isUnchanged(t, "after Cleanup and a first Apply", before)

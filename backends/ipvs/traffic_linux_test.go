@@ -12,6 +12,7 @@ import (
 
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -26,9 +27,7 @@ func (s *stage) traffic(t testing.TB, of proxy.Snapshot) map[proxy.ServicePortNa
 	err := s.backend(t).CountTraffic(t.Context(), of, func(port proxy.ServicePortName, connections uint64, packets, bytes [2]uint64) {
 		all[port] = totals{connections, packets, bytes}
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return all
 }
 

@@ -24,9 +24,7 @@ func bind(t *testing.T, m *machine) *hns.Client {
 		testenv.CannotRun(t, "computenetwork.dll is that of Windows; run make windows")
 	}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	service := simhns.New(m.Sim)
 	ctx, cancel := context.WithCancel(t.Context())
 	var ended sync.WaitGroup
@@ -37,9 +35,7 @@ func bind(t *testing.T, m *machine) *hns.Client {
 	})
 	t.Setenv("VIPKIT_HNS", strconv.Itoa(listener.Addr().(*net.TCPAddr).Port))
 	client, err := hns.Open()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	t.Cleanup(func() {
 		if err := client.Close(); err != nil {
 			t.Error(err)

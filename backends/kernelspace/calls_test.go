@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/vipkit/vipkit/backends/kernelspace/hcn"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/internal/testing/objects"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -72,17 +73,13 @@ func TestChangeCostsNoMoreAmongMany(t *testing.T) {
 	for _, count := range []int{10, 10_000} {
 		m := newMachine(t, newest())
 		all := services(count)
-		if err := m.try(all...); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, m.try(all...))
 		old := proxy.NewSnapshot(theNode(), all...)
 		// Snapshots that share everything but one port, as those of a tracker do.
 		other := proxy.NewSnapshot(theNode(), append(all[:5:5], append([]*proxy.ServicePort{service(5, remote(16), local(6))}, all[6:]...)...)...)
 		next := old.Revert(other, all[5].Name)
 		ctx := t.Context()
-		if err := m.backend.Apply(ctx, m.applied, old); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, m.backend.Apply(ctx, m.applied, old))
 		allocs = append(allocs, testing.AllocsPerRun(20, func() {
 			for _, step := range [][2]proxy.Snapshot{{old, next}, {next, old}} {
 				if err := m.backend.Apply(ctx, step[0], step[1]); err != nil {

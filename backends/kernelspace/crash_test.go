@@ -13,6 +13,7 @@ import (
 	"github.com/vipkit/vipkit/backends/kernelspace"
 	"github.com/vipkit/vipkit/backends/kernelspace/hcn"
 	"github.com/vipkit/vipkit/backends/kernelspace/hcntest"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -95,9 +96,7 @@ func TestKilledBeforeIDIsRecorded(t *testing.T) {
 		Endpoints: []string{m.ids()["10.0.0.1"]}, FrontendVIPs: []netip.Addr{clusterIP(1)},
 		PortMappings: []hcn.PortMapping{{Protocol: 6, InternalPort: 8080, ExternalPort: 80}},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	m.restart()
 	m.apply()
 	if _, err := m.LoadBalancer(t.Context(), id); err != nil {

@@ -14,6 +14,7 @@ import (
 	"github.com/vipkit/vipkit/backends/kernelspace/hcn"
 	"github.com/vipkit/vipkit/backends/kernelspace/hcntest"
 	"github.com/vipkit/vipkit/endpoints"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -92,9 +93,7 @@ func TestFailedOpenIsNoDeletion(t *testing.T) {
 	m.apply(service(1, remote(1)))
 	before := m.Dump()
 	m.fail(1, denied(), "DeleteLoadBalancer")
-	if err := m.try(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, m.try())
 	m.want("delete failed once", strings.Split(before, "\n")...) // the endpoint is still used
 	if m.finished() {
 		t.Error("got nothing unfinished, want a load balancer that could not be deleted")
@@ -112,17 +111,13 @@ func TestDeletedOutOfBand(t *testing.T) {
 	m.apply(service(1, local(1)), service(2, remote(2)))
 	before := m.Dump()
 	for _, b := range m.LoadBalancers() {
-		if err := m.DeleteLoadBalancer(t.Context(), b.ID); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, m.DeleteLoadBalancer(t.Context(), b.ID))
 	}
 	m.resync()
 	m.want("after the resync", strings.Split(before, "\n")...)
 	// A change finds out by itself.
 	for _, b := range m.LoadBalancers() {
-		if err := m.DeleteLoadBalancer(t.Context(), b.ID); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, m.DeleteLoadBalancer(t.Context(), b.ID))
 	}
 	m.apply(service(1, local(2)), service(2, remote(2)))
 	m.want("after a change",
@@ -136,9 +131,7 @@ func TestHealthCheckPolicy(t *testing.T) {
 	m.options.HealthChecks = kernelspace.HealthChecks{Endpoint: "cbr0", Port: 10256}
 	m.restart()
 	root, err := m.AddEndpoint(m.network, "cbr0", netip.MustParseAddr("10.0.0.200"), netip.MustParseAddr("fd00:10::200"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	m.addPod(netip.MustParseAddr("fd00:10::1"))
 	udp := with(service(1, local(1)), frontend(proxy.LoadBalancer, "203.0.113.1", 53))
 	udp.Name.Protocol = v1.ProtocolUDP
@@ -199,9 +192,7 @@ func TestForeignObjectsWithoutContent(t *testing.T) {
 	}
 	c := emptied{m.Sim}
 	backend, err := kernelspace.New(c, m.options)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	m.backend = backend
 	before := m.Dump()
 	m.apply(service(1, local(1)))

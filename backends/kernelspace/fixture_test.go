@@ -19,6 +19,7 @@ import (
 	"github.com/vipkit/vipkit/backends/kernelspace/hcn"
 	"github.com/vipkit/vipkit/backends/kernelspace/hcntest"
 	"github.com/vipkit/vipkit/endpoints"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/internal/testing/objects"
 	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
@@ -77,9 +78,7 @@ func (m *machine) addNetwork(n hcn.Network) {
 func (m *machine) addPod(addresses ...netip.Addr) string {
 	m.t.Helper()
 	id, err := m.AddEndpoint(m.network, "pod", addresses...)
-	if err != nil {
-		m.t.Fatal(err)
-	}
+	testenv.NoError(m.t, err)
 	return id
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/vipkit/vipkit/backends/kernelspace"
 	"github.com/vipkit/vipkit/backends/kernelspace/hcn"
 	"github.com/vipkit/vipkit/backends/kernelspace/hcntest"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -29,9 +30,7 @@ func testLaws(t *testing.T, version hcn.Version) {
 	}
 	open := func(t testing.TB, client hcn.Client) proxy.Backend {
 		b, err := kernelspace.New(client, m.options)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		return b
 	}
 	backendtest.RunLaws(t, backendtest.LawsConfig{
@@ -42,9 +41,7 @@ func testLaws(t *testing.T, version hcn.Version) {
 		Dump: func(testing.TB) string { return m.Dump() },
 		Damage: func(t testing.TB) {
 			for _, b := range m.LoadBalancers() {
-				if err := m.DeleteLoadBalancer(t.Context(), b.ID); err != nil {
-					t.Fatal(err)
-				}
+				testenv.NoError(t, m.DeleteLoadBalancer(t.Context(), b.ID))
 			}
 		},
 		Unfinished: func(b proxy.Backend) bool {

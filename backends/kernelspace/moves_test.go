@@ -12,6 +12,7 @@ import (
 	"github.com/vipkit/vipkit/backends/kernelspace"
 	"github.com/vipkit/vipkit/backends/kernelspace/hcn"
 	"github.com/vipkit/vipkit/backends/kernelspace/hcntest"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -24,9 +25,7 @@ func obstacles() map[string]func(m *machine, endpoint string) (end func()) {
 			Endpoints: []string{endpoint}, FrontendVIPs: []netip.Addr{clusterIP(200), clusterIP(201)},
 			PortMappings: []hcn.PortMapping{{Protocol: 17, InternalPort: 1, ExternalPort: 1}},
 		})
-		if err != nil {
-			m.t.Fatal(err)
-		}
+		testenv.NoError(m.t, err)
 		return id
 	}
 	return map[string]func(m *machine, endpoint string) (end func()){

@@ -71,12 +71,8 @@ func TestRoute(t *testing.T) {
 			randomService(r, 1+r.IntN(20), tracker)
 		}
 		s, err := tracker.Next(t.Context(), proxy.Snapshot{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := m.applySnapshot(s); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
+		testenv.NoError(t, m.applySnapshot(s))
 		served := m.served()
 		for p := range s.All() {
 			for i := range p.Frontends {

@@ -14,6 +14,7 @@ import (
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/kernelspace/hcn"
 	"github.com/vipkit/vipkit/endpoints"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -196,9 +197,7 @@ func TestOverlayFollowsNodeAddress(t *testing.T) {
 		t.Helper()
 		node := theNode()
 		node.Addresses = []netip.Addr{netip.MustParseAddr(address)}
-		if err := m.applySnapshot(proxy.NewSnapshot(node, service(1, host, remote(1)), service(2, later))); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, m.applySnapshot(proxy.NewSnapshot(node, service(1, host, remote(1)), service(2, later))))
 	}
 	want := func(what, address string) {
 		t.Helper()

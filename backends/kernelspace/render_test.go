@@ -14,6 +14,7 @@ import (
 	"github.com/vipkit/vipkit/backends/kernelspace"
 	"github.com/vipkit/vipkit/backends/kernelspace/hcn"
 	"github.com/vipkit/vipkit/endpoints"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -119,9 +120,7 @@ func TestNodePortAddressesOfTheOtherFamily(t *testing.T) {
 		node := theNode()
 		node.NodePorts = proxy.NodePortAddresses{Prefixes: []netip.Prefix{netip.MustParsePrefix(prefix)}}
 		p := with(service(1, local(1)), frontend(proxy.NodePort, "0.0.0.0", 30080))
-		if err := m.applySnapshot(proxy.NewSnapshot(node, p)); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, m.applySnapshot(proxy.NewSnapshot(node, p)))
 		m.want("node ports at "+prefix, "load balancer 10.96.0.1:80/6->8080 distribution 0 flags 0 flags 0 source 172.18.0.2 to local 10.0.0.1")
 	}
 }
@@ -223,9 +222,7 @@ func TestNothingToServe(t *testing.T) {
 	}
 	p := service(1, local(1))
 	p.Frontends[0].Kind, p.Frontends[0].Addr = proxy.NodePort, netip.MustParseAddrPort("0.0.0.0:30080")
-	if err := m.applySnapshot(proxy.NewSnapshot(node, p)); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, m.applySnapshot(proxy.NewSnapshot(node, p)))
 	m.want("no address for node ports")
 	m.options.Families = []v1.IPFamily{v1.IPv6Protocol}
 	m.restart()

@@ -180,9 +180,7 @@ func TestNotifications(t *testing.T) {
 		r := run(t, newMachine(t, newest()))
 		r.serve("web", clusterIP(1), pod(1))
 		for _, b := range r.LoadBalancers() {
-			if err := r.DeleteLoadBalancer(t.Context(), b.ID); err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, r.DeleteLoadBalancer(t.Context(), b.ID))
 		}
 		r.Notify(hcn.Disconnected)
 		time.Sleep(time.Second)

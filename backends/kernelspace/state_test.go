@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/vipkit/vipkit/backends/kernelspace/hcn"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -60,12 +61,8 @@ func TestRestartWithStateFile(t *testing.T) {
 func edit(t *testing.T, path string, change func([]byte) []byte) {
 	t.Helper()
 	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, change(bytes.Clone(text)), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
+	testenv.NoError(t, os.WriteFile(path, change(bytes.Clone(text)), 0o600))
 }
 
 // The file does not grow without limit, and a folder that is missing is a problem of the node, not
@@ -78,9 +75,7 @@ func TestStateFile(t *testing.T) {
 	m.resync()
 	m.resync()
 	text, err := os.ReadFile(m.options.StateFile)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	if n := bytes.Count(text, []byte("\n")); n != 1 {
 		t.Errorf("after two lists: got %d lines, want one for each load balancer:\n%s", n, text)
 	}
@@ -104,9 +99,7 @@ func TestStateFileThatCannotBeRead(t *testing.T) {
 	file := m.options.StateFile
 	hide := func(from, to string) {
 		t.Helper()
-		if err := os.Rename(from, to); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, os.Rename(from, to))
 	}
 	hide(file, file+".hidden")
 	if err := os.Mkdir(file, 0o700); err != nil { // reading it is an error, as with a lock or a full system
@@ -142,9 +135,7 @@ func TestTakeover(t *testing.T) {
 	m := newMachine(t, newest())
 	endpoint := func(i int) string {
 		id, err := m.CreateEndpoint(t.Context(), hcn.Endpoint{NetworkID: m.network, Addresses: []netip.Addr{elsewhere(i)}, Remote: true, MAC: "02-11-0A-01-00-09"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		return id
 	}
 	balancer := func(i int, port uint16, id string) {
@@ -205,9 +196,7 @@ func TestCleanup(t *testing.T) {
 func TestAdoptedEndpointIsRefreshed(t *testing.T) {
 	m := newMachine(t, newest())
 	id, err := m.CreateEndpoint(t.Context(), hcn.Endpoint{NetworkID: m.network, Addresses: []netip.Addr{elsewhere(1)}, Remote: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	m.apply(service(1, remote(1)))
 	if now := m.ids()["10.1.0.1"]; now != id {
 		t.Errorf("adopted: got endpoint %s, want %s", now, id)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/vipkit/vipkit/backends/kernelspace/hcn"
 	"github.com/vipkit/vipkit/endpoints"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -52,9 +53,7 @@ func TestAddressOfThisNodesSubnet(t *testing.T) {
 		for _, node := range []string{"node-2", ""} {
 			e := said(node, 20)
 			s := proxy.NewSnapshot(ownNode(), service(1, e, local(1)), service(2, e))
-			if err := m.applySnapshot(s); err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, m.applySnapshot(s))
 			m.wantUses(what+", no pod", pod(1), 1)
 			if id, exists := m.ids()[pod(20).String()]; exists {
 				t.Errorf("%s, on node %q: got endpoint %s of %v, want none", what, node, id, pod(20))
@@ -91,14 +90,10 @@ func TestAddressOfSharedSubnet(t *testing.T) {
 	other.LocalTraffic = proxy.LocalTraffic{NodePodCIDRs: true, Sources: snapshots.Prefixes("10.0.0.0/25")}
 	for what, node := range map[string]*proxy.Node{"none": theNode(), "the cluster's": wide, "another": other} {
 		m := newOwn(t)
-		if err := m.applySnapshot(proxy.NewSnapshot(node, service(1, said("node-2", 20)))); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, m.applySnapshot(proxy.NewSnapshot(node, service(1, said("node-2", 20)))))
 		m.wantUses("L2Bridge, pod range: "+what, pod(20), 1)
 		// The Node gets its range: the address is free for its pod.
-		if err := m.applySnapshot(proxy.NewSnapshot(ownNode(), service(1, said("node-2", 20)))); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, m.applySnapshot(proxy.NewSnapshot(ownNode(), service(1, said("node-2", 20)))))
 		m.addPod(pod(20))
 		m.resync()
 		m.wantUses("L2Bridge, then that of this node", pod(20), 1)

@@ -14,6 +14,7 @@ import (
 	"github.com/vipkit/vipkit/backends/kernelspace/hcn"
 	"github.com/vipkit/vipkit/backends/kernelspace/hcntest"
 	"github.com/vipkit/vipkit/endpoints"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -224,9 +225,7 @@ func TestModifyWithoutEffect(t *testing.T) {
 		}
 		m.SetFault(nil)
 		m.Notify(hcn.Disconnected)
-		if err := m.waitDrift(); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, m.waitDrift())
 		m.resync()
 		m.apply(service(1, local(6)), service(2, local(5)))
 		if n := m.Calls()["ModifyLoadBalancer"]; n != want+1 || len(m.problems()) != 0 {

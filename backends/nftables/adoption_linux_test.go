@@ -16,6 +16,7 @@ import (
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/internal/nfnetlink"
 	"github.com/vipkit/vipkit/internal/nft"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -152,9 +153,7 @@ func movesBaseChain(t *testing.T, s *stage) {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 }
 
 // deleteElement removes an element of a set, if it has one.
@@ -168,9 +167,7 @@ func (s *stage) deleteElement(t *testing.T, table nfnetlink.Table, set string) {
 		}
 		return nil
 	}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	if victim.Key == nil {
 		t.Fatalf("%v %s: got no element, want one to remove", table, set)
 	}
@@ -181,18 +178,14 @@ func (s *stage) deleteElement(t *testing.T, table nfnetlink.Table, set string) {
 	} else {
 		w.Key(victim.Key)
 	}
-	if err := c.Commit(t.Context(), &b); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, c.Commit(t.Context(), &b))
 }
 
 // sourcesOf returns the name of a set of source ranges.
 func (s *stage) sourcesOf(t *testing.T, table nfnetlink.Table) string {
 	t.Helper()
 	var sets []nfnetlink.SetInfo
-	if err := s.conn(t).Sets(t.Context(), table, nfnetlink.Collect(&sets)); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, s.conn(t).Sets(t.Context(), table, nfnetlink.Collect(&sets)))
 	for i := range sets {
 		if strings.HasPrefix(sets[i].Name, sourcesSet("")) {
 			return sets[i].Name

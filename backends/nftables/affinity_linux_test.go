@@ -61,9 +61,7 @@ func addClientsTo(t *testing.T, c *nfnetlink.Conn, tableName string, p *proxy.Se
 				w.KeyData(clientKey(fam, i), data)
 			}
 		}
-		if err := c.Commit(t.Context(), &b); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, c.Commit(t.Context(), &b))
 	}
 }
 
@@ -95,9 +93,7 @@ func clientsIn(t *testing.T, c *nfnetlink.Conn, table string, p *proxy.ServicePo
 				return nil
 			},
 		})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return counts
 }
 

@@ -10,6 +10,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -35,9 +36,7 @@ func TestNoConnectionIsLostToRemovals(t *testing.T) {
 		neighbour.Restart(t)
 		neighbour.Apply(t, snapshot)
 		if removals%2 == 0 {
-			if err := neighbour.Backend.Cleanup(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, neighbour.Backend.Cleanup(t.Context()))
 			continue
 		}
 		neighbour.Options.Families = []v1.IPFamily{v1.IPv6Protocol}

@@ -7,6 +7,7 @@ import (
 	"github.com/vipkit/vipkit/backends/backendtest"
 	"github.com/vipkit/vipkit/backends/nftables"
 	"github.com/vipkit/vipkit/backends/userspace"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -16,23 +17,17 @@ func TestConformance(t *testing.T) {
 	backendtest.Run(t, backendtest.Config{
 		New: func(t testing.TB) proxy.Backend {
 			b, err := nftables.New(nftables.Options{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, err)
 			return b
 		},
 		Faulty: func(t testing.TB, around func(func() error) error) proxy.Backend {
 			b, err := nftables.NewFaulty(nftables.Options{}, around)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, err)
 			return b
 		},
 		Dump: func(t testing.TB) string {
 			out, err := nftables.Dump(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, err)
 			return out
 		},
 		Loopback: func() (proxy.Backend, error) { return userspace.New(userspace.Options{Capture: userspace.Loopback}) },

@@ -22,9 +22,7 @@ import (
 func renderKernel(t *testing.T) *kernel {
 	t.Helper()
 	identity, err := backends.Identity{}.Complete(kinds.NFTables.Defaults())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	k := &kernel{renderer: newRenderer(Options{Identity: identity, AffinityClients: DefaultAffinityClients})}
 	k.tables = k.newTables()
 	return k

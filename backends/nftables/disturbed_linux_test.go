@@ -18,6 +18,7 @@ import (
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
 	"github.com/vipkit/vipkit/internal/nfnetlink"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -234,9 +235,7 @@ func (w *watched) ownTable(t *testing.T, table string) (end func()) {
 	if err == nil {
 		_, err = io.WriteString(in, "add table ip "+table+" { flags owner; }\n")
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	for start := time.Now(); !strings.Contains(w.nft(t, "list ruleset"), "owner"); time.Sleep(10 * time.Millisecond) {
 		if time.Since(start) > time.Minute {
 			t.Fatal("table of the other process: got none after a minute, want one")

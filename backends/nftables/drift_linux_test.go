@@ -14,6 +14,7 @@ import (
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/internal/nfnetlink"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -30,9 +31,7 @@ func newWatched(t *testing.T, limit int) *watched {
 		w.kernel, err = newKernel(w.Options)
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	w.kernel.limits.list = limit
 	w.Backend = backends.New(w.kernel.render, w.kernel)
 	t.Cleanup(func() {
@@ -232,9 +231,7 @@ func TestDriftedAfterNothingWasRemoved(t *testing.T) {
 	p := stickyPort(v1.IPv4Protocol, 0, 3)
 	w.Apply(t, proxy.NewSnapshot(stagetest.Node(), p))
 	m := elementTarget{table: w.kernel.tables.table(nfnetlink.IPv4), set: affinityMap(affinityID(p.Name), proxy.PoolCluster)}
-	if err := w.kernel.forgetClients(t.Context(), m, []string{string(clientKey(nfnetlink.IPv4, 1))}); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, w.kernel.forgetClients(t.Context(), m, []string{string(clientKey(nfnetlink.IPv4, 1))}))
 	w.drifted(t, "after removing no client", false)
 	w.nft(t, "flush ruleset")
 	w.drifted(t, "after a flush", true)

@@ -14,6 +14,7 @@ import (
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
 	"github.com/vipkit/vipkit/internal/nfnetlink"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -68,9 +69,7 @@ func (s *stage) conn(t testing.TB) (c *nfnetlink.Conn) {
 		c, err = nfnetlink.Open()
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	t.Cleanup(func() {
 		if err := c.Close(); err != nil {
 			t.Error(err)
@@ -82,9 +81,7 @@ func (s *stage) conn(t testing.TB) (c *nfnetlink.Conn) {
 func (s *stage) generation(t testing.TB, c *nfnetlink.Conn) uint32 {
 	t.Helper()
 	id, err := c.Generation(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return id
 }
 
@@ -97,9 +94,7 @@ func (s *stage) tryNft(t testing.TB, input string, args ...string) (string, erro
 func (s *stage) nft(t testing.TB, args ...string) string {
 	t.Helper()
 	out, err := s.tryNft(t, "", args...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return out
 }
 

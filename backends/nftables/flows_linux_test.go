@@ -17,6 +17,7 @@ import (
 	"github.com/vipkit/vipkit/internal/netns"
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
 	"github.com/vipkit/vipkit/internal/nft"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
 	"github.com/vipkit/vipkit/proxy/conntrack"
@@ -62,9 +63,7 @@ func newFlowStage(t *testing.T, fam v1.IPFamily) *flowStage {
 	server := netnstest.NewNS(t)
 	must := func(err error) {
 		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 	}
 	must(netns.Link(netns.End{NS: s.client, Name: "up"}, netns.End{NS: s.NS, Name: "clients"}))
 	must(netns.Link(netns.End{NS: server, Name: "up"}, netns.End{NS: s.NS, Name: "servers"}))
@@ -99,9 +98,7 @@ func (s *flowStage) startAgent(t *testing.T) {
 		c, err = conntrack.New(conntrack.Options{Observe: func(a conntrack.Account) { s.removed += a.Removed }})
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	t.Cleanup(func() { _ = c.Close() })
 	s.Flows = c
 }
@@ -133,9 +130,7 @@ func (s *flowStage) with(frontends, ends string) proxy.Snapshot {
 func answer(t *testing.T, ns *netns.NS, at netip.AddrPort, name string) {
 	t.Helper()
 	conn, err := ns.ListenPacket(t.Context(), "udp", at.String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		for buf := make([]byte, 64); ; {
@@ -168,9 +163,7 @@ type reply struct {
 func newSender(t *testing.T, ns *netns.NS, port uint16, dest netip.AddrPort) *sender {
 	t.Helper()
 	conn, err := ns.ListenPacket(t.Context(), "udp", fmt.Sprintf(":%d", port))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	s := &sender{replies: make(chan reply, 1<<16)}
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup

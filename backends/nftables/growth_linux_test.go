@@ -75,9 +75,7 @@ func (s *stage) dump(t testing.TB) (out string) {
 		out, err = Dump(t.Context())
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return strings.ReplaceAll(out, "vipkit_2", "vipkit")
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/endpoints"
 	"github.com/vipkit/vipkit/internal/nfnetlink"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -44,9 +45,7 @@ func addOddTable(t *testing.T, c *nfnetlink.Conn) {
 	b.AddChain(table, nfnetlink.Chain{Name: "c"})
 	b.AddRule(table, "c", nil, []byte{200, 3, 1, 2, 3, 99})
 	b.AddRule(table, "c", nil, []byte{0x76, 12, 1})
-	if err := c.Commit(t.Context(), &b); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, c.Commit(t.Context(), &b))
 }
 
 // Foreign tables do not disturb the backend, and stay unchanged.
@@ -89,9 +88,7 @@ func TestInstancesAreDisjoint(t *testing.T) {
 	if got := s.nft(t, "list", "ruleset"); got != both {
 		t.Errorf("ruleset after a restart of one instance (-before +after):\n%s", cmp.Diff(both, got))
 	}
-	if err := other.Backend.Cleanup(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, other.Backend.Cleanup(t.Context()))
 	if got := s.nft(t, "list", "ruleset"); got != alone {
 		t.Errorf("ruleset of one instance after Cleanup of the other (-before +after):\n%s", cmp.Diff(alone, got))
 	}

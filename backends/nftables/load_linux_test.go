@@ -20,6 +20,7 @@ import (
 	"github.com/vipkit/vipkit/endpoints"
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
 	"github.com/vipkit/vipkit/internal/nfnetlink"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/internal/testing/objects"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -43,9 +44,7 @@ func bigSnapshot(first netip.Addr) proxy.Snapshot {
 func (s *stage) table(t testing.TB) nfnetlink.Table {
 	t.Helper()
 	var all []nfnetlink.TableInfo
-	if err := s.conn(t).Tables(t.Context(), nfnetlink.IPv4, nfnetlink.Collect(&all)); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, s.conn(t).Tables(t.Context(), nfnetlink.IPv4, nfnetlink.Collect(&all)))
 	if len(all) != 1 {
 		t.Fatalf("tables: got %v, want one", all)
 	}
@@ -63,9 +62,7 @@ func (s *stage) countElements(t testing.TB, set string) int {
 			return nil
 		},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return n
 }
 
@@ -162,9 +159,7 @@ func (s *stage) slotsOf(t *testing.T, addr string) int {
 			return nil
 		},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return n
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/vipkit/vipkit/backends/internal/kinds"
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/internal/nfnetlink"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -125,9 +126,7 @@ func (o Options) complete() (Options, error) {
 func TestKindOfEveryChain(t *testing.T) {
 	t.Parallel()
 	o, err := Options{}.complete()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	r := newRenderer(o)
 	seen := map[string]bool{}
 	check := func(node *proxy.Node, port *proxy.ServicePort) {
@@ -198,9 +197,7 @@ func TestHashesFollowWhatRulesDependOn(t *testing.T) {
 	t.Parallel()
 	render := func(o Options, node *proxy.Node, port *proxy.ServicePort) map[string]value {
 		o, err := o.complete()
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		r := newRenderer(o)
 		all := map[string]value{}
 		for _, p := range []*proxy.ServicePort{nil, port} {

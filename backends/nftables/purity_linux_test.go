@@ -23,9 +23,7 @@ func written(t *testing.T, r *renderer, ops []op) (all []string) {
 		},
 	}}
 	k.tables = k.newTables()
-	if err := k.Commit(t.Context(), ops); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, k.Commit(t.Context(), ops))
 	return all
 }
 
@@ -56,9 +54,7 @@ func everyRendering() (all []stagetest.Rendering) {
 func TestRenderIsPure(t *testing.T) {
 	t.Parallel()
 	o, err := Options{}.complete()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	stagetest.RunPurity(t, testenv.Random(t), everyRendering(), func() (backends.Render[key, value], func([]object) string) {
 		r := newRenderer(o)
 		return r.render, func(objects []object) string { return fmt.Sprint(written(t, r, additions(objects))) }
@@ -78,9 +74,7 @@ func TestKeyAndValueIdentifyPayloads(t *testing.T) {
 		{}, {Identity: identity("", 0x8000, 0)}, {Identity: identity("", 0, 5)}, {AffinityClients: 7},
 	} {
 		o, err := options.complete()
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		r := newRenderer(o)
 		for _, x := range everyRendering() {
 			for _, o := range r.render(x.Node, x.Port, nil) {

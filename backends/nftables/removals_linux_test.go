@@ -82,9 +82,7 @@ func (w *comingAndGoing) begin(t testing.TB, s *testbed) *beside {
 	if errors.Is(err, proxy.ErrUnsupported) {
 		testenv.CannotRun(t, err.Error())
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	t.Cleanup(func() { closeOf(t, b.stays) })
 	apply(t, b.stays, b.served)
 	if w.identity.Name == "" {
@@ -104,9 +102,7 @@ func (b *beside) open(t testing.TB, o Options) (opened proxy.Backend) {
 		opened, err = New(o)
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return opened
 }
 
@@ -124,9 +120,7 @@ func closeOf(t testing.TB, b proxy.Backend) {
 func (b *beside) cleanUp(t testing.TB) {
 	t.Helper()
 	b.arrive(t)
-	if err := b.comes.Cleanup(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, b.comes.Cleanup(t.Context()))
 }
 
 // switchOff has a successor for IPv6 only.
@@ -156,9 +150,7 @@ func (b *beside) arrive(t testing.TB) {
 // apply applies a snapshot as if nothing were known about the kernel.
 func apply(t testing.TB, b proxy.Backend, s proxy.Snapshot) {
 	t.Helper()
-	if err := b.Apply(t.Context(), proxy.Snapshot{}, s); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, b.Apply(t.Context(), proxy.Snapshot{}, s))
 }
 
 // No packet to a Service is lost while an instance comes and goes beside one of iptables that serves
@@ -204,9 +196,7 @@ func startFlood(t testing.TB, s *testbed, to netip.AddrPort) *flood {
 	ctx, cancel := context.WithCancel(t.Context())
 	f := &flood{testbed: s, cancel: cancel}
 	c, err := s.Client.ListenPacket(t.Context(), "udp4", "192.0.2.2:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	testenv.CloseAtEnd(t, c)
 	f.sending.Go(func() {
 		for ctx.Err() == nil {
@@ -229,9 +219,7 @@ func (f *flood) end(t testing.TB) (entered, left int) {
 	var counts []int
 	for _, m := range regexp.MustCompile(`packets (\d+)`).FindAllStringSubmatch(f.nft(t, "list", "counters", "table", "ip", "judge"), -1) {
 		n, err := strconv.Atoi(m[1])
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		counts = append(counts, n)
 	}
 	if len(counts) != 2 {

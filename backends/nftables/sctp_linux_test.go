@@ -28,21 +28,15 @@ func TestSCTPClientsHaveAffinity(t *testing.T) {
 	s.needSCTP(t)
 
 	server, err := s.Server.ListenPacket(t.Context(), "ip4:132", "0.0.0.0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	defer server.Close() //nolint:errcheck // it is used for reading only
 	client, err := s.Client.Dial(t.Context(), "ip4:132", p.Frontends[0].Addr.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	defer client.Close() //nolint:errcheck // the packet was sent
 	if _, err := client.Write(sctpInit(40_000, p.Frontends[0].Addr.Port())); err != nil {
 		t.Fatal(err)
 	}
-	if err := server.SetReadDeadline(time.Now().Add(5 * time.Second)); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, server.SetReadDeadline(time.Now().Add(5*time.Second)))
 	got := make([]byte, 128)
 	n, _, err := server.ReadFrom(got)
 	if err != nil {
@@ -70,9 +64,7 @@ func (s *testbed) needSCTP(t *testing.T) {
 	if errors.Is(err, fs.ErrNotExist) {
 		testenv.CannotRun(t, "the kernel does not track SCTP connections")
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 }
 
 // sctpInit composes the first packet of a connection.

@@ -12,6 +12,7 @@ import (
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/internal/nfnetlink"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/internal/testing/objects"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -34,9 +35,7 @@ func (s *stage) restartReplacing(t *testing.T) {
 		})
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 }
 
 // tableNames returns the names of all tables, IPv4 first.
@@ -44,9 +43,7 @@ func (s *stage) tableNames(t *testing.T) (names []string) {
 	t.Helper()
 	for _, fam := range []nfnetlink.Family{nfnetlink.IPv4, nfnetlink.IPv6} {
 		var all []nfnetlink.TableInfo
-		if err := s.conn(t).Tables(t.Context(), fam, nfnetlink.Collect(&all)); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, s.conn(t).Tables(t.Context(), fam, nfnetlink.Collect(&all)))
 		for i := range all {
 			names = append(names, all[i].Name)
 		}
@@ -147,9 +144,7 @@ func (s *stage) leaveHalfway(t *testing.T, snapshot proxy.Snapshot, finished boo
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 }
 
 // interrupted is a kernel edge that does not finish replacements.
@@ -186,9 +181,7 @@ func TestCleanupRemovesBothTables(t *testing.T) {
 	s.Apply(t, snapshot)
 	s.leaveHalfway(t, snapshot, false)
 	s.Restart(t)
-	if err := s.Backend.Cleanup(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, s.Backend.Cleanup(t.Context()))
 	if got := s.tableNames(t); len(got) > 0 {
 		t.Errorf("tables after Cleanup: got %v, want none", got)
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/endpoints"
 	"github.com/vipkit/vipkit/internal/netns"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 	"github.com/vipkit/vipkit/proxy/conntrack"
 )
@@ -123,12 +124,8 @@ func newTCPTestbed(t *testing.T, policy conntrack.TCPPolicy) *tcpTestbed {
 	s := &tcpTestbed{testbed: newTestbed(t, 2), silent: stagetest.HostIP(v1.IPv4Protocol, 9)}
 	s.inAPI.Store(true)
 	hardware, err := s.Server.HardwareAddr("up")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := s.NS.AddNeighbor("servers", s.silent, hardware); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
+	testenv.NoError(t, s.NS.AddNeighbor("servers", s.silent, hardware))
 	var c *conntrack.Cleaner
 	err = s.NS.Do(func() (err error) {
 		c, err = conntrack.New(conntrack.Options{
@@ -136,9 +133,7 @@ func newTCPTestbed(t *testing.T, policy conntrack.TCPPolicy) *tcpTestbed {
 		})
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	t.Cleanup(func() { _ = c.Close() }) // Only this test uses it.
 	s.Flows = c
 	echoNames(t, s.Server)
@@ -149,9 +144,7 @@ func newTCPTestbed(t *testing.T, policy conntrack.TCPPolicy) *tcpTestbed {
 func echoNames(t *testing.T, server *netns.NS) {
 	t.Helper()
 	l, err := server.Listen(t.Context(), "tcp", "0.0.0.0:9090")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	var all sync.WaitGroup
 	all.Go(func() {
@@ -224,9 +217,7 @@ func (s *tcpTestbed) awaitFlow(t *testing.T, server netip.Addr) {
 	t.Helper()
 	for end := time.Now().Add(tcpPatience); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		flows, err := s.NS.Netlink().ConntrackTableList(netlink.ConntrackTable, unix.AF_INET)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		if slices.ContainsFunc(flows, func(f *netlink.ConntrackFlow) bool { return f.Reverse.SrcIP.Equal(server.AsSlice()) }) {
 			return
 		}

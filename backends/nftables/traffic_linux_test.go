@@ -127,9 +127,7 @@ func TestAffinityClientsAreBounded(t *testing.T) {
 	s.Apply(t, proxy.NewSnapshot(stagetest.Node(), p))
 	for i := range clients {
 		source := netip.AddrFrom4([4]byte{192, 0, 2, byte(10 + i)})
-		if err := s.Client.AddAddress("up", netip.PrefixFrom(source, 24)); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, s.Client.AddAddress("up", netip.PrefixFrom(source, 24)))
 		err := s.Client.Do(func() error { return stagetest.Ask(t.Context(), source, p.Frontends[0].Addr.String()) })
 		if err != nil {
 			t.Errorf("client %d of %d: %v", i+1, clients, err)
@@ -182,9 +180,7 @@ func measure(b *testing.B, s *testbed, address string) {
 		}
 		return nil
 	})
-	if err != nil {
-		b.Fatal(err)
-	}
+	testenv.NoError(b, err)
 	slices.Sort(times)
 	b.ReportMetric(float64(times[len(times)/2].Microseconds()), "p50-µs")
 	b.ReportMetric(float64(times[len(times)*99/100].Microseconds()), "p99-µs")

@@ -17,6 +17,7 @@ import (
 
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/script"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -45,13 +46,9 @@ func TestCommitWritesOneScript(t *testing.T) {
 		{Kind: backends.Replace, Key: "two", Value: "add two\n"},
 		{Kind: backends.Remove, Key: "three", Value: "add three\n"},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	got, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	if diff := cmp.Diff("begin\nadd one\nadd two\nremove three\n", string(got)); diff != "" {
 		t.Errorf("script (-want +got):\n%s", diff)
 	}

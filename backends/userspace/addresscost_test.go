@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -22,9 +23,7 @@ func TestCostOfAddresses(t *testing.T) {
 	f.apply(t, proxy.NewSnapshot(node, ports[:99]...))
 	read := func() string {
 		text, err := os.ReadFile(state)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		return string(text)
 	}
 	before := read()

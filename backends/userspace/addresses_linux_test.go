@@ -16,6 +16,7 @@ import (
 	"github.com/vipkit/vipkit/backends/userspace"
 	"github.com/vipkit/vipkit/internal/netns"
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -69,9 +70,7 @@ func TestAddressesOnALink(t *testing.T) {
 		portAt("web", v1.ProtocolTCP, at(proxy.ClusterIP, one), podServer),
 		portAt("node", v1.ProtocolTCP, at(proxy.NodePort, "0.0.0.0:30080"), podServer),
 		portAt("loop", v1.ProtocolTCP, at(proxy.ClusterIP, two), one))
-	if err := b.Apply(t.Context(), proxy.Snapshot{}, s); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, b.Apply(t.Context(), proxy.Snapshot{}, s))
 	for _, to := range []string{one, "10.244.1.1:30080"} {
 		if peer, _ := n.wantAnswer(t, to); peer.Addr() != netip.MustParseAddr("10.244.2.1") {
 			t.Errorf("%s: the endpoint saw %v, want the address of the node", to, peer)
@@ -90,19 +89,13 @@ func TestAddressesOnALink(t *testing.T) {
 		t.Error("Drifted: got true, want false")
 	}
 	// The second address of the node was missing. Now it serves node ports, too.
-	if err := n.node.AddAddress("clients", netip.MustParsePrefix("203.0.113.1/32")); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, n.node.AddAddress("clients", netip.MustParsePrefix("203.0.113.1/32")))
 	if !b.Drifted(t.Context()) {
 		t.Error("with another address of the node: Drifted: got false, want true")
 	}
-	if err := b.Apply(t.Context(), proxy.Snapshot{}, s); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, b.Apply(t.Context(), proxy.Snapshot{}, s))
 	n.wantAnswer(t, "203.0.113.1:30080")
-	if err := b.Cleanup(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, b.Cleanup(t.Context()))
 	n.serve(t, one) // the address is that of another host again
 	if server, _, _, err := n.ask(t, one); err != nil || server != one {
 		t.Errorf("after Cleanup: got server %q and error %v, want %s itself", server, err, one)
@@ -114,9 +107,7 @@ func TestDatagramsOnALink(t *testing.T) {
 	t.Parallel()
 	n := newNetwork(t)
 	c, err := n.pod.ListenPacket(t.Context(), "udp4", podServer)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	defer c.Close() //nolint:errcheck // it ends the server
 	go func() {
 		buf := make([]byte, 100)
@@ -135,9 +126,7 @@ func TestDatagramsOnALink(t *testing.T) {
 	}
 	for _, from := range []*netns.NS{n.client, n.node} {
 		conn, err := from.Dial(t.Context(), "udp", one) // receives from that address only
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
 		buf := make([]byte, 100)
 		_, err = io.WriteString(conn, "hello")
@@ -153,9 +142,7 @@ func TestDatagramsOnALink(t *testing.T) {
 func TestAddressesThatAreNotUsableAtOnce(t *testing.T) {
 	n := newNetwork(t)
 	for _, sysctl := range []string{"accept_dad", "dad_transmits"} {
-		if err := n.node.Sysctl("net/ipv6/conf/clients/"+sysctl, "1"); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, n.node.Sysctl("net/ipv6/conf/clients/"+sysctl, "1"))
 	}
 	b := n.startOnAddresses(t, "clients")
 	var ports []*proxy.ServicePort
@@ -163,9 +150,7 @@ func TestAddressesThatAreNotUsableAtOnce(t *testing.T) {
 		ports = append(ports, portAt(a, v1.ProtocolTCP, at(proxy.ClusterIP, a), "[fd00::5]:80"))
 	}
 	start := time.Now()
-	if err := b.Apply(t.Context(), proxy.Snapshot{}, proxy.NewSnapshot(&proxy.Node{Name: "node"}, ports...)); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, b.Apply(t.Context(), proxy.Snapshot{}, proxy.NewSnapshot(&proxy.Node{Name: "node"}, ports...)))
 	if took := time.Since(start); took < 100*time.Millisecond {
 		t.Errorf("Apply took %v, want it to wait for the addresses", took)
 	}

@@ -14,6 +14,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -70,14 +71,10 @@ func TestAddressesAreIdempotent(t *testing.T) {
 	s := proxy.NewSnapshot(snapshots.Node("127.0.0.1"), servicePort("web", v1.ProtocolTCP, clusterIP("127.96.0.1:18080"), tcpServer(t, "web")))
 	var before proxy.Snapshot
 	for range 3 {
-		if err := b.Apply(t.Context(), before, s); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, b.Apply(t.Context(), before, s))
 		before = s
 	}
-	if err := b.Apply(t.Context(), proxy.Snapshot{}, s); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, b.Apply(t.Context(), proxy.Snapshot{}, s))
 	if got := b.Operations(); got != 2 {
 		t.Errorf("got %d operations, want 2: an address and a listener", got)
 	}
@@ -135,9 +132,7 @@ func TestAddressesOfOthersStay(t *testing.T) {
 	wantTCP(t, "127.97.0.1:18080", "web")
 	f.apply(t, proxy.NewSnapshot(node))
 	h.wantAddresses(t, "127.0.0.1", "127.97.0.1")
-	if err := b.Cleanup(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, b.Cleanup(t.Context()))
 	h.wantAddresses(t, "127.0.0.1", "127.97.0.1")
 	h.wantCalls(t)
 }
@@ -153,12 +148,8 @@ func TestAddressesAreAdopted(t *testing.T) {
 	}
 	node := snapshots.Node("127.0.0.1")
 	killed := h.on(t, state, Options{})
-	if err := killed.Apply(t.Context(), proxy.Snapshot{}, proxy.NewSnapshot(node, at(1), at(2))); err != nil {
-		t.Fatal(err)
-	}
-	if err := killed.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, killed.Apply(t.Context(), proxy.Snapshot{}, proxy.NewSnapshot(node, at(1), at(2))))
+	testenv.NoError(t, killed.Close())
 	h.wantCalls(t, "add 127.96.0.1", "add 127.96.0.2")
 	h.meddle(func(addrs map[netip.Addr]bool) { addrs[netip.MustParseAddr("127.96.0.9")] = true })
 	next := &follower{Backend: h.on(t, state, Options{})}
@@ -166,13 +157,9 @@ func TestAddressesAreAdopted(t *testing.T) {
 	h.wantCalls(t, "add 127.96.0.3", "remove 127.96.0.1")
 	wantTCP(t, "127.96.0.2:18080", "web")
 	wantTCP(t, "127.96.0.3:18080", "web")
-	if err := next.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, next.Close())
 	last := h.on(t, state, Options{}) // Cleanup needs no earlier Apply
-	if err := last.Cleanup(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, last.Cleanup(t.Context()))
 	h.wantAddresses(t, "127.0.0.1", "127.96.0.9")
 }
 
@@ -184,13 +171,9 @@ func TestAddressesDrain(t *testing.T) {
 	release := make(chan struct{})
 	s := proxy.NewSnapshot(snapshots.Node("127.0.0.1"), servicePort("web", v1.ProtocolTCP, clusterIP("127.96.0.1:18080"), slowServer(t, release)))
 	first := h.on(t, state, Options{})
-	if err := first.Apply(t.Context(), proxy.Snapshot{}, s); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, first.Apply(t.Context(), proxy.Snapshot{}, s))
 	established, err := net.Dial("tcp4", "127.96.0.1:18080")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	defer established.Close() //nolint:errcheck // everything was read
 	if _, err := io.ReadFull(established, make([]byte, 5)); err != nil {
 		t.Fatal(err)
@@ -204,9 +187,7 @@ func TestAddressesDrain(t *testing.T) {
 		}
 	}
 	other, err := net.Dial("tcp4", "127.96.0.1:18080")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	defer other.Close() //nolint:errcheck // everything was read
 	select {
 	case err := <-drained:
@@ -233,9 +214,7 @@ func TestAddressesDrain(t *testing.T) {
 func slowServer(t *testing.T, release <-chan struct{}) netip.AddrPort {
 	t.Helper()
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	t.Cleanup(func() { _ = l.Close() })
 	go func() {
 		for {
@@ -264,9 +243,7 @@ func TestAddressesAffinity(t *testing.T) {
 	sticky.Affinity.Timeout = time.Hour
 	f.apply(t, proxy.NewSnapshot(snapshots.Node("127.0.0.1"), &sticky))
 	kept, err := ask("127.96.0.1:18080")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	for range 4 {
 		// The source is the same for both: the address of the node that the system chooses
 		// for the loopback network.
@@ -277,9 +254,7 @@ func TestAddressesAffinity(t *testing.T) {
 	got := map[string]bool{}
 	for range 3 {
 		text, err := ask("127.96.0.1:18080")
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		got[text] = true
 	}
 	if len(got) != 3 {

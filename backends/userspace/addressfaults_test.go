@@ -76,9 +76,7 @@ func TestFrontendInUse(t *testing.T) {
 	h := newFakeHost("127.0.0.1")
 	f := &follower{Backend: h.start(t, Options{})}
 	l, err := net.Listen("tcp4", "127.96.1.2:18080")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	defer l.Close() //nolint:errcheck // it is closed below
 	s := proxy.NewSnapshot(snapshots.Node("127.0.0.1"), manyPorts(4, tcpServer(t, "web"))...)
 	err = f.try(t, s)
@@ -93,9 +91,7 @@ func TestFrontendInUse(t *testing.T) {
 	f.apply(t, proxy.NewSnapshot(snapshots.Node("127.0.0.1")))
 	h.wantAddresses(t, "127.0.0.1")
 	wantFailed(t, f.try(t, s), "web2")
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, l.Close())
 	f.apply(t, s)
 	wantTCP(t, "127.96.1.2:18080", "web")
 }
@@ -227,19 +223,11 @@ func TestDamagedFile(t *testing.T) {
 			ports := manyPorts(2, tcpServer(t, "web"))
 			node := snapshots.Node("127.0.0.1")
 			b := h.on(t, state, Options{})
-			if err := b.Apply(t.Context(), proxy.Snapshot{}, proxy.NewSnapshot(node, ports...)); err != nil {
-				t.Fatal(err)
-			}
-			if err := b.Close(); err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, b.Apply(t.Context(), proxy.Snapshot{}, proxy.NewSnapshot(node, ports...)))
+			testenv.NoError(t, b.Close())
 			text, err := os.ReadFile(state)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := os.WriteFile(state, c.tear(text), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, err)
+			testenv.NoError(t, os.WriteFile(state, c.tear(text), 0o600))
 			f := &follower{Backend: h.on(t, state, Options{})}
 			f.apply(t, proxy.NewSnapshot(node, ports[0]))
 			wantTCP(t, "127.96.1.0:18080", "web")
@@ -339,9 +327,7 @@ func TestAddressesConverge(t *testing.T) {
 	f := &follower{Backend: h.on(t, state, Options{})}
 	for range 300 {
 		if r.IntN(20) == 0 { // as after a crash: nothing is removed
-			if err := f.Close(); err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, f.Close())
 			f = &follower{Backend: h.on(t, state, Options{})}
 		}
 		s, want := someAddresses(r, server)
@@ -361,9 +347,7 @@ func TestAddressesConverge(t *testing.T) {
 	}
 	if err := f.Cleanup(t.Context()); err != nil {
 		faulty = false
-		if err := f.Cleanup(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, f.Cleanup(t.Context()))
 	}
 	h.wantAddresses(t, "127.0.0.1", "127.96.1.3", "127.96.9.9")
 	if _, err := os.Stat(state); !os.IsNotExist(err) {

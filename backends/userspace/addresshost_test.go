@@ -17,6 +17,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/internal/testing/objects"
 	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
@@ -116,9 +117,7 @@ func (h *fakeHost) on(t *testing.T, state string, o Options) *Backend {
 	o.Capture = Addresses
 	o.Addresses.State, o.Addresses.manager = state, h
 	b, err := New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	t.Cleanup(func() {
 		if err := b.Close(); err != nil {
 			t.Error(err)
@@ -161,9 +160,7 @@ type follower struct {
 
 func (f *follower) apply(t *testing.T, next proxy.Snapshot) {
 	t.Helper()
-	if err := f.try(t, next); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, f.try(t, next))
 }
 
 func (f *follower) try(t *testing.T, next proxy.Snapshot) error {
@@ -177,9 +174,7 @@ func (f *follower) try(t *testing.T, next proxy.Snapshot) error {
 func tcpServer(t *testing.T, text string) netip.AddrPort {
 	t.Helper()
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	t.Cleanup(func() { _ = l.Close() })
 	go func() {
 		for {
@@ -198,9 +193,7 @@ func tcpServer(t *testing.T, text string) netip.AddrPort {
 func udpServer(t *testing.T, text string) netip.AddrPort {
 	t.Helper()
 	c, err := net.ListenPacket("udp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	t.Cleanup(func() { _ = c.Close() })
 	go func() {
 		buf := make([]byte, 2048)
@@ -245,9 +238,7 @@ func wantNone(t *testing.T, at string) {
 func wantUDP(t *testing.T, at, want string) {
 	t.Helper()
 	c, err := net.Dial("udp4", at) // receives only from that address
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	defer c.Close() //nolint:errcheck // everything was read
 	_ = c.SetDeadline(time.Now().Add(20 * time.Second))
 	buf := make([]byte, 2048)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/vipkit/vipkit/backends/userspace"
 	"github.com/vipkit/vipkit/internal/netns"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -28,12 +29,8 @@ func TestClientsMayHaveAddressesOfServices(t *testing.T) {
 				t.Parallel()
 				n := newNetwork(t)
 				to := netip.MustParsePrefix(addr + "/32")
-				if err := n.client.AddAddress("eth0", to); err != nil {
-					t.Fatal(err)
-				}
-				if err := n.node.AddRoute(netns.Route{To: to, Link: "clients", Via: netip.MustParseAddr(clientAddr)}); err != nil {
-					t.Fatal(err)
-				}
+				testenv.NoError(t, n.client.AddAddress("eth0", to))
+				testenv.NoError(t, n.node.AddRoute(netns.Route{To: to, Link: "clients", Via: netip.MustParseAddr(clientAddr)}))
 				n.serve(t, podServer)
 				n.echo(t, podServer)
 				const frontend = "10.96.0.1:53"
@@ -53,9 +50,7 @@ func TestClientsMayHaveAddressesOfServices(t *testing.T) {
 func (n network) wantEcho(t *testing.T, from, to string) {
 	t.Helper()
 	c, err := n.client.ListenPacket(t.Context(), "udp", from)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	defer c.Close() //nolint:errcheck // the test is over
 	if _, err := c.WriteTo([]byte("?"), net.UDPAddrFromAddrPort(netip.MustParseAddrPort(to))); err != nil {
 		t.Fatal(err)

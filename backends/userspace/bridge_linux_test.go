@@ -18,6 +18,7 @@ import (
 	"github.com/vipkit/vipkit/endpoints"
 	"github.com/vipkit/vipkit/internal/netns"
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -79,9 +80,7 @@ func newBridged(t *testing.T, netfilter bool) bridged {
 	for _, name := range []string{"iptables", "ip6tables"} {
 		err = errors.Join(err, n.node.Sysctl("net/bridge/bridge-nf-call-"+name, value))
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return n
 }
 
@@ -178,9 +177,7 @@ func TestBridgedConnectionsContinue(t *testing.T) {
 			var conns []net.Conn
 			for _, to := range []string{one, service6} {
 				_, _, c, err := n.from(n.other).ask(t, to)
-				if err != nil {
-					t.Fatal(err)
-				}
+				testenv.NoError(t, err)
 				conns = append(conns, c)
 			}
 			wantContinue := func(when string) {
@@ -196,15 +193,11 @@ func TestBridgedConnectionsContinue(t *testing.T) {
 				}
 			}
 			wantContinue("at first")
-			if err := b.Apply(t.Context(), s, proxy.NewSnapshot(s.Node())); err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, b.Apply(t.Context(), s, proxy.NewSnapshot(s.Node())))
 			wantContinue("without the Service")
 			for _, is := range []string{"1", "0", "1"} {
 				for _, name := range []string{"iptables", "ip6tables"} {
-					if err := n.node.Sysctl("net/bridge/bridge-nf-call-"+name, is); err != nil {
-						t.Fatal(err)
-					}
+					testenv.NoError(t, n.node.Sysctl("net/bridge/bridge-nf-call-"+name, is))
 				}
 				wantContinue("with netfilter " + is)
 			}
@@ -223,9 +216,7 @@ func TestForgottenFlowsOfBridgedPods(t *testing.T) {
 		apply(t, n.start(t, userspace.Options{}), bridgedServices())
 		for _, to := range []string{one, service6} {
 			c, err := n.other.Dial(t.Context(), "udp", to)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, err)
 			for range 3 {
 				if exchange(t.Context(), c, []byte("?")) == nil {
 					t.Errorf("netfilter=%v, datagram to %s: got no answer, want one", netfilter, to)
@@ -254,9 +245,7 @@ func TestLateAnswersToBridgedPods(t *testing.T) {
 func testLateBridgedAnswers(t *testing.T, n bridged, to, at string) {
 	t.Helper()
 	server, err := n.pod.ListenPacket(t.Context(), "udp", at)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	defer server.Close() //nolint:errcheck // the test is over
 	apply(t, n.start(t, userspace.Options{}), bridgedServices())
 	n.nft(t, `table inet watch {
@@ -267,9 +256,7 @@ func testLateBridgedAnswers(t *testing.T, n bridged, to, at string) {
 		}
 	}`)
 	client, err := n.other.Dial(t.Context(), "udp", to)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	defer client.Close() //nolint:errcheck // the test is over
 	if _, err := client.Write([]byte("first")); err != nil {
 		t.Fatal(err)
@@ -308,9 +295,7 @@ func (c connected) WriteTo(b []byte, _ net.Addr) (int, error) { return c.Write(b
 func (n network) peerSeen(t *testing.T, to string) string {
 	t.Helper()
 	c, err := n.client.Dial(t.Context(), "udp", to)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	defer c.Close() //nolint:errcheck // the test is over
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
@@ -334,9 +319,7 @@ func TestFailuresOfOneLink(t *testing.T) {
 	}
 	for _, from := range []string{"10.244.1.20", "10.244.1.21"} {
 		a := netip.MustParseAddr(from)
-		if err := n.client.AddAddress("eth0", netip.PrefixFrom(a, 24)); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, n.client.AddAddress("eth0", netip.PrefixFrom(a, 24)))
 		c, err := n.dialFrom(t, a)
 		if err == nil {
 			err = greeted(c, podServer)
@@ -348,16 +331,12 @@ func TestFailuresOfOneLink(t *testing.T) {
 	}
 	p := *firstOf(s)
 	p.Cluster = []*endpoints.Endpoint{p.Cluster[0], {Addr: netip.MustParseAddrPort(otherServer), Ready: true, Serving: true}}
-	if err := b.Apply(t.Context(), s, both(proxy.NewSnapshot(s.Node(), &p), withoutPort(s, p.Name))); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, b.Apply(t.Context(), s, both(proxy.NewSnapshot(s.Node(), &p), withoutPort(s, p.Name))))
 	for name, from := range map[string]*netns.NS{"a pod": n.other, "the node": n.node} {
 		servers := map[string]int{}
 		for range 60 {
 			server, _, c, err := n.from(from).ask(t, one)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, err)
 			_ = c.Close()
 			servers[server]++
 		}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/userspace"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -52,9 +53,7 @@ func TestUnknownCapture(t *testing.T) {
 func (n network) local(t *testing.T) []string {
 	t.Helper()
 	out, err := n.routes(255)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return out
 }
 
@@ -67,9 +66,7 @@ func TestCaptureChanges(t *testing.T) {
 	var last *userspace.Backend
 	for _, capture := range []userspace.Capture{userspace.TPROXY, userspace.Redirect, userspace.TPROXY, userspace.Redirect} {
 		if last != nil {
-			if err := last.Close(); err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, last.Close())
 		}
 		last = n.start(t, userspace.Options{Capture: capture})
 		apply(t, last, snapshot(one))
@@ -88,9 +85,7 @@ func TestCaptureChanges(t *testing.T) {
 			t.Errorf("%v: Drifted: got true, want false", capture)
 		}
 	}
-	if err := last.Cleanup(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, last.Cleanup(t.Context()))
 	if rules, local := n.rules(t), n.local(t); len(rules)+len(local) != 0 {
 		t.Errorf("after Cleanup: got rules %v and local routes %q, want none", rules, local)
 	}
@@ -105,9 +100,7 @@ func TestRedirectRefusesWithoutBackend(t *testing.T) {
 	b := n.start(t, userspace.Options{Capture: userspace.Redirect})
 	apply(t, b, snapshot(one))
 	n.wantAnswer(t, one)
-	if err := b.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, b.Close())
 	if server, _, _, err := n.ask(t, one); !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Errorf("without a backend: got %q and error %v, want %v", server, err, syscall.ECONNREFUSED)
 	}
@@ -173,9 +166,7 @@ func testLoop(t *testing.T, c userspace.Capture) {
 	const dns = "10.96.0.1:53"
 	apply(t, b, withEndpoint(names(dns), dns))
 	conn, err := n.client.Dial(t.Context(), "udp", dns)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	defer conn.Close() //nolint:errcheck // the test is over
 	if _, err := conn.Write([]byte("?")); err != nil {
 		t.Fatal(err)

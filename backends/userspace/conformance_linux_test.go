@@ -36,9 +36,7 @@ func conform(t *testing.T, column string, capture userspace.Capture, tables bool
 		// timeouts, and a working endpoint would be tried last.
 		patience := []time.Duration{5 * time.Second, 5 * time.Second}
 		b, err := open(userspace.Options{Capture: capture, Timeouts: userspace.Timeouts{Dial: patience}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		return unforked{b}
 	}
 	backendtest.Run(t, backendtest.Config{
@@ -48,9 +46,7 @@ func conform(t *testing.T, column string, capture userspace.Capture, tables bool
 		},
 		Dump: func(t testing.TB) string {
 			out, err := userspace.Dump(t.Context(), capture)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, err)
 			return out
 		},
 		Loopback: func() (proxy.Backend, error) { return userspace.New(userspace.Options{Capture: userspace.Loopback}) },

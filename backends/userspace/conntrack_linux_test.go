@@ -13,6 +13,7 @@ import (
 
 	"github.com/vipkit/vipkit/backends/userspace"
 	"github.com/vipkit/vipkit/internal/netns"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -21,9 +22,7 @@ import (
 func (n network) forget(t *testing.T) {
 	t.Helper()
 	const flows = 1 // the table of flows, not that of expectations
-	if err := n.node.Netlink().ConntrackTableFlush(flows); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, n.node.Netlink().ConntrackTableFlush(flows))
 }
 
 // names returns a Service for UDP at an external address, with the pod as its endpoint.
@@ -78,9 +77,7 @@ type clientPort struct {
 func testLateAnswers(t *testing.T, n network, from *clientPort, capture userspace.Capture) {
 	t.Helper()
 	server, err := n.pod.ListenPacket(t.Context(), "udp", podServer)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	t.Cleanup(func() { _ = server.Close() })
 	b := n.start(t, userspace.Options{Capture: capture})
 	apply(t, b, names(from.at))
@@ -134,9 +131,7 @@ func (n network) wantNoAnswers(t *testing.T, client net.Conn, server net.PacketC
 		t.Fatal(err)
 	}
 	flows, err := n.node.Netlink().ConntrackTableList(netlink.ConntrackTable, unix.AF_INET)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	for _, f := range flows {
 		if a, ok := netip.AddrFromSlice(f.Forward.SrcIP); ok && a.Unmap().As4()[0] == 0 {
 			t.Errorf("got a flow from the listener's address %v to %v, want none", f.Forward.SrcIP, f.Forward.DstIP)
@@ -149,9 +144,7 @@ func (n network) wantNoAnswers(t *testing.T, client net.Conn, server net.PacketC
 func wantOwnAnswer(t *testing.T, n network, b *userspace.Backend, client net.Conn, at string) {
 	t.Helper()
 	newOwner, err := n.pod.ListenPacket(t.Context(), "udp", at)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	defer newOwner.Close() //nolint:errcheck // the test is over
 	apply(t, b, snapshot(two))
 	if _, err := client.Write([]byte("heir")); err != nil {
@@ -168,13 +161,9 @@ func TestForgottenConnectionsContinue(t *testing.T) {
 		t.Run("early demux "+demux, func(t *testing.T) {
 			t.Parallel()
 			n := newNetwork(t)
-			if err := n.node.Sysctl("net/ipv4/ip_early_demux", demux); err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, n.node.Sysctl("net/ipv4/ip_early_demux", demux))
 			l, err := n.pod.Listen(t.Context(), "tcp", podServer)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, err)
 			t.Cleanup(func() { _ = l.Close() })
 			apply(t, n.start(t, userspace.Options{}), snapshot(one))
 			for name, ns := range map[string]*netns.NS{"client": n.client, "node": n.node} {
@@ -187,14 +176,10 @@ func TestForgottenConnectionsContinue(t *testing.T) {
 func testForgottenConnection(t *testing.T, n network, from *netns.NS, l net.Listener) {
 	t.Helper()
 	client, err := from.Dial(t.Context(), "tcp", one)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	defer client.Close() //nolint:errcheck // the test is over
 	server, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	defer server.Close() //nolint:errcheck // the test is over
 	for range 3 {
 		n.forget(t)
@@ -268,9 +253,7 @@ func TestAnswersAfterTheSession(t *testing.T) {
 			there := withEndpoint(names(at), c.server)
 			apply(t, b, there)
 			endpoint, err := c.where(n).ListenPacket(t.Context(), "udp", c.server)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, err)
 			t.Cleanup(func() { _ = endpoint.Close() })
 			first := wantAnswerOf(t, n.client, at, endpoint)
 			apply(t, b, withEndpoint(names(at), "10.244.2.10:9")) // which ends the session
@@ -304,9 +287,7 @@ func both(a, b proxy.Snapshot) proxy.Snapshot {
 func wantAnswerOf(t *testing.T, from *netns.NS, at string, endpoint net.PacketConn) net.Addr {
 	t.Helper()
 	client, err := from.Dial(t.Context(), "udp", at)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	t.Cleanup(func() { _ = client.Close() })
 	if _, err := client.Write([]byte("?")); err != nil {
 		t.Fatal(err)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/vipkit/vipkit/backends/userspace"
 	"github.com/vipkit/vipkit/internal/netns"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -21,9 +22,7 @@ import (
 func (n network) echo(t *testing.T, at string) {
 	t.Helper()
 	c, err := n.pod.ListenPacket(t.Context(), "udp", at)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		buf := make([]byte, 64<<10)
@@ -51,9 +50,7 @@ func (n network) addIPv6(t *testing.T) {
 		n.client.AddRoute(netns.Route{To: prefix("::/0"), Link: "eth0", Via: netip.MustParseAddr("fd00:1::1")}),
 		n.pod.AddRoute(netns.Route{To: prefix("::/0"), Link: "eth0", Via: netip.MustParseAddr("fd00:2::1")}),
 	} {
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 	}
 }
 
@@ -81,9 +78,7 @@ func testDatagrams(t *testing.T, c userspace.Capture) {
 			// A new socket for each size: a late answer must not be mistaken for the
 			// next one.
 			c, err := n.client.Dial(t.Context(), "udp", to)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, err)
 			want := bytes.Repeat([]byte{byte(size), 0xff, 0x80}, size/3+1)[:size]
 			if got := exchange(t.Context(), c, want); !bytes.Equal(got, want) {
 				t.Errorf("at %s, %d bytes sent: got %d bytes back, want the same", to, size, len(got))

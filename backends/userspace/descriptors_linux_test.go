@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/vipkit/vipkit/backends/userspace"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // limited makes the test program a process with few file descriptors that serves
@@ -49,13 +50,9 @@ func serveLimited(t *testing.T) {
 	if err == nil {
 		err = unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: fewDescriptors, Max: fewDescriptors})
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	b, err := userspace.New(userspace.Options{Capture: userspace.Capture(capture), Timeouts: userspace.Timeouts{Session: time.Second}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	defer b.Close() //nolint:errcheck // the process ends with it
 	first := both(snapshot(one), names(dnsAddr))
 	apply(t, b, first)
@@ -69,9 +66,7 @@ func serveLimited(t *testing.T) {
 		}
 	})
 	l, err := net.Listen("tcp4", statusAddr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	server := &http.Server{Handler: pages, ReadHeaderTimeout: time.Minute}
 	go func() { _ = server.Serve(l) }()
 	_, _ = io.Copy(io.Discard, os.Stdin)
@@ -117,9 +112,7 @@ func newLimitedNode(t *testing.T, c userspace.Capture) *limitedNode {
 	if err == nil {
 		err = n.node.Do(cmd.Start)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	t.Cleanup(func() {
 		if err := errors.Join(in.Close(), cmd.Wait()); err != nil {
 			t.Errorf("the limited process: %v\n%s", err, &out)
@@ -136,9 +129,7 @@ func newLimitedNode(t *testing.T, c userspace.Capture) *limitedNode {
 func (n network) servePeerAddress(t *testing.T, at string) {
 	t.Helper()
 	c, err := n.pod.ListenPacket(t.Context(), "udp", at)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		for buf := make([]byte, 100); ; {
@@ -232,9 +223,7 @@ func TestFewDescriptors(t *testing.T) {
 func (n *limitedNode) floodDatagrams(t *testing.T, many int) {
 	t.Helper()
 	steady, err := n.client.Dial(t.Context(), "udp", dnsAddr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	defer steady.Close() //nolint:errcheck // the test is over
 	seen := string(exchange(t.Context(), steady, []byte("?")))
 	for i := range many {
@@ -243,9 +232,7 @@ func (n *limitedNode) floodDatagrams(t *testing.T, many int) {
 			_, err = c.Write([]byte("?"))
 			err = errors.Join(err, c.Close())
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		if i%16 == 0 {
 			if got := string(exchange(t.Context(), steady, []byte("?"))); got != seen {
 				t.Fatalf("after %d datagrams from other ports: the endpoint sees %q, want %q as before", i, got, seen)
@@ -253,9 +240,7 @@ func (n *limitedNode) floodDatagrams(t *testing.T, many int) {
 		}
 	}
 	last, err := n.client.Dial(t.Context(), "udp", dnsAddr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	defer last.Close() //nolint:errcheck // the test is over
 	if got := exchange(t.Context(), last, []byte("?")); got == nil {
 		t.Error("the last client: got no answer, want one")
@@ -271,9 +256,7 @@ func (n *limitedNode) floodConnections(t *testing.T) {
 	for i := range 600 {
 		from := netip.AddrFrom4([4]byte{10, 244, 1, byte(20 + i%32)})
 		if i < 32 {
-			if err := n.client.AddAddress("eth0", netip.PrefixFrom(from, 24)); err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, n.client.AddAddress("eth0", netip.PrefixFrom(from, 24)))
 		}
 		c, err := n.dialFrom(t, from)
 		if err != nil {
@@ -289,9 +272,7 @@ func (n *limitedNode) floodConnections(t *testing.T) {
 	})
 	n.wantAnswer(t, two) // another Service has room
 	c, err := n.client.Dial(t.Context(), "udp", dnsAddr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	if got := exchange(t.Context(), c, []byte("?")); got == nil {
 		t.Error("a datagram: got no answer, want one")
 	}

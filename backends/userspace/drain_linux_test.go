@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/vipkit/vipkit/backends/userspace"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -63,9 +64,7 @@ func TestDrainForASuccessor(t *testing.T) {
 		if err := <-done; err != nil {
 			t.Errorf("after the last connection has ended: got error %v, want none", err)
 		}
-		if err := first.Close(); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, first.Close())
 		n.wantAnswer(t, one)
 	})
 }
@@ -97,9 +96,7 @@ func TestDrainEndsInTime(t *testing.T) {
 			t.Error("Drifted after Drain: got false, want true")
 		}
 		done := drain(t.Context(), b) // Drain may be called again
-		if err := b.Close(); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, b.Close())
 		if _, err := long.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
 			t.Errorf("a connection after Close: got error %v, want %v", err, syscall.ECONNRESET)
 		}
@@ -124,14 +121,10 @@ func TestDrainWaitsForQueuedConnections(t *testing.T) {
 	b = n.start(t, userspace.Options{Connections: 1})
 	apply(t, b, snapshot(one))
 	other := netip.MustParseAddr("10.244.1.20")
-	if err := n.client.AddAddress("eth0", netip.PrefixFrom(other, 24)); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, n.client.AddAddress("eth0", netip.PrefixFrom(other, 24)))
 	_, first := n.wantAnswer(t, one)
 	waits, err := n.dialFrom(t, other)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	defer waits.Close() //nolint:errcheck // the test is over
 	eventually(t, "the second connection was accepted", func() bool { return b.Stats().Accepted == 2 })
 	done := drain(t.Context(), b)

@@ -10,6 +10,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/vipkit/vipkit/backends/userspace"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -24,9 +25,7 @@ func TestWaitDriftOfRouting(t *testing.T) {
 			b, s := n.start(t, userspace.Options{Capture: capture}), bridgedServices()
 			h := n.node.Netlink()
 			lo, err := h.LinkByName("lo")
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, err)
 			for name, change := range map[string]func() error{
 				"routes": func() error { return deleteRoutes(h) },
 				"rules":  func() error { return deleteRules(h, capture) },
@@ -41,21 +40,15 @@ func TestWaitDriftOfRouting(t *testing.T) {
 				go func() { waited <- b.WaitDrift(ctx) }()
 				// None of these is drift.
 				apply(t, b, s)
-				if err := b.Apply(t.Context(), s, proxy.NewSnapshot(s.Node())); err != nil {
-					t.Fatal(err)
-				}
+				testenv.NoError(t, b.Apply(t.Context(), s, proxy.NewSnapshot(s.Node())))
 				apply(t, b, s)
-				if err := addForeign(h, lo); err != nil {
-					t.Fatal(err)
-				}
+				testenv.NoError(t, addForeign(h, lo))
 				select {
 				case err := <-waited:
 					t.Errorf("%s: WaitDrift before the change: got %v, want it to wait", name, err)
 				case <-time.After(100 * time.Millisecond):
 				}
-				if err := change(); err != nil {
-					t.Fatal(err)
-				}
+				testenv.NoError(t, change())
 				if err := <-waited; err != nil {
 					t.Errorf("%s: WaitDrift: got error %v, want none", name, err)
 				}

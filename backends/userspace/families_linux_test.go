@@ -7,6 +7,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/vipkit/vipkit/backends/userspace"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -35,9 +36,7 @@ func TestFamilySwitchedOff(t *testing.T) {
 			set := func(value string) { n.disableIPv6(t, value) }
 			resync := func(problems int) {
 				t.Helper()
-				if err := b.Apply(t.Context(), proxy.Snapshot{}, s); err != nil {
-					t.Fatal(err)
-				}
+				testenv.NoError(t, b.Apply(t.Context(), proxy.Snapshot{}, s))
 				if found := b.CheckNode(s); len(found) != problems {
 					t.Errorf("problems of the node: got %v, want %d", found, problems)
 				}
@@ -78,15 +77,11 @@ func (n network) removeLoopbackAddress(t *testing.T) {
 	if err == nil {
 		err = n.node.Netlink().AddrDel(lo, &netlink.Addr{IPNet: &net.IPNet{IP: net.IPv6loopback, Mask: net.CIDRMask(128, 128)}})
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 }
 
 // disableIPv6 sets whether the interface lo of the node has IPv6.
 func (n network) disableIPv6(t *testing.T, value string) {
 	t.Helper()
-	if err := n.node.Sysctl("net/ipv6/conf/lo/disable_ipv6", value); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, n.node.Sysctl("net/ipv6/conf/lo/disable_ipv6", value))
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/backends/userspace"
 	"github.com/vipkit/vipkit/internal/netns"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -25,9 +26,7 @@ import (
 func (n network) countingEcho(t *testing.T, at string) *atomic.Int64 {
 	t.Helper()
 	c, err := n.pod.ListenPacket(t.Context(), "udp", at)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	var count atomic.Int64
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -69,9 +68,7 @@ func TestServicesDoNotAnswerEachOther(t *testing.T) {
 					n.needs(t, c)
 					one, two := n.countingEcho(t, podAddr+":9000"), n.countingEcho(t, podAddr+":9001")
 					apply(t, n.start(t, userspace.Options{Capture: c}), both(datagramsAt(a, podAddr+":9000"), datagramsAt(b, podAddr+":9001")))
-					if err := from(n).Do(func() error { return sendAs(a, to) }); err != nil {
-						t.Fatal(err)
-					}
+					testenv.NoError(t, from(n).Do(func() error { return sendAs(a, to) }))
 					// An endless exchange makes thousands of datagrams by then.
 					for end := time.Now().Add(300 * time.Millisecond); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 						if got := one.Load() + two.Load(); got > 4 {
@@ -108,9 +105,7 @@ func TestSilentEndpoints(t *testing.T) {
 		const answering = podAddr + ":8081"
 		n.serve(t, answering)
 		silent, err := n.pod.Listen(t.Context(), "tcp", podServer) // accepted by the kernel only
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		defer silent.Close() //nolint:errcheck // the test is over
 		b := n.start(t, userspace.Options{Capture: c, Connections: 64, Timeouts: userspace.Timeouts{Idle: 3 * time.Second}})
 		apply(t, b, both(snapshot(one), withEndpoint(snapshot(two), answering)))
@@ -121,9 +116,7 @@ func TestSilentEndpoints(t *testing.T) {
 		for i := range 60 {
 			from := netip.AddrFrom4([4]byte{10, 244, 1, byte(20 + i%20)})
 			if i < 20 {
-				if err := n.client.AddAddress("eth0", netip.PrefixFrom(from, 24)); err != nil {
-					t.Fatal(err)
-				}
+				testenv.NoError(t, n.client.AddAddress("eth0", netip.PrefixFrom(from, 24)))
 			}
 			conn, err := n.dialFrom(t, from)
 			if err != nil {
@@ -163,24 +156,18 @@ func TestForgedClientAddresses(t *testing.T) {
 		b := n.start(t, userspace.Options{Capture: c, Sessions: sessions})
 		apply(t, b, both(snapshot(one), datagramsAt(dns, podServer)))
 		steady, err := n.client.Dial(t.Context(), "udp", dns)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		defer steady.Close() //nolint:errcheck // the test is over
 		seen := string(exchange(t.Context(), steady, []byte("?")))
 		raw, err := n.forger()
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		defer unix.Close(raw) //nolint:errcheck // the test is over
 		for i := range 3000 {
 			from := netip.AddrPortFrom(netip.AddrFrom4([4]byte{198, 51, byte(i >> 8), byte(i)}), uint16(1024+i))
 			err := errors.Join(
 				forge(raw, from, netip.MustParseAddrPort(one), unix.IPPROTO_TCP),
 				forge(raw, from, netip.MustParseAddrPort(dns), unix.IPPROTO_UDP))
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, err)
 			if i%16 == 0 {
 				if got := string(exchange(t.Context(), steady, []byte("?"))); got != seen {
 					t.Fatalf("after %d forged datagrams, the endpoint sees %q, want %q as before", i, got, seen)

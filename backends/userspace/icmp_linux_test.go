@@ -10,6 +10,7 @@ import (
 
 	"github.com/vipkit/vipkit/backends/userspace"
 	"github.com/vipkit/vipkit/internal/netns"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -58,9 +59,7 @@ func wantAllAnswered(t *testing.T, n network, to string) {
 	answered := 0
 	for range sockets {
 		c, err := n.client.Dial(t.Context(), "udp", to)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		buf := make([]byte, 100)
 		for range 20 {
 			_, _ = c.Write([]byte("?"))

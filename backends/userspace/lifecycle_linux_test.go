@@ -14,6 +14,7 @@ import (
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/backends/userspace"
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -46,27 +47,19 @@ func (n network) useAndClose(t *testing.T, c userspace.Capture) {
 		t.Fatal(err)
 	}
 	taken, err := n.node.ListenPacket(t.Context(), "udp4", "0.0.0.0:16421")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	if err := b.Apply(t.Context(), proxy.Snapshot{}, snapshot(one)); !errors.Is(err, syscall.EADDRINUSE) {
 		t.Errorf("with the port in use: got error %v, want %v", err, syscall.EADDRINUSE)
 	}
-	if err := taken.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, taken.Close())
 	apply(t, b, snapshot(one))
-	if err := b.Cleanup(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, b.Cleanup(t.Context()))
 	if !b.Drifted(t.Context()) {
 		t.Error("Drifted after Cleanup: got false, want true")
 	}
 	apply(t, b, snapshot(one))
 	for range 2 { // closing again is no error
-		if err := b.Close(); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, b.Close())
 	}
 }
 
@@ -78,9 +71,7 @@ func TestClosedBackends(t *testing.T) {
 		n.needs(t, c)
 		b := n.start(t, userspace.Options{Capture: c})
 		apply(t, b, snapshot(one))
-		if err := b.Close(); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, b.Close())
 		if !b.Drifted(t.Context()) {
 			t.Error("Drifted after Close: got false, want true")
 		}

@@ -32,9 +32,7 @@ func needLocalRoutes(t *testing.T, n network) {
 	if errors.Is(err, proxy.ErrUnsupported) && errors.Is(err, syscall.EPERM) {
 		testenv.CannotRun(t, err.Error())
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 }
 
 // ofKind sets the kind of all frontends of a snapshot.
@@ -87,9 +85,7 @@ func TestHostKeepsItsOwnAddress(t *testing.T) {
 	if _, _, _, err := n.ask(t, "10.96.0.1:22"); !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Errorf("before the host has the address: got error %v, want %v", err, syscall.ECONNREFUSED)
 	}
-	if err := n.node.AddAddress("clients", netip.MustParsePrefix("10.96.0.1/32")); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, n.node.AddAddress("clients", netip.MustParsePrefix("10.96.0.1/32")))
 	if !b.Drifted(t.Context()) {
 		t.Error("Drifted after the host got the address: got false, want true")
 	}
@@ -134,9 +130,7 @@ func TestLocalRoutesAreRepaired(t *testing.T) {
 		"everything in our name": func() error { return errors.Join(h.RouteAdd(&foreign), h.RouteAdd(&wider), h.RouteReplace(&source)) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			if err := damage(); err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, damage())
 			if !b.Drifted(t.Context()) {
 				t.Error("Drifted: got false, want true")
 			}
@@ -155,9 +149,7 @@ func TestLocalRoutesAreRepaired(t *testing.T) {
 		t.Errorf("routes without a range of ClusterIPs: got %v, want one", got)
 	}
 	apply(t, b, s)
-	if err := b.Cleanup(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, b.Cleanup(t.Context()))
 	if got := n.listenerRoutes(t); len(got) != 0 {
 		t.Errorf("routes after Cleanup: got %v, want none", got)
 	}
@@ -170,9 +162,7 @@ func TestClusterIPsOfTheHost(t *testing.T) {
 	needLocalRoutes(t, n)
 	n.serve(t, podServer)
 	n.at(n.node).serve(t, "0.0.0.0:22")
-	if err := n.node.AddAddress("clients", netip.MustParsePrefix("10.96.0.1/32")); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, n.node.AddAddress("clients", netip.MustParsePrefix("10.96.0.1/32")))
 	apply(t, n.start(t, userspace.Options{Capture: userspace.LocalRoutes}), snapshot(one))
 	n.wantAnswer(t, one)
 	if server, _, _, err := n.ask(t, "10.96.0.1:22"); !errors.Is(err, syscall.ECONNREFUSED) {
@@ -207,9 +197,7 @@ func TestCleanupFreesNodePorts(t *testing.T) {
 		b := n.start(t, userspace.Options{Capture: c})
 		apply(t, b, withNode(s, &node))
 		n.wantAnswer(t, onNode)
-		if err := b.Cleanup(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, b.Cleanup(t.Context()))
 		if server, _, _, err := n.ask(t, onNode); err != nil || server != onNode {
 			t.Errorf("after Cleanup: got %q and error %v, want an answer of the program", server, err)
 		}
@@ -249,9 +237,7 @@ func TestDetachedProgramIsRepaired(t *testing.T) {
 		if b.Drifted(t.Context()) {
 			t.Fatal("Drifted without a change: got true, want false")
 		}
-		if err := n.node.Do(detachPrograms); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, n.node.Do(detachPrograms))
 		if _, _, c, err := n.ask(t, one); err == nil {
 			_ = c.Close()
 			t.Fatal("got an answer without the program, want none")

@@ -14,6 +14,7 @@ import (
 
 	"github.com/vipkit/vipkit/backends/userspace"
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -90,9 +91,7 @@ func TestLoopback(t *testing.T) {
 	if four, six := b.Listeners(v1.IPv4Protocol), b.Listeners(v1.IPv6Protocol); four != 4 || six != 2 {
 		t.Errorf("listeners: got %d of IPv4 and %d of IPv6, want 4 and 2", four, six)
 	}
-	if err := b.Cleanup(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, b.Cleanup(t.Context()))
 	local.wantRefused(t, "127.0.0.1:30080")
 }
 
@@ -131,9 +130,7 @@ func TestLoopbackIsLocal(t *testing.T) {
 	n := newNetwork(t)
 	n.serve(t, podServer)
 	n.servePeerAddress(t, podServer)
-	if err := n.node.Sysctl("net/ipv4/conf/all/route_localnet", "1"); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, n.node.Sysctl("net/ipv4/conf/all/route_localnet", "1"))
 	if _, err := netnstest.Run(t, n.node, "add table ip t; add chain ip t c { type nat hook prerouting priority -100; }; "+
 		"add rule ip t c tcp dport 9080 dnat to 127.0.0.1:30080; add rule ip t c udp dport 9053 dnat to 127.0.0.1:30053; add rule ip t c tcp dport 9099 dnat to 127.0.0.1:30099",
 		netnstest.NFT(t), "-f", "-"); err != nil {
@@ -152,9 +149,7 @@ func TestLoopbackIsLocal(t *testing.T) {
 		t.Errorf("node port at a loopback address, from another machine: got an answer of %s, want none", server)
 	}
 	c, err := n.client.Dial(t.Context(), "udp", "10.244.1.1:9053")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	defer c.Close() //nolint:errcheck // the test is over
 	_, _ = c.Write([]byte("?"))
 	_ = c.SetReadDeadline(time.Now().Add(time.Second))
@@ -191,16 +186,12 @@ func TestLoopbackPortInUse(t *testing.T) {
 		for _, to := range []string{"127.0.0.1:30082", "127.0.0.7:30082"} {
 			local.wantRefused(t, to)
 		}
-		if err := taken.Close(); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, taken.Close())
 		if err := b.Apply(t.Context(), held, next); err != nil {
 			t.Fatalf("once it is free: got error %v, want none", err)
 		}
 		local.wantAnswer(t, "127.0.0.1:30080")
-		if err := b.Close(); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, b.Close())
 		local.wantRefused(t, "127.0.0.1:30080")
 	}
 }
@@ -220,9 +211,7 @@ func TestLoopbackMoves(t *testing.T) {
 	next := func(ports ...*proxy.ServicePort) {
 		t.Helper()
 		s := proxy.NewSnapshot(node, ports...)
-		if err := b.Apply(t.Context(), held, s); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, b.Apply(t.Context(), held, s))
 		held = s
 	}
 	next(nodePortOf("a", v1.ProtocolTCP, "0.0.0.0:30080", podServer))
@@ -273,9 +262,7 @@ func TestLoopbackDrains(t *testing.T) {
 	again := n.start(t, userspace.Options{Capture: userspace.Loopback})
 	apply(t, again, s)
 	local.wantAnswer(t, "127.0.0.1:30080")
-	if err := open.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, open.Close())
 	if err := <-drained; err != nil {
 		t.Errorf("Drain: got error %v, want none", err)
 	}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/vipkit/vipkit/backends/userspace"
 	"github.com/vipkit/vipkit/internal/netns"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -50,9 +51,7 @@ func TestForeignMarksAreLeftAlone(t *testing.T) {
 		}
 	}
 	flows, err := n.node.Netlink().ConntrackTableList(netlink.ConntrackTable, unix.AF_INET)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	seen := 0
 	for _, f := range flows {
 		if f.Forward.DstPort == 8081 {
@@ -134,9 +133,7 @@ func TestClientsMayUseAnyPort(t *testing.T) {
 		n := newNetwork(t)
 		n.needs(t, c)
 		// The kernel gives no listener or connection of the backend a port of the clients.
-		if err := n.node.Sysctl("net/ipv4/ip_local_reserved_ports", "10240,20000,30239,40000"); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, n.node.Sysctl("net/ipv4/ip_local_reserved_ports", "10240,20000,30239,40000"))
 		const onNode = "10.244.2.1:8081"
 		n.serve(t, podServer)
 		n.at(n.node).serve(t, onNode)
@@ -215,9 +212,7 @@ func TestFirstConnections(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
 		client, err := n.client.Dial(ctx, "tcp", one)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		defer client.Close() //nolint:errcheck // the test is over
 		if f := <-asked; f.Frontend.String() != one || f.Client.String() != client.LocalAddr().String() {
 			t.Errorf("FirstConnection: got a flow from %v to %v, want %v to %s", f.Client, f.Frontend, client.LocalAddr(), one)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/vipkit/vipkit/backends/userspace"
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -29,9 +30,7 @@ func TestCheckNode(t *testing.T) {
 		{userspace.Redirect, "1", nil},
 	} {
 		ns := netnstest.NewNS(t)
-		if err := ns.Sysctl("net/ipv4/conf/all/src_valid_mark", c.value); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, ns.Sysctl("net/ipv4/conf/all/src_valid_mark", c.value))
 		b := netnstest.Open(t, ns, func() (*userspace.Backend, error) { return userspace.New(userspace.Options{Capture: c.capture}) })
 		var got []string
 		err := ns.Do(func() error {
@@ -64,9 +63,7 @@ func TestCheckNodeNamesFirewalls(t *testing.T) {
 			}
 			nft("table inet fw { chain in { type filter hook input priority 0; policy drop; ct state established,related accept; tcp dport 22 accept; }; }")
 			check := func() (found []*proxy.Problem) {
-				if err := n.node.Do(func() error { found = b.CheckNode(snapshot(one)); return nil }); err != nil {
-					t.Fatal(err)
-				}
+				testenv.NoError(t, n.node.Do(func() error { found = b.CheckNode(snapshot(one)); return nil }))
 				return found
 			}
 			_, _, _, err := n.askFor(t, one, 300*time.Millisecond)

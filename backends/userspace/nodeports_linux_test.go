@@ -8,6 +8,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -22,9 +23,7 @@ func (n network) listenOnNode(t *testing.T, protocol v1.Protocol, at string) io.
 	} else {
 		socket, err = n.node.Listen(t.Context(), "tcp4", at)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	t.Cleanup(func() { _ = socket.Close() }) // unless it is closed
 	return socket
 }
@@ -36,16 +35,12 @@ func TestNodePortInUse(t *testing.T) {
 	n := newNetwork(t)
 	n.serve(t, podServer)
 	const taken = "10.244.1.1:30080"
-	if err := n.node.AddAddress("clients", netip.MustParsePrefix("203.0.113.1/32")); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, n.node.AddAddress("clients", netip.MustParsePrefix("203.0.113.1/32")))
 	for _, protocol := range []v1.Protocol{v1.ProtocolTCP, v1.ProtocolUDP} {
 		socket := n.listenOnNode(t, protocol, taken)
 		b := n.startOnAddresses(t, "lo")
 		hasDrifted := func() (drifted bool) {
-			if err := b.NS.Do(func() error { drifted = b.Drifted(t.Context()); return nil }); err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, b.NS.Do(func() error { drifted = b.Drifted(t.Context()); return nil }))
 			return drifted
 		}
 		node := &proxy.Node{Name: "node", Addresses: snapshots.Addrs("10.244.1.1", "203.0.113.1")}
@@ -55,9 +50,7 @@ func TestNodePortInUse(t *testing.T) {
 		other.FromInside, other.FromOutside = p.Frontends[0].FromInside, p.Frontends[0].FromOutside
 		p.Frontends = append(p.Frontends, other)
 		s := proxy.NewSnapshot(node, p)
-		if err := b.Apply(t.Context(), proxy.Snapshot{}, s); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, b.Apply(t.Context(), proxy.Snapshot{}, s))
 		if protocol == v1.ProtocolTCP {
 			n.wantAnswer(t, one)
 			n.wantAnswer(t, "203.0.113.1:30080")
@@ -68,23 +61,17 @@ func TestNodePortInUse(t *testing.T) {
 		if hasDrifted() {
 			t.Errorf("%s: Drifted while it is in use: got true, want false", protocol)
 		}
-		if err := socket.Close(); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, socket.Close())
 		if !hasDrifted() {
 			t.Errorf("%s: Drifted when it is free: got false, want true", protocol)
 		}
-		if err := b.Apply(t.Context(), proxy.Snapshot{}, s); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, b.Apply(t.Context(), proxy.Snapshot{}, s))
 		if protocol == v1.ProtocolTCP {
 			n.wantAnswer(t, taken)
 		}
 		if got := b.CheckNode(s); len(got) != 0 {
 			t.Errorf("%s: when it is free: got problems %v, want none", protocol, got)
 		}
-		if err := b.Cleanup(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, b.Cleanup(t.Context()))
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/vipkit/vipkit/backends/userspace"
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // without tells a process of the test program that it must make all its attempts to use netfilter
@@ -41,9 +42,7 @@ func TestLocalRoutesWithoutNetfilter(t *testing.T) {
 	if b.Drifted(t.Context()) {
 		t.Error("Drifted: got true, want false")
 	}
-	if err := b.Cleanup(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, b.Cleanup(t.Context()))
 	if got := n.local(t); len(got) != 0 {
 		t.Errorf("local routes after Cleanup: got %q, want none", got)
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/vipkit/vipkit/backends/userspace"
 	"github.com/vipkit/vipkit/internal/netns"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // Packets of a program of the node are captured, even if they have one property of the
@@ -72,20 +73,14 @@ func TestDatagramsAreDroppedWithoutBackend(t *testing.T) {
 	t.Parallel()
 	n := newNetwork(t)
 	host, err := n.node.ListenPacket(t.Context(), "udp", "0.0.0.0:53")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	defer host.Close() //nolint:errcheck // the test is over
 	b := n.start(t, userspace.Options{})
 	apply(t, b, names("10.96.0.1:53"))
-	if err := b.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, b.Close())
 	for _, to := range []string{"10.96.0.1:53", "10.244.1.1:53"} { // the second is the node's own
 		c, err := n.client.Dial(t.Context(), "udp", to)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		defer c.Close() //nolint:errcheck // the test is over
 		if _, err := c.Write([]byte(to)); err != nil {
 			t.Fatal(err)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/vipkit/vipkit/backends/userspace"
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -52,9 +53,7 @@ func TestMissingPrivileges(t *testing.T) {
 				}
 				done <- err
 			}()
-			if err := <-done; err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, <-done)
 		})
 	}
 }

@@ -68,9 +68,7 @@ func newRangesFixture(t *testing.T) *rangesFixture {
 			w.probes[f] = append(w.probes[f], a)
 			a = a.Next()
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		w.serve(t, rangedEndpoint(f).String())
 		w.record(t, rangedEndpoint(f).String())
 	}
@@ -93,9 +91,7 @@ func (h *datagramLog) has(text string) bool {
 func (w *rangesFixture) record(t *testing.T, at string) {
 	t.Helper()
 	c, err := w.pod.ListenPacket(t.Context(), "udp", at)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		for buf := make([]byte, 200); ; {

@@ -18,6 +18,7 @@ import (
 	"github.com/vipkit/vipkit/backends/userspace"
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
 	"github.com/vipkit/vipkit/internal/nfnetlink"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -93,9 +94,7 @@ func TestDamageIsRepaired(t *testing.T) {
 				more := both(snapshot(one), snapshot(two))
 				before := b.Operations()
 				for _, change := range [][2]proxy.Snapshot{{snapshot(one), more}, {more, snapshot(one)}} {
-					if err := b.Apply(t.Context(), change[0], change[1]); err != nil {
-						t.Fatal(err)
-					}
+					testenv.NoError(t, b.Apply(t.Context(), change[0], change[1]))
 				}
 				if got := b.Operations() - before; got != 4 {
 					t.Errorf("operations to add and remove a Service: got %d, want 4, for its frontend and its ClusterIP", got)
@@ -192,17 +191,13 @@ func testUnservedFamilies(t *testing.T, c userspace.Capture, damage string) {
 	if got := n.ipv6Objects(t); len(got) == 0 {
 		t.Fatal("got no objects of IPv6, want some for a meaningful test")
 	}
-	if err := before.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, before.Close())
 	if c == userspace.TPROXY {
 		routes, err := n.node.Netlink().RouteListFiltered(unix.AF_INET6, &netlink.Route{Table: ruleTable}, netlink.RT_FILTER_TABLE)
 		if err != nil || len(routes) != 1 {
 			t.Fatalf("got routes %v and error %v, want one", routes, err)
 		}
-		if err := n.node.Netlink().RouteDel(&routes[0]); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, n.node.Netlink().RouteDel(&routes[0]))
 	}
 	if damage != "" {
 		n.nft(t, damage)
@@ -223,9 +218,7 @@ func (n network) ipv6Objects(t *testing.T) (all []string) {
 	t.Helper()
 	h := n.node.Netlink()
 	rules, err := h.RuleListFiltered(unix.AF_INET6, &netlink.Rule{Table: ruleTable}, netlink.RT_FILTER_TABLE)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	for i := range rules {
 		all = append(all, rules[i].String())
 	}
@@ -235,9 +228,7 @@ func (n network) ipv6Objects(t *testing.T) (all []string) {
 			mask = ownRoutesMask
 		}
 		routes, err := h.RouteListFiltered(unix.AF_INET6, filter, mask)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		for i := range routes {
 			all = append(all, routes[i].String())
 		}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/vipkit/vipkit/backends/userspace"
 	"github.com/vipkit/vipkit/internal/netns"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -24,9 +25,7 @@ const (
 func (n network) rules(t *testing.T) []netlink.Rule {
 	t.Helper()
 	all, err := n.node.Netlink().RuleListFiltered(unix.AF_INET, &netlink.Rule{Table: ruleTable}, netlink.RT_FILTER_TABLE)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return all
 }
 
@@ -43,9 +42,7 @@ func TestMissingRoutingRuleLeaksNothing(t *testing.T) {
 	n.wantAnswer(t, one)
 	own.wantAnswer(t, one)
 	for _, r := range n.rules(t) {
-		if err := n.node.Netlink().RuleDel(&r); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, n.node.Netlink().RuleDel(&r))
 	}
 	n.wantSilence(t, one)
 	own.wantSilence(t, one)
@@ -83,9 +80,7 @@ func TestRoutingRuleStaysDuringRepair(t *testing.T) {
 		"for a protocol":    func(r *netlink.Rule) { r.IPProto = unix.IPPROTO_TCP },
 	} {
 		t.Run(name, func(t *testing.T) {
-			if err := n.node.Netlink().RuleAdd(ownRule(change)); err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, n.node.Netlink().RuleAdd(ownRule(change)))
 			if !b.Drifted(t.Context()) {
 				t.Error("Drifted with a foreign rule: got false, want true")
 			}
@@ -126,9 +121,7 @@ func TestRulesWithFewerConditionsAreRemoved(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if err := end.do(); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, end.do())
 		if got := n.rules(t); len(got) != end.want {
 			t.Errorf("rules: got %v, want %d", got, end.want)
 		}
@@ -146,18 +139,14 @@ func TestForeignRulesStay(t *testing.T) {
 		ownRule(func(r *netlink.Rule) { r.Table = 100 }), ownRule(func(r *netlink.Rule) { r.Priority = 20_000 }),
 	}
 	for _, r := range others {
-		if err := n.node.Netlink().RuleAdd(r); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, n.node.Netlink().RuleAdd(r))
 	}
 	b := n.start(t, userspace.Options{})
 	apply(t, b, snapshot(one))
 	if b.Drifted(t.Context()) {
 		t.Error("Drifted with foreign rules: got true, want false")
 	}
-	if err := b.Cleanup(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, b.Cleanup(t.Context()))
 	for _, r := range others {
 		if err := n.node.Netlink().RuleDel(r); err != nil {
 			t.Errorf("removing the rule with priority %d to table %d: got error %v, want none", r.Priority, r.Table, err)
@@ -174,9 +163,7 @@ func TestRoutesOfTheTableAreRepaired(t *testing.T) {
 	b := n.start(t, userspace.Options{})
 	apply(t, b, snapshot(one))
 	clients, err := n.node.Netlink().LinkByName("clients")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	some := &net.IPNet{IP: net.IPv4(10, 96, 0, 0).To4(), Mask: net.CIDRMask(16, 32)}
 	for name, r := range map[string]*netlink.Route{
 		"a local one":                {Type: unix.RTN_LOCAL, Scope: netlink.SCOPE_HOST},
@@ -193,9 +180,7 @@ func TestRoutesOfTheTableAreRepaired(t *testing.T) {
 			if r.Type != unix.RTN_BLACKHOLE {
 				r.LinkIndex = clients.Attrs().Index
 			}
-			if err := n.node.Netlink().RouteReplace(r); err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, n.node.Netlink().RouteReplace(r))
 			if !b.Drifted(t.Context()) {
 				t.Error("Drifted with a foreign route: got false, want true")
 			}
@@ -231,15 +216,11 @@ func TestCleanupOfPartialRouting(t *testing.T) {
 			if len(rules) != 1 || len(routes) != 1 {
 				t.Fatalf("got rules %v and routes %v, want one each", rules, routes)
 			}
-			if err := damage(h, &rules[0], &routes[0]); err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, damage(h, &rules[0], &routes[0]))
 			if !b.Drifted(t.Context()) {
 				t.Error("Drifted: got false, want true")
 			}
-			if err := b.Cleanup(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, b.Cleanup(t.Context()))
 			if rules, routes := n.rules(t), n.table(t); len(rules)+len(routes) != 0 {
 				t.Errorf("after Cleanup: got rules %v and routes %v, want none", rules, routes)
 			}
@@ -251,9 +232,7 @@ func TestCleanupOfPartialRouting(t *testing.T) {
 func (n network) table(t *testing.T) []netlink.Route {
 	t.Helper()
 	all, err := n.node.Netlink().RouteListFiltered(unix.AF_INET, &netlink.Route{Table: ruleTable}, netlink.RT_FILTER_TABLE)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return all
 }
 
@@ -276,9 +255,7 @@ func TestRoutesToListenersAreRepaired(t *testing.T) {
 	others[1].Protocol = unix.RTPROT_STATIC
 	others[1].Dst = &net.IPNet{IP: net.IPv4(192, 0, 2, 10).To4(), Mask: net.CIDRMask(32, 32)}
 	for i := range others {
-		if err := h.RouteAdd(&others[i]); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, h.RouteAdd(&others[i]))
 	}
 	for name, damage := range map[string]func() error{
 		"one is missing": func() error { return h.RouteDel(&routes[0]) },
@@ -295,9 +272,7 @@ func TestRoutesToListenersAreRepaired(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if err := damage(); err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, damage())
 			if !b.Drifted(t.Context()) {
 				t.Error("Drifted: got false, want true")
 			}
@@ -311,9 +286,7 @@ func TestRoutesToListenersAreRepaired(t *testing.T) {
 			n.wantAnswer(t, one)
 		})
 	}
-	if err := b.Cleanup(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, b.Cleanup(t.Context()))
 	if got := n.listenerRoutes(t); len(got) != 0 {
 		t.Errorf("local routes after Cleanup: got %v, want none", got)
 	}
@@ -328,9 +301,7 @@ func TestRoutesToListenersAreRepaired(t *testing.T) {
 func (n network) listenerRoutes(t *testing.T) (all []netlink.Route) {
 	t.Helper()
 	some, err := n.node.Netlink().RouteListFiltered(unix.AF_INET, ownRoutes(255), ownRoutesMask)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	for i := range some {
 		if some[i].Priority == ruleTable {
 			all = append(all, some[i])
@@ -344,9 +315,7 @@ func (n network) listenerRoutes(t *testing.T) (all []netlink.Route) {
 func (n network) watchRules(t *testing.T) func() (added, removed int) {
 	t.Helper()
 	socket, err := subscribeRules(n.node)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	t.Cleanup(socket.Close)
 	return func() (added, removed int) {
 		for buf := make([]byte, 32<<10); ; {
@@ -355,9 +324,7 @@ func (n network) watchRules(t *testing.T) func() (added, removed int) {
 				return added, removed
 			}
 			messages, parsing := syscall.ParseNetlinkMessage(buf[:max(size, 0)])
-			if err := errors.Join(err, parsing); err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, errors.Join(err, parsing))
 			for _, m := range messages {
 				switch m.Header.Type {
 				case unix.RTM_NEWRULE:

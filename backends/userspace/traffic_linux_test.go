@@ -20,6 +20,7 @@ import (
 	"github.com/vipkit/vipkit/backends/userspace"
 	"github.com/vipkit/vipkit/internal/netns"
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -52,9 +53,7 @@ func newNetwork(t *testing.T) network {
 		n.pod.AddAddress("eth0", prefix("10.96.0.2/32")),
 		n.pod.AddRoute(netns.Route{To: prefix("0.0.0.0/0"), Link: "eth0", Via: addr("10.244.2.1")}),
 	)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return n
 }
 
@@ -63,9 +62,7 @@ func newNetwork(t *testing.T) network {
 func (n network) serve(t *testing.T, at string) {
 	t.Helper()
 	l, err := n.pod.Listen(t.Context(), "tcp", at)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	var wg sync.WaitGroup
 	ctx, cancel := context.WithCancel(context.Background())
 	wg.Go(func() {
@@ -163,9 +160,7 @@ func snapshot(at string) proxy.Snapshot {
 
 func apply(t *testing.T, b *userspace.Backend, s proxy.Snapshot) {
 	t.Helper()
-	if err := b.Apply(t.Context(), proxy.Snapshot{}, s); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, b.Apply(t.Context(), proxy.Snapshot{}, s))
 }
 
 const one, two = "10.96.0.1:80", "10.96.0.2:80"
@@ -220,9 +215,7 @@ func TestConnectionsAreDroppedWithoutBackend(t *testing.T) {
 	b := n.start(t, userspace.Options{})
 	apply(t, b, snapshot(one))
 	n.wantAnswer(t, one)
-	if err := b.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, b.Close())
 	n.wantSilence(t, one)
 	b = n.start(t, userspace.Options{})
 	apply(t, b, snapshot(one))
@@ -230,9 +223,7 @@ func TestConnectionsAreDroppedWithoutBackend(t *testing.T) {
 		t.Errorf("operations to adopt the objects: got %d, want 0", got)
 	}
 	n.wantAnswer(t, one)
-	if err := b.Cleanup(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, b.Cleanup(t.Context()))
 	if server, _, _, err := n.ask(t, one); err != nil || server != one {
 		t.Errorf("after Cleanup: got %q and error %v, want %s itself", server, err, one)
 	}
@@ -245,9 +236,7 @@ func TestConnectionsOutliveTheirService(t *testing.T) {
 	n := newNetwork(t)
 	n.serve(t, podServer)
 	// As on some routers: the kernel does not look up sockets before it routes.
-	if err := n.node.Sysctl("net/ipv4/ip_early_demux", "0"); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, n.node.Sysctl("net/ipv4/ip_early_demux", "0"))
 	b := n.start(t, userspace.Options{Timeouts: userspace.Timeouts{Drain: 5 * time.Second}})
 	apply(t, b, snapshot(one))
 	_, c := n.wantAnswer(t, one)
@@ -274,9 +263,7 @@ func TestCleanupEndsConnections(t *testing.T) {
 	b := n.start(t, userspace.Options{})
 	apply(t, b, snapshot(one))
 	_, c := n.wantAnswer(t, one)
-	if err := b.Cleanup(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, b.Cleanup(t.Context()))
 	if _, err := c.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
 		t.Errorf("after Cleanup: got error %v, want %v", err, syscall.ECONNRESET)
 	}
@@ -310,9 +297,7 @@ func testInstances(t *testing.T, c userspace.Capture) {
 	n.wantAnswer(t, two)
 	apply(t, a, snapshot(one)) // a full apply
 	n.wantAnswer(t, two)
-	if err := a.Cleanup(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, a.Cleanup(t.Context()))
 	n.wantAnswer(t, two)
 	if c != userspace.LocalRoutes && b.Drifted(t.Context()) {
 		t.Error("Drifted after a commit to the tables of another identity: got true, want false")
@@ -348,9 +333,7 @@ func TestSecondProcessGetsError(t *testing.T) {
 			}
 		}
 		n.wantAnswer(t, one)
-		if err := first.Close(); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, first.Close())
 		apply(t, second, snapshot(two))
 		n.wantAnswer(t, two)
 	})

@@ -8,6 +8,7 @@ import (
 
 	"github.com/vipkit/vipkit/backends/userspace"
 	"github.com/vipkit/vipkit/internal/netns"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // Packets that another program exempts from connection tracking pass, as those to a cache of DNS on
@@ -24,9 +25,7 @@ func TestUntrackedPacketsPass(t *testing.T) {
 			servers := map[string]string{one: podServer, service6: podServer6}
 			for at, server := range servers {
 				a := netip.MustParseAddrPort(at).Addr()
-				if err := n.node.AddAddress("clients", netip.PrefixFrom(a, a.BitLen())); err != nil {
-					t.Fatal(err)
-				}
+				testenv.NoError(t, n.node.AddAddress("clients", netip.PrefixFrom(a, a.BitLen())))
 				n.serve(t, server)
 				n.servePeerAddress(t, server)
 				for _, own := range []string{at, otherPort(at)} {
@@ -70,9 +69,7 @@ func (n network) wantServer(t *testing.T, how, to, server string) {
 		t.Errorf("%s connection to %s: got server %q and error %v, want %s", how, to, got, err, server)
 	}
 	c, err := n.client.Dial(t.Context(), "udp", to)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	defer c.Close() //nolint:errcheck // the test is over
 	got, err := ask(c)
 	if isEcho := got == "?"; err != nil || isEcho != (server == to) {

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/vipkit/vipkit/backends/ipvs"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -80,9 +81,7 @@ func TestBadKubeconfig(t *testing.T) {
 	} {
 		path := filepath.Join(folder, fmt.Sprint(len(text)))
 		if text != "" {
-			if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 		}
 		var out strings.Builder
 		status := run([]string{"-kubeconfig", path, "-proxy-mode", supportedMode()}, &out, &out)

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // TestClientMetrics checks that each report of client-go gets to a metric with kube-proxy's name and labels.
@@ -15,9 +17,7 @@ func TestClientMetrics(t *testing.T) {
 	c := &clientMetrics{}
 	h := c.hooks()
 	registry := prometheus.NewRegistry()
-	if err := c.register(registry); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, c.register(registry))
 	if text := exposed(t, registry); !strings.Contains(text, "rest_client_exec_plugin_ttl_seconds +Inf") {
 		t.Errorf("without a certificate: got\n%s\nwant that it never ends", text)
 	}

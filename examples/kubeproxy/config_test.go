@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/vipkit/vipkit/endpoints"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 const header = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n"
@@ -46,9 +47,7 @@ winkernel: {enableDSR: false, forwardHealthCheckVip: false, networkName: "", roo
 func readConfig(t *testing.T, file, flags string) (*config, string, error) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "config.yaml")
-	if err := os.WriteFile(path, []byte(file), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, os.WriteFile(path, []byte(file), 0o600))
 	var out strings.Builder
 	c, err := readCommandLineOn("linux", strings.Fields(strings.ReplaceAll(flags, "FILE", path)), &out)
 	if c != nil {
@@ -351,9 +350,7 @@ nodePortAddresses: null
 		t.Fatalf("got error %v; output\n%s", err, &out)
 	}
 	got, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	if diff := cmp.Diff(want, string(got)); diff != "" {
 		t.Errorf("defaults (-want +got):\n%s", diff)
 	}

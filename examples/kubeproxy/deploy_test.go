@@ -15,6 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/yaml"
+
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // kustomization has the fields that deploy/kustomization.yaml uses.
@@ -32,9 +34,7 @@ type kustomization struct {
 func deployFile(t *testing.T, name string) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("deploy", name))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return string(text)
 }
 
@@ -53,9 +53,7 @@ func readDeployed(t *testing.T) *deployed {
 	d := &deployed{}
 	strictly := func(text string, into any) {
 		t.Helper()
-		if err := yaml.UnmarshalStrict([]byte(text), into); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, yaml.UnmarshalStrict([]byte(text), into))
 	}
 	strictly(deployFile(t, "kustomization.yaml"), &d.kustomization)
 	into := map[string]any{"ServiceAccount": &d.account, "ClusterRole": &d.role, "ClusterRoleBinding": &d.binding, "DaemonSet": &d.daemons}
@@ -134,9 +132,7 @@ func TestDeployedCleanup(t *testing.T) {
 	t.Parallel()
 	d := readDeployed(t)
 	var cleanup appsv1.DaemonSet
-	if err := yaml.UnmarshalStrict([]byte(deployFile(t, "cleanup.yaml")), &cleanup); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, yaml.UnmarshalStrict([]byte(deployFile(t, "cleanup.yaml")), &cleanup))
 	spec, agent := cleanup.Spec.Template.Spec, d.daemons.Spec.Template.Spec
 	container := spec.InitContainers[0]
 	for what, pair := range map[string][2]any{

@@ -15,6 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
+
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // forgetfulSink is an API server that forgets Events after an hour. Several nodes may use it.
@@ -197,13 +199,9 @@ func TestEventsHaveASeries(t *testing.T) {
 	n.eventType, n.since = v1.EventTypeWarning, time.Now().Add(-2*time.Hour)
 	for i, name := range []string{"first", "third"} {
 		n.written = 2 * i
-		if err := sink.create(t.Context(), eventName{name: name}, &n); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, sink.create(t.Context(), eventName{name: name}, &n))
 		got, err := client.EventsV1().Events("a").Get(t.Context(), name, metav1.GetOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		if hasSeries := got.Series != nil; hasSeries != (i > 0) || hasSeries && (got.Series.Count != 3 || time.Since(got.Series.LastObservedTime.Time) > time.Minute) {
 			t.Errorf("%s: got the series %v, want one of three until now for the third Event only", name, got.Series)
 		}

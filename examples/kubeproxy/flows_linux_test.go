@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/vipkit/vipkit/internal/netns"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // trackUDP makes a conntrack entry as if the kernel had translated a flow to an address.
@@ -21,18 +22,14 @@ func trackUDP(t *testing.T, ns *netns.NS, to string, from uint16) {
 		Forward: netlink.IPTuple{Protocol: unix.IPPROTO_UDP, SrcIP: client, SrcPort: from, DstIP: net.ParseIP(to).To4(), DstPort: 53},
 		Reverse: netlink.IPTuple{Protocol: unix.IPPROTO_UDP, SrcIP: server, SrcPort: 5353, DstIP: client, DstPort: from},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 }
 
 // trackedUDP returns the destinations of UDP flows, sorted.
 func trackedUDP(t *testing.T, ns *netns.NS) (all []string) {
 	t.Helper()
 	flows, err := ns.Netlink().ConntrackTableList(netlink.ConntrackTable, unix.AF_INET)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	for _, f := range flows {
 		if f.Forward.Protocol == unix.IPPROTO_UDP {
 			all = append(all, f.Forward.DstIP.String())

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // TestChangedFile checks with the real program that a changed file is applied without a new start where
@@ -20,12 +22,8 @@ func TestChangedFile(t *testing.T) {
 	change := func(pairs ...string) {
 		t.Helper()
 		text, err := os.ReadFile(w.config)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(w.config, []byte(strings.NewReplacer(pairs...).Replace(string(text))), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
+		testenv.NoError(t, os.WriteFile(w.config, []byte(strings.NewReplacer(pairs...).Replace(string(text))), 0o600))
 	}
 	change("tcpEstablishedTimeout: 20h", "tcpEstablishedTimeout: 19h", "format: json", "format: json, verbosity: 1")
 	p.Await(`"msg":"configuration file applied"`, "conntrack.tcpEstablishedTimeout, logging.verbosity")
@@ -55,9 +53,7 @@ func TestChangedFile(t *testing.T) {
 func TestFollowPipe(t *testing.T) {
 	t.Parallel()
 	f := follow(t, unchanged)
-	if err := errors.Join(os.Remove(f.path), syscall.Mkfifo(f.path, 0o600)); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, errors.Join(os.Remove(f.path), syscall.Mkfifo(f.path, 0o600)))
 	if got := f.look(t, 3); !strings.Contains(got, "not a regular file") {
 		t.Errorf("a pipe: got log\n%s\nwant that it is no regular file", got)
 	}

@@ -14,6 +14,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // lookPatience bounds waits for a follower.
@@ -48,9 +50,7 @@ func (f *followed) log() string {
 
 func (f *followed) write(t *testing.T, settings string) {
 	t.Helper()
-	if err := os.WriteFile(f.path, []byte(header+settings), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, os.WriteFile(f.path, []byte(header+settings), 0o600))
 }
 
 // look makes the follower look n times, and returns what it has logged.
@@ -78,9 +78,7 @@ func follow(t *testing.T, settings string, flags ...string) *followed {
 	f.write(t, settings)
 	args := append([]string{"-config", f.path}, flags...)
 	c, err := readCommandLineOn("linux", args, f)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	follower := follower{args: args, config: c, log: slog.New(slog.NewTextHandler(f, nil)), level: f.level}
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() { f.ended <- follower.run(ctx, f.hangups, f.looks) }()
@@ -132,15 +130,11 @@ func TestFollow(t *testing.T) {
 		f.hangups <- os.Interrupt
 		want("a signal with a bad value", f.look(t, 0), "nodePortAddresses[0]: want primary")
 	}
-	if err := os.Remove(f.path); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, os.Remove(f.path))
 	want("no file", f.look(t, 3), "no such file")
 	f.write(t, "nodePortAddresses: [x]\n")
 	want("the bad value is back", f.look(t, 3), "nodePortAddresses[0]: want primary")
-	if err := os.Remove(f.path); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, os.Remove(f.path))
 	want("no file again", f.look(t, 3), "no such file")
 	if got := f.level.Level(); got != -3 {
 		t.Errorf("level after errors: got %v, want -3", got)
@@ -190,14 +184,10 @@ func TestFollowReadsOnce(t *testing.T) {
 		text := fmt.Sprintf("%s%slogging: {verbosity: %d}\n", header, unchanged, verbosity)
 		return errors.Join(os.WriteFile(next, []byte(text), 0o600), os.Rename(next, path))
 	}
-	if err := write(0); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, write(0))
 	args := []string{"-config", path}
 	c, err := readCommandLineOn("linux", args, io.Discard)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	changed := make(chan error, 1)
 	go func() {

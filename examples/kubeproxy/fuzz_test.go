@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // FuzzConfig checks that no file makes the parser panic, and that a configuration that was
@@ -24,17 +26,13 @@ func FuzzConfig(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
 		path := filepath.Join(t.TempDir(), "config.yaml")
-		if err := os.WriteFile(path, text, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, os.WriteFile(path, text, 0o600))
 		var out strings.Builder
 		c, err := readCommandLineOn("linux", []string{"-config", path}, &out)
 		if err != nil {
 			return
 		}
-		if err := c.write(path); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, c.write(path))
 		again, err := readCommandLineOn("linux", []string{"-config", path}, &out)
 		if err != nil {
 			t.Fatalf("reading what was written: got error %v, want none", err)

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/vipkit/vipkit/internal/agenttest"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // TestLogCannotBeWritten checks that the program serves although the reader of its log has
@@ -96,9 +97,7 @@ func TestClientsThatDoNotRead(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		defer cancel()
 		c, err := w.node.Client.Dial(ctx, "tcp", agenttest.NodeIP+":10249")
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		return c
 	}
 	for range 3 * maxAtOnce {
@@ -111,9 +110,7 @@ func TestClientsThatDoNotRead(t *testing.T) {
 	for range 20 {
 		c := dial()
 		_, err := io.WriteString(c, request+"Connection: close\r\n\r\n")
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		answer, err := io.ReadAll(c)
 		if text := string(answer); err != nil || !strings.Contains(text, " 200 OK") || !strings.Contains(text, "vipkit_syncs_total") {
 			t.Fatalf("response: got error %v, %.200q, want the metrics", err, text)
@@ -173,13 +170,9 @@ func TestDebugPagesOverTheNetwork(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		c, err := w.node.Client.Dial(ctx, "tcp", net.JoinHostPort(agenttest.NodeIP, "10249"))
 		cancel()
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		_, err = io.WriteString(c, "GET "+path+" HTTP/1.1\r\nHost: localhost\r\nX-Forwarded-For: 127.0.0.1\r\nConnection: close\r\n\r\n")
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		answer, err := io.ReadAll(c)
 		if text := string(answer); err != nil || strings.Contains(text, " 200 OK") || strings.Contains(text, "default/web") {
 			t.Errorf("%s: got error %v, response\n%s\nwant no page", path, err, text)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/vipkit/vipkit/internal/agenttest"
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // kubeProxyIPVS is what kube-proxy's mode ipvs leaves, in part: with a Service at 10.96.0.30:80, a
@@ -162,9 +163,7 @@ func (w *world) serveEcho() {
 func (w *world) dialEcho() net.Conn {
 	w.t.Helper()
 	c, err := w.node.Client.Dial(w.t.Context(), "tcp", "10.96.0.30:80")
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	testenv.NoError(w.t, err)
 	w.t.Cleanup(func() { _ = c.Close() }) // It is closed before unless the test fails.
 	w.wantEcho(c, "new")
 	return c
@@ -232,9 +231,7 @@ func (w *world) awaitNoneOf(command string, texts ...string) (got, left string) 
 func (w *world) echoTCP(port string) {
 	w.t.Helper()
 	l, err := w.node.Pods.Listen(w.t.Context(), "tcp", net.JoinHostPort(podIP, port))
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	testenv.NoError(w.t, err)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -258,9 +255,7 @@ func (w *world) echoTCP(port string) {
 // wantEcho sends a text over a connection and waits for it.
 func (w *world) wantEcho(c net.Conn, text string) {
 	w.t.Helper()
-	if err := c.SetDeadline(time.Now().Add(patience)); err != nil {
-		w.t.Fatal(err)
-	}
+	testenv.NoError(w.t, c.SetDeadline(time.Now().Add(patience)))
 	got := make([]byte, len(text))
 	_, err := io.WriteString(c, text)
 	if err == nil {

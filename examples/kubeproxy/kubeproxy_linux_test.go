@@ -18,6 +18,7 @@ import (
 
 	"github.com/vipkit/vipkit/internal/agenttest"
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 const (
@@ -51,9 +52,7 @@ func newWorld(t *testing.T, settings string) *world {
 	w.api.put("services", service("web", "10.96.0.10"))
 	w.api.put("endpointslices", slice("web", 8080))
 	w.kubeconfig = filepath.Join(t.TempDir(), "kubeconfig")
-	if err := os.WriteFile(w.kubeconfig, []byte(kubeconfigOf("http://"+apiAddress)), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, os.WriteFile(w.kubeconfig, []byte(kubeconfigOf("http://"+apiAddress)), 0o600))
 	w.config = w.configure(t, settings)
 	return w
 }
@@ -66,18 +65,14 @@ func (w *world) configure(t *testing.T, settings string) (path string) {
 		// These two would change parameters of the whole machine.
 		"conntrack: {maxPerCore: 0, min: 0, tcpEstablishedTimeout: 20h}\n" +
 		"clientConnection: {kubeconfig: " + w.kubeconfig + "}\n" + settings
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 	return path
 }
 
 func (w *world) startAPI() {
 	w.t.Helper()
 	l, err := w.node.Listen(w.t.Context(), "tcp", apiAddress)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	testenv.NoError(w.t, err)
 	w.stopAPI = w.api.serve(w.t, l)
 }
 
@@ -154,9 +149,7 @@ func TestNodeSettings(t *testing.T) {
 			}
 			w := newWorld(t, "mode: "+mode+"\n"+mode+": {syncPeriod: 1s}\n")
 			forward := func(on string) {
-				if err := w.node.NS.Sysctl("net/ipv4/ip_forward", on); err != nil {
-					t.Fatal(err)
-				}
+				testenv.NoError(t, w.node.NS.Sysctl("net/ipv4/ip_forward", on))
 			}
 			forward("0")
 			p := w.start()
@@ -300,13 +293,9 @@ func (w *world) load() (check func()) {
 func (w *world) setMode(mode string) {
 	w.t.Helper()
 	text, err := os.ReadFile(w.config)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	testenv.NoError(w.t, err)
 	before, _, _ := strings.Cut(string(text), "mode:")
-	if err := os.WriteFile(w.config, []byte(before+"mode: "+mode+"\n"), 0o600); err != nil {
-		w.t.Fatal(err)
-	}
+	testenv.NoError(w.t, os.WriteFile(w.config, []byte(before+"mode: "+mode+"\n"), 0o600))
 }
 
 func TestInitOnly(t *testing.T) {

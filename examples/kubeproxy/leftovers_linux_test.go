@@ -15,6 +15,7 @@ import (
 	"github.com/go-logr/logr"
 
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 	"github.com/vipkit/vipkit/proxy/conntrack"
 )
@@ -101,9 +102,7 @@ func TestLeftoversWithARefusedService(t *testing.T) {
 		}
 		return a.flows.Close()
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	if got := runIn(t, node, iptables, "-t", "nat", "-S"); strings.Contains(got, "KUBE-") {
 		t.Errorf("%s: got\n%swant no chain of kube-proxy", iptables, got)
 	}
@@ -123,9 +122,7 @@ func TestLeftoversAreRetried(t *testing.T) {
 	p := w.start()
 	p.AwaitEach([]string{"rules of another mode", "remain", lock}, []string{"msg=serving"})
 	w.wantAnswer(virtualIP, "8080")
-	if err := os.Mkdir(folder, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, os.Mkdir(folder, 0o700))
 	var got string
 	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
 		if got = runIn(t, w.node.NS, iptables, "-t", "nat", "-S"); !strings.Contains(got, "KUBE-") {

@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/internal/testing/objects"
 	"github.com/vipkit/vipkit/proxy"
 	"github.com/vipkit/vipkit/proxy/inspect"
@@ -47,9 +48,7 @@ func TestLoopbackByConfiguration(t *testing.T) {
 			t.Fatalf("%s: %v, %s", tc.flags, err, out)
 		}
 		at, err := c.nodePorts(c.Mode)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		others := "none"
 		switch {
 		case at.All:
@@ -83,9 +82,7 @@ func TestLoopbackTakesNoChanges(t *testing.T) {
 	}
 	tracker := proxy.NewServiceChangeTracker(a.tracker)
 	l, err := a.openLoopback(tracker, prometheus.NewRegistry())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() { defer close(ended); l.run(ctx) }()

@@ -3,6 +3,8 @@ package main
 import (
 	"net/netip"
 	"testing"
+
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // fromNode returns the world with the node as the client.
@@ -24,9 +26,7 @@ func TestMixedNodePortAddresses(t *testing.T) {
 				need(t, "iptables-restore")
 			}
 			w := newWorld(t, "mode: "+mode+"\nnodePortAddresses: [primary, localhost]\n")
-			if err := w.node.AddAddress("clients", netip.MustParsePrefix(second+"/24")); err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, w.node.AddAddress("clients", netip.MustParsePrefix(second+"/24")))
 			p := w.start()
 			p.Await("msg=serving")
 			w.fromNode().wantAnswer("127.0.0.1:30080", "8080")
@@ -50,9 +50,7 @@ func TestLoopbackPortInUse(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "mode: nftables\nnodePortAddresses: [primary, localhost]\n")
 	taken, err := w.node.Listen(t.Context(), "tcp", "127.0.0.1:30080")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	p := w.start()
 	p.Await("node port not served at loopback addresses", "default/web", "127.0.0.1:30080/TCP", "another program of the node listens there")
 	p.Await("msg=serving")
@@ -61,9 +59,7 @@ func TestLoopbackPortInUse(t *testing.T) {
 	p.AwaitPage(metrics+"/debug/services", "Served with limits", "127.0.0.1:30080/TCP")
 	const listeners, failures = "kubeproxy_nftables_localhost_nodeport_listeners", "kubeproxy_nftables_localhost_nodeport_listener_creation_failures_total"
 	p.AwaitPage(metrics+"/metrics", listeners+`{ip_family="IPv4"} 0`, listeners+`{ip_family="IPv6"} 0`, failures+`{ip_family="IPv4"} `, failures+`{ip_family="IPv6"} 0`)
-	if err := taken.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, taken.Close())
 	w.fromNode().wantAnswer("127.0.0.1:30080", "8080")
 	p.AwaitPage(metrics+"/metrics", listeners+`{ip_family="IPv4"} 1`, listeners+`{ip_family="IPv6"} 0`)
 	p.Terminate(stopped)

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // TestOperators reads command lines and configurations that installers of clusters give to kube-proxy.
@@ -29,9 +31,7 @@ func TestOperators(t *testing.T) {
 	for _, file := range files {
 		name := strings.TrimSuffix(filepath.Base(file), ".args")
 		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		args := strings.Split(strings.ReplaceAll(strings.TrimSuffix(string(text), "\n"), "FILE", filepath.Join(folder, name+".yaml")), "\n")
 		system := "linux"
 		if strings.HasPrefix(name, "windows-") {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 	"github.com/vipkit/vipkit/proxy/inspect"
 )
@@ -114,17 +115,13 @@ func TestPagesOfOtherSites(t *testing.T) {
 func statusOf(t *testing.T, url, host string, headers map[string]string) int {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, http.NoBody)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	r.Host = host
 	for name, value := range headers {
 		r.Header.Set(name, value)
 	}
 	answer, err := http.DefaultClient.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	defer answer.Body.Close() //nolint:errcheck // it was read
 	if _, err := io.Copy(io.Discard, answer.Body); err != nil {
 		t.Error(err)

@@ -30,9 +30,7 @@ func (n *windowsNode) serveHNS() {
 		testenv.CannotRun(n.t, "computenetwork.dll is that of Windows; run make windows")
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	testenv.NoError(n.t, err)
 	service := simhns.New(n.hns)
 	ctx, cancel := context.WithCancel(n.t.Context())
 	var ended sync.WaitGroup
@@ -58,17 +56,13 @@ type program struct {
 func (n *windowsNode) program(flags ...string) *program {
 	n.t.Helper()
 	path, err := os.Executable()
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	testenv.NoError(n.t, err)
 	p := &program{Cmd: exec.CommandContext(n.t.Context(), path, append(n.flags, flags...)...)}
 	p.Env, p.Stderr = agenttest.Environ(), &p.log
 	if _, err := p.StdinPipe(); err != nil {
 		n.t.Fatal(err)
 	}
-	if err := p.Start(); err != nil {
-		n.t.Fatal(err)
-	}
+	testenv.NoError(n.t, p.Start())
 	n.t.Cleanup(func() {
 		if n.t.Failed() {
 			n.t.Logf("log of a program:\n%s", &p.log)
@@ -80,9 +74,7 @@ func (n *windowsNode) program(flags ...string) *program {
 // kill ends the program at once.
 func (p *program) kill(t *testing.T) {
 	t.Helper()
-	if err := p.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, p.Process.Kill())
 	if _, is := errors.AsType[*exec.ExitError](p.Wait()); !is {
 		t.Error("the program had ended before it was killed")
 	}
@@ -94,9 +86,7 @@ func TestProgramIsKilled(t *testing.T) {
 	n := newWindowsNode(t, hcn.Network{Type: "L2Bridge"}, "")
 	n.serveHNS()
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
-	if err := os.WriteFile(kubeconfig, []byte(kubeconfigOf(n.server)), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, os.WriteFile(kubeconfig, []byte(kubeconfigOf(n.server)), 0o600))
 	n.flags = append(n.flags, "-kubeconfig", kubeconfig)
 	p := n.program()
 	n.awaitDump(policies(8080)...)

@@ -5,6 +5,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // TestSettings checks that each setting has a sentence, that names are unique, and that the table has all
@@ -73,9 +75,7 @@ func TestSettingsDocument(t *testing.T) {
 func hasTable(t *testing.T, path, want string) {
 	t.Helper()
 	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	if !strings.Contains(string(text), want) {
 		t.Errorf("%s lacks, or has otherwise:\n%s", path, want)
 	}

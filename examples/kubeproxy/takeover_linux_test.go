@@ -11,6 +11,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // TestFlowsFollowATakeover has a sender that never pauses, whose flow is translated by rules
@@ -47,9 +48,7 @@ func TestFlowsFollowATakeover(t *testing.T) {
 func (w *world) echo(at string) {
 	w.t.Helper()
 	socket, err := w.node.Pods.ListenPacket(w.t.Context(), "udp", at)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	testenv.NoError(w.t, err)
 	var ended sync.WaitGroup
 	ended.Go(func() {
 		buffer := make([]byte, 16)
@@ -72,9 +71,7 @@ func (w *world) echo(at string) {
 func (w *world) sender(to string) <-chan struct{} {
 	w.t.Helper()
 	socket, err := w.node.Client.Dial(w.t.Context(), "udp", to)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	testenv.NoError(w.t, err)
 	answered, closed := make(chan struct{}), make(chan struct{})
 	var ended sync.WaitGroup
 	ended.Go(func() {

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // TestBuildMetrics checks the metrics about the build and the feature gates.
@@ -15,9 +17,7 @@ func TestBuildMetrics(t *testing.T) {
 		t.Fatalf("%v: %s", err, out)
 	}
 	registry := prometheus.NewRegistry()
-	if err := c.registerBuild(registry); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, c.registerBuild(registry))
 	text := exposed(t, registry)
 	for _, want := range []string{
 		`vipkit_build_info{build_date="`, `,compiler="gc",git_commit="`, `,git_tree_state="`, `,git_version="`, `,go_version="go1.`, `,major="`, `,minor="`, `,platform="`,

@@ -50,9 +50,7 @@ func newWindowsNode(t *testing.T, network hcn.Network, flags string) *windowsNod
 		t.Fatal(err)
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	n.api.serve(t, l)
 	n.server = "http://" + l.Addr().String()
 	if n.client, err = kubernetes.NewForConfig(&rest.Config{Host: n.server}); err != nil {
@@ -74,12 +72,8 @@ func newWindowsNode(t *testing.T, network hcn.Network, flags string) *windowsNod
 func freePort(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
+	testenv.NoError(t, l.Close())
 	return l.Addr().String()
 }
 
@@ -162,9 +156,7 @@ func TestWindowsAgent(t *testing.T) {
 	n.api.put("endpointslices", slice("web", 8081))
 	n.awaitDump(policies(8081)...)
 	for i := range 20 {
-		if err := stop(); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, stop())
 		n.awaitDump(policies(8081 + i)...) // they stay
 		n.api.put("endpointslices", slice("web", int32(8082+i)))
 		stop = n.start()
@@ -174,9 +166,7 @@ func TestWindowsAgent(t *testing.T) {
 	n.awaitDump()
 	n.api.put("services", service("web", "10.96.0.10"))
 	n.awaitDump(policies(8101)...)
-	if err := stop(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, stop())
 	writes := func() int {
 		calls := n.hns.Calls()
 		return calls["CreateLoadBalancer"] + calls["ModifyLoadBalancer"] + calls["DeleteLoadBalancer"] + calls["CreateEndpoint"] + calls["DeleteEndpoint"]
@@ -220,9 +210,7 @@ func TestOverlayAgent(t *testing.T) {
 			t.Fatalf("HNS: got\n%s\nwant endpoints of 10.96.0.10 and 10.244.1.2 with %s", n.hns.Dump(), mac)
 		}
 	}
-	if err := stop(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, stop())
 	n.Winkernel = winkernelConfig{}
 	if err := n.cleanUp(t.Context(), userspaceMode, logr.Discard()); err != nil {
 		t.Errorf("in mode userspace: %v", err)
@@ -267,9 +255,7 @@ func TestNoIPv6(t *testing.T) {
 		for end := time.Now().Add(10 * time.Second); logged() == "" && time.Now().Before(end); {
 			time.Sleep(10 * time.Millisecond)
 		}
-		if err := stop(); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, stop())
 		if got := logged(); strings.Contains(got, "\n") || !strings.Contains(got, "has no IPv6: Services are served at their addresses of IPv4 only") {
 			t.Errorf("%s: lines about IPv6, and with errors: got\n%s\nwant one that says that it is not served", kind, got)
 		}
@@ -283,9 +269,7 @@ func TestNoIPv6(t *testing.T) {
 func anInterface(t *testing.T) (address, mac string) {
 	t.Helper()
 	addresses, err := net.InterfaceAddrs()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	for _, a := range addresses {
 		p, err := netip.ParsePrefix(a.String())
 		if err != nil || !p.Addr().Is4() {
@@ -320,9 +304,7 @@ func TestFailedCalls(t *testing.T) {
 		awaitPage(t, "http://"+n.MetricsBindAddress+"/metrics",
 			"kubeproxy_sync_proxy_rules_winkernel_lb_"+call+`_failures_total{error="0x803b0113",ip_family="IPv4",lb_type=`)
 	}
-	if err := stop(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, stop())
 }
 
 // TestNoNetwork checks that the agent waits for its network, and serves when a CNI plugin has made it.
@@ -337,9 +319,7 @@ func TestNoNetwork(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.awaitDump(policies(8080)...)
-	if err := stop(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, stop())
 }
 
 var _ hcn.Client = (*countedHNS)(nil)

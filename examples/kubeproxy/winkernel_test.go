@@ -12,6 +12,7 @@ import (
 
 	"github.com/vipkit/vipkit/backends/kernelspace"
 	"github.com/vipkit/vipkit/backends/userspace"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // readOn returns the configuration of flags on an operating system. FILE stands for the path of a
@@ -19,9 +20,7 @@ import (
 func readOn(t *testing.T, system, file, flags string) (*config, error) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "config.yaml")
-	if err := os.WriteFile(path, []byte(file), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, os.WriteFile(path, []byte(file), 0o600))
 	var out strings.Builder
 	c, err := readCommandLineOn(system, strings.Fields(strings.ReplaceAll(flags, "FILE", path)), &out)
 	if err != nil && !strings.Contains(out.String(), err.Error()) {
@@ -63,9 +62,7 @@ func TestKernelspaceOptions(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv("KUBE_NETWORK", tc.variable)
 			c, err := readOn(t, windowsSystem, tc.file, tc.flags)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, err)
 			got, err := c.kernelspaceOptions()
 			tc.want.IPv4Fallback = true
 			if diff := cmp.Diff(tc.want, got, cmpopts.EquateComparable(netip.Addr{})); err != nil || diff != "" {
@@ -83,9 +80,7 @@ func TestUserspaceOptions(t *testing.T) {
 	folder := t.TempDir()
 	t.Setenv("ProgramData", folder)
 	c, err := readOn(t, windowsSystem, "", "--proxy-mode userspace -interface Ethernet -netsh")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	got := c.userspaceOptions()
 	want := userspace.AddressOptions{Interface: "Ethernet", Netsh: true, State: filepath.Join(folder, "vipkit", "vipkit.userspace")}
 	if got.Capture != userspace.Addresses || got.Addresses != want {
@@ -149,9 +144,7 @@ func TestSharedFile(t *testing.T) {
 		},
 	} {
 		c, err := readOn(t, system, file, "-config FILE")
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		if diff := cmp.Diff(want, c.warnings); diff != "" {
 			t.Errorf("warnings on %s (-want +got):\n%s", system, diff)
 		}
@@ -160,9 +153,7 @@ func TestSharedFile(t *testing.T) {
 		}
 	}
 	c, err := readOn(t, windowsSystem, header+"winkernel: {networkName: nat}\ndetectLocalMode: NodeCIDR\n", "-config FILE")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	if o, err := c.tracker(kernelspaceMode); err != nil || len(c.warnings) > 0 || !o.LocalTraffic.NodePodCIDRs {
 		t.Errorf("NodeCIDR on windows: got error %v, warnings %q, %+v, want the pod ranges of the Node", err, c.warnings, o.LocalTraffic)
 	}
@@ -176,9 +167,7 @@ func TestSharedFile(t *testing.T) {
 		}},
 	} {
 		c, err := readOn(t, tc.system, "", tc.flags)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		for i, flag := range tc.want {
 			if i >= len(c.warnings) || !strings.HasPrefix(c.warnings[i], "flag -"+flag+" is ignored: it is for ") {
 				t.Errorf("%s, %s: got warnings %q, want one of -%s", tc.system, tc.flags, c.warnings, flag)

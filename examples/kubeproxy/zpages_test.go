@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"sigs.k8s.io/yaml"
 
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy/inspect"
 )
 
@@ -56,9 +57,7 @@ func TestConfigz(t *testing.T) {
 	}
 	text := read()
 	path := filepath.Join(t.TempDir(), "config.yaml")
-	if err := os.WriteFile(path, text, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, os.WriteFile(path, text, 0o600))
 	c, out, err := readConfig(t, "", "-config "+path)
 	if err != nil || out != "" || c.ClusterCIDR != "10.244.0.0/16" || c.Mode != nftablesMode || c.Conntrack.Min != 5 || len(c.FeatureGates) != 1 {
 		t.Errorf("reading %s: got error %v, %s, want the same configuration and the mode that serves", text, err, out)

@@ -67,9 +67,7 @@ func TestAssignLasts(t *testing.T) {
 	if len(lines) != 1 || !strings.Contains(lines[0], first[0]) || !strings.Contains(lines[0], "default/web") || !strings.Contains(lines[0], strconv.Quote(path)) {
 		t.Errorf("log: got %q, want a line with Service, address and file", lines)
 	}
-	if err := c.close(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, c.close())
 	c = newClusterIPs(t, path, "10.96.0.0/30")
 	other := mustAssign(t, c, plainService("api", nil))
 	if again := mustAssign(t, c, plainService("web", nil)); !slices.Equal(again, first) {
@@ -91,15 +89,11 @@ func TestAssignAvoidsNamedAddresses(t *testing.T) {
 	t.Parallel()
 	c := newClusterIPs(t, filepath.Join(t.TempDir(), "allocations"), "10.96.0.0/30")
 	name := func(s *v1.ServiceSpec) { s.ClusterIP = "10.96.0.1" }
-	if err := c.assign(t.Context(), plainService("named", name)); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, c.assign(t.Context(), plainService("named", name)))
 	if got := mustAssign(t, c, plainService("web", nil)); got[0] != "10.96.0.2" {
 		t.Errorf("web: got %v, want the address that no file names", got)
 	}
-	if err := c.assign(t.Context(), plainService("web", func(s *v1.ServiceSpec) { s.ClusterIP = "192.0.2.1" })); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, c.assign(t.Context(), plainService("web", func(s *v1.ServiceSpec) { s.ClusterIP = "192.0.2.1" })))
 	if got := mustAssign(t, c, plainService("api", nil)); got[0] != "10.96.0.2" {
 		t.Errorf("api: got %v, want the address that web gave back", got)
 	}
@@ -155,17 +149,13 @@ func TestAssignWaitsForTheFile(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "allocations")
 	busy, err := filestore.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	c := newClusterIPs(t, path, "10.96.0.0/24")
 	s := plainService("web", nil)
 	if err := c.assign(t.Context(), s); err == nil || !strings.Contains(err.Error(), path) {
 		t.Errorf("with a locked file: got error %v, want one that names %s", err, path)
 	}
-	if err := busy.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, busy.Close())
 	mustAssign(t, c, s)
 }
 

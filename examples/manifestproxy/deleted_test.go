@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/vipkit/vipkit/allocator"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 	"github.com/vipkit/vipkit/proxy/manifest"
 )
@@ -27,9 +28,7 @@ func writeManifests(t *testing.T, files map[string]string) string {
 	t.Helper()
 	folder := t.TempDir()
 	for name, text := range files {
-		if err := os.WriteFile(filepath.Join(folder, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, os.WriteFile(filepath.Join(folder, name), []byte(text), 0o600))
 	}
 	return folder
 }
@@ -41,9 +40,7 @@ func leftover(t *testing.T) (path string) {
 	c := newClusterIPs(t, path, "10.96.0.0/30")
 	mustAssign(t, c, plainService("web", nil))
 	mustAssign(t, c, plainService("old", nil))
-	if err := c.close(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, c.close())
 	return path
 }
 
@@ -88,9 +85,7 @@ func TestDeletedServices(t *testing.T) {
 func TestNoServices(t *testing.T) {
 	t.Parallel()
 	a := newClusterIPs(t, leftover(t), "10.96.0.0/30")
-	if err := a.open(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, a.open(t.Context()))
 	a.observed(manifest.Summary{})
 	if !hasOwner(a, "old") || !hasOwner(a, "web") {
 		t.Error("got addresses freed, want them kept")
@@ -142,9 +137,7 @@ func TestReleaseIsTriedAgain(t *testing.T) {
 	if err == nil {
 		err = broken.Sync(t.Context())
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	a.pool = broken
 	a.DeleteService(name)
 	a.pool = good

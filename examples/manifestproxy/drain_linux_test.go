@@ -10,15 +10,14 @@ import (
 	"time"
 
 	"github.com/vipkit/vipkit/internal/agenttest"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // echoes serves connections that stay open and echo their data.
 func (n network) echoes(t *testing.T, at string) {
 	t.Helper()
 	l, err := n.Pods.Listen(t.Context(), "tcp", at)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	var served sync.WaitGroup
 	served.Go(func() {
 		for {
@@ -44,9 +43,7 @@ func (n network) echoes(t *testing.T, at string) {
 func (n network) dial(t *testing.T) net.Conn {
 	t.Helper()
 	c, err := n.Client.Dial(t.Context(), "tcp", virtualIP)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return use(t, c)
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/vipkit/vipkit/backends/ipvs"
 	"github.com/vipkit/vipkit/backends/userspace"
 	"github.com/vipkit/vipkit/endpoints"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -84,9 +85,7 @@ func TestHelp(t *testing.T) {
 func TestFlags(t *testing.T) {
 	t.Parallel()
 	host, err := os.Hostname()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	for _, c := range []struct {
 		flags string
 		want  options

@@ -9,15 +9,14 @@ import (
 	"time"
 
 	"github.com/vipkit/vipkit/internal/agenttest"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // echoAddress serves datagrams: the reply to each is the address of the server.
 func (n network) echoAddress(t *testing.T, at string) {
 	t.Helper()
 	socket, err := n.Pods.ListenPacket(t.Context(), "udp", at)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -79,9 +78,7 @@ func TestDatagramsFollowTheEndpoints(t *testing.T) {
 	p := n.start(t, flags(path)...)
 	p.Await("msg=sync", "full=true", "ports=1")
 	socket, err := n.Client.Dial(t.Context(), "udp", "10.96.0.53:53")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	awaitReply(t, socket, agenttest.Pod1IP+":8053")
 	write(t, path, replace(t, manifest, agenttest.Pod1IP, agenttest.Pod2IP))
 	awaitReply(t, socket, agenttest.Pod2IP+":8053")
@@ -110,9 +107,7 @@ func TestDatagramsReachALaterService(t *testing.T) {
 			p := n.start(t, append(flags(path), flag...)...)
 			p.Await("msg=sync", "full=true", "ports=1")
 			socket, err := n.Client.Dial(t.Context(), "udp", "10.96.0.53:53")
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, err)
 			for range 5 {
 				_, _ = socket.Write([]byte("x")) // The kernel may report ICMP errors.
 			}

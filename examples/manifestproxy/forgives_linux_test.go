@@ -10,6 +10,7 @@ import (
 
 	"github.com/vipkit/vipkit/internal/agenttest"
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // TestMistakes checks that each mistake in a file has one line, with file and line number, and that
@@ -87,9 +88,7 @@ func TestDemo(t *testing.T) {
 	for _, c := range credentials {
 		dir := t.TempDir()
 		for _, d := range []string{dir, filepath.Dir(dir)} {
-			if err := os.Chmod(d, 0o777); err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, os.Chmod(d, 0o777))
 		}
 		t.Setenv("TMPDIR", dir)
 		cmd := agenttest.Command(t, "-demo", "-once")

@@ -10,6 +10,7 @@ import (
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
 	"github.com/vipkit/vipkit/internal/nfnetlink"
 	"github.com/vipkit/vipkit/internal/nft"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // kernel reads the tables of a network namespace.
@@ -32,9 +33,7 @@ func (k kernel) addTable(name string) {
 	b.AddChain(table, nfnetlink.Chain{Name: "prerouting", Base: nfnetlink.BaseChain{Type: "filter", Hook: nfnetlink.Prerouting}})
 	rule := nft.Assembler{Family: table.Family}
 	b.AddRule(table, "prerouting", rule.Encode(&expr.Counter{}), nfnetlink.AppendTag(nil, []byte("counts")))
-	if err := k.conn.Commit(k.t.Context(), &b); err != nil {
-		k.t.Fatal(err)
-	}
+	testenv.NoError(k.t, k.conn.Commit(k.t.Context(), &b))
 }
 
 // tables returns the names of all tables.
@@ -43,9 +42,7 @@ func (k kernel) tables() []string {
 	var names []string
 	for _, family := range []nfnetlink.Family{nfnetlink.IPv4, nfnetlink.IPv6} {
 		var infos []nfnetlink.TableInfo
-		if err := k.conn.Tables(k.t.Context(), family, nfnetlink.Collect(&infos)); err != nil {
-			k.t.Fatal(err)
-		}
+		testenv.NoError(k.t, k.conn.Tables(k.t.Context(), family, nfnetlink.Collect(&infos)))
 		for _, info := range infos {
 			names = append(names, info.Name)
 		}
@@ -60,12 +57,8 @@ func (k kernel) dump(name string) string {
 	table := nfnetlink.Table{Family: nfnetlink.IPv4, Name: name}
 	var chains []nfnetlink.Chain
 	var rules []nfnetlink.RuleInfo
-	if err := k.conn.Chains(k.t.Context(), table, nfnetlink.Collect(&chains)); err != nil {
-		k.t.Fatal(err)
-	}
-	if err := k.conn.Rules(k.t.Context(), table, nfnetlink.Collect(&rules)); err != nil {
-		k.t.Fatal(err)
-	}
+	testenv.NoError(k.t, k.conn.Chains(k.t.Context(), table, nfnetlink.Collect(&chains)))
+	testenv.NoError(k.t, k.conn.Rules(k.t.Context(), table, nfnetlink.Collect(&rules)))
 	out := fmt.Sprintf("chains %+v\n", chains)
 	for i := range rules {
 		out += fmt.Sprintf("rule %d of %s %q\n", rules[i].Handle, rules[i].Chain, rules[i].Userdata)

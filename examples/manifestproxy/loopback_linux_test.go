@@ -8,6 +8,7 @@ import (
 
 	"github.com/go-logr/logr"
 
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/internal/testing/objects"
 	"github.com/vipkit/vipkit/proxy"
 	"github.com/vipkit/vipkit/proxy/inspect"
@@ -21,15 +22,11 @@ func TestLoopback(t *testing.T) {
 	for _, backend := range []string{"nftables", "userspace"} {
 		n := newNetwork(t)
 		taken, err := n.Listen(t.Context(), "tcp", local)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		p := n.start(t, append(flags("demo", "-backend", backend, "-nodeport-addresses", "localhost"), "-metrics-bind-address", metrics)...)
 		p.Await(`level=ERROR msg="node port not served at loopback addresses"`, "object=default/web", local)
 		p.AwaitPage("http://"+metrics+"/debug/services", "Served with limits", local)
-		if err := taken.Close(); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, taken.Close())
 		p.Await(`level=INFO msg="node port not served at loopback addresses resolved"`, "object=default/web")
 		on := *n.Node
 		on.Client = n.NS
@@ -49,9 +46,7 @@ func TestLoopback(t *testing.T) {
 func TestLoopbackTakesNoChanges(t *testing.T) {
 	t.Parallel()
 	at, err := proxy.ParseNodePortAddresses("localhost")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	tracker := proxy.NewServiceChangeTracker(proxy.TrackerOptions{NodeName: "node-1", NodePortAddresses: at})
 	tracker.UpdateService(objects.Service("web", "10.96.0.10", objects.LoadBalancer()))
 	tracker.Synced()
@@ -59,9 +54,7 @@ func TestLoopbackTakesNoChanges(t *testing.T) {
 	defer cancel()
 	l := &loopback{at: at, journal: newJournal(logr.Discard()), page: inspect.New("test")}
 	runner, err := l.open(tracker)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	syncs := 0
 	runner.Observers = append(runner.Observers, proxy.Observer{Synced: func(proxy.Sync) { syncs++; cancel() }})
 	if err := errors.Join(runner.Run(ctx), l.close()); err != nil || syncs == 0 {

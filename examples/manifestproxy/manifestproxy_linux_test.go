@@ -20,9 +20,7 @@ import (
 func demo(t *testing.T) string {
 	t.Helper()
 	text, err := os.ReadFile("demo/web.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return string(text)
 }
 
@@ -39,12 +37,8 @@ func replace(t *testing.T, text, part, by string) string {
 func write(t *testing.T, path, text string) {
 	t.Helper()
 	temporary := path + ".new"
-	if err := os.WriteFile(temporary, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(temporary, path); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, os.WriteFile(temporary, []byte(text), 0o600))
+	testenv.NoError(t, os.Rename(temporary, path))
 }
 
 // flags returns the flags to serve the manifests at a path, and further flags.
@@ -160,9 +154,7 @@ func TestOlderServiceKeepsItsAddress(t *testing.T) {
 	path := filepath.Join(dir, "web.yaml")
 	write(t, path, demo(t))
 	then := time.Now().Add(-time.Hour)
-	if err := os.Chtimes(path, then, then); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, os.Chtimes(path, then, then))
 	p := n.start(t, flags(dir)...)
 	p.Await("msg=sync", "full=true", "ports=1")
 	write(t, filepath.Join(dir, "a.yaml"), "apiVersion: v1\nkind: Service\nmetadata: {name: a}\nspec:\n  clusterIP: 10.96.0.10\n  ports:\n  - {name: http, port: 80}\n")
@@ -175,9 +167,7 @@ func TestOlderServiceKeepsItsAddress(t *testing.T) {
 		p = n.start(t, flags(dir)...)
 	}
 	p.Await("msg=sync", "ports=2")
-	if err := os.Remove(path); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, os.Remove(path))
 	p.Await(`level=INFO msg="object problem resolved"`, "object=default/a")
 	p.Terminate(stopped)
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/vipkit/vipkit/internal/agenttest"
 	"github.com/vipkit/vipkit/internal/servertest"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -40,9 +41,7 @@ func TestHealthAndMetrics(t *testing.T) {
 	}
 
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	defer l.Close() //nolint:errcheck // it had no connections
 	o.healthz, o.metrics = "", l.Addr().String()
 	if err := act(t.Context(), o, logr.Discard()); err == nil || !strings.Contains(err.Error(), "metrics: listen") {

@@ -21,6 +21,7 @@ import (
 	"github.com/vipkit/vipkit/backends/backendtest"
 	"github.com/vipkit/vipkit/internal/netns"
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // programVariable, in the environment, makes the test program run the program under test. Its
@@ -83,9 +84,7 @@ func state(t *testing.T, machine *netns.NS) string {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	if hasNFT() {
 		all.WriteString(nft(t, machine, "list", "ruleset"))
 	}
@@ -96,9 +95,7 @@ func state(t *testing.T, machine *netns.NS) string {
 func processes(t *testing.T) []string {
 	t.Helper()
 	files, err := filepath.Glob("/proc/[0-9]*/environ")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	var found []string
 	for _, f := range files {
 		// If the file cannot be read, the process has ended, or belongs to another user.
@@ -146,9 +143,7 @@ func runProgram(t *testing.T, who user, seen func(p *os.Process, line string)) o
 	cmd.Env = append(os.Environ(), programVariable+"="+t.Name())
 	cmd.Dir, cmd.Stdout, cmd.Stderr = "/", child, &errs
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: who.credential}
-	if err := machine.Do(cmd.Start); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, machine.Do(cmd.Start))
 	if err := child.Close(); err != nil {
 		t.Error(err)
 	}
@@ -179,12 +174,8 @@ func runProgram(t *testing.T, who user, seen func(p *os.Process, line string)) o
 func socketPair(t *testing.T) (parent, child *os.File) {
 	t.Helper()
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.SetsockoptInt(fds[1], unix.SOL_SOCKET, unix.SO_SNDBUF, 1); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
+	testenv.NoError(t, unix.SetsockoptInt(fds[1], unix.SOL_SOCKET, unix.SO_SNDBUF, 1))
 	parent, child = os.NewFile(uintptr(fds[0]), "parent"), os.NewFile(uintptr(fds[1]), "child")
 	t.Cleanup(func() { _ = parent.Close() }) // Nothing was written.
 	return parent, child

@@ -16,6 +16,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
+
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 func TestParseFlags(t *testing.T) {
@@ -95,13 +97,9 @@ func TestBarFits(t *testing.T) {
 
 func TestWidth(t *testing.T) {
 	terminal, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	defer func() { _ = terminal.Close() }() // Nothing was written.
-	if err := unix.IoctlSetWinsize(int(terminal.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: 73}); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, unix.IoctlSetWinsize(int(terminal.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: 73}))
 	for _, c := range []struct {
 		columns string
 		want    int
@@ -112,9 +110,7 @@ func TestWidth(t *testing.T) {
 		}
 	}
 	file, err := os.Open(os.DevNull)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	defer func() { _ = file.Close() }() // Nothing was written.
 	t.Setenv("COLUMNS", "")
 	if got := width(file); got != 100 {
@@ -140,9 +136,7 @@ func TestPause(t *testing.T) {
 	if err := s.pause(t.Context()); err != nil {
 		t.Error(err)
 	}
-	if err := write.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, write.Close())
 	for range 2 {
 		if err := s.pause(t.Context()); err != nil {
 			t.Error(err)
@@ -167,16 +161,10 @@ func TestProgramSteps(t *testing.T) {
 			cmd.Dir = "/"
 			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: who.credential}
 			in, err := cmd.StdinPipe()
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, err)
 			out, err := cmd.StdoutPipe()
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := machine.Do(cmd.Start); err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, err)
+			testenv.NoError(t, machine.Do(cmd.Start))
 			text := pressEnter(t, out, in)
 			if err := cmd.Wait(); err != nil {
 				t.Errorf("the program: %v, after\n%s", err, text)

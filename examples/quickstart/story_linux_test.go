@@ -196,9 +196,7 @@ func TestReadManifest(t *testing.T) {
 
 func TestScreenColours(t *testing.T) {
 	terminal, err := os.Open("/dev/ptmx")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	defer func() { _ = terminal.Close() }() // Nothing was written.
 	t.Setenv("NO_COLOR", "")
 	if got := newScreen(terminal).painted(bold, "x"); got != "\x1b[1mx\x1b[0m" {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/vipkit/vipkit/internal/netns"
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // Addresses of a [Node] and its pods.
@@ -32,9 +33,7 @@ type Node struct {
 func NewNode(t testing.TB) *Node {
 	t.Helper()
 	n := &Node{NS: netnstest.NewNS(t), Client: netnstest.NewNS(t), Pods: netnstest.NewNS(t)}
-	if err := n.wire(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, n.wire())
 	return n
 }
 
@@ -66,9 +65,7 @@ func (n *Node) wire() error {
 func (n *Node) Serve(t testing.TB, at, text string) {
 	t.Helper()
 	l, err := n.Pods.Listen(t.Context(), "tcp", at)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	var served sync.WaitGroup
 	served.Go(func() {
 		for {

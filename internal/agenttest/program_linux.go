@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/vipkit/vipkit/internal/netns"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // Program is a process that runs the agent in a network namespace. Only the goroutine
@@ -31,9 +32,7 @@ type Program struct {
 func Command(t testing.TB, flags ...string) *exec.Cmd {
 	t.Helper()
 	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return exec.Command(exe, flags...)
 }
 
@@ -48,12 +47,8 @@ func Start(t testing.TB, ns *netns.NS, patience time.Duration, cmd *exec.Cmd) *P
 		t.Fatal(err)
 	}
 	out, err := cmd.StderrPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := ns.Do(cmd.Start); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
+	testenv.NoError(t, ns.Do(cmd.Start))
 	p.out = out
 	go p.read(out)
 	t.Cleanup(func() {
@@ -102,9 +97,7 @@ func (p *Program) AwaitEach(lines ...[]string) {
 // CloseLog closes the reading end of the log, so that the process cannot write to it.
 func (p *Program) CloseLog() {
 	p.t.Helper()
-	if err := p.out.Close(); err != nil {
-		p.t.Fatal(err)
-	}
+	testenv.NoError(p.t, p.out.Close())
 }
 
 // ID returns the process ID.

@@ -36,9 +36,7 @@ func TestBackendsAgree(t *testing.T) {
 
 func newNFTables(t testing.TB) proxy.Backend {
 	b, err := nftables.New(nftables.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return b
 }
 
@@ -48,9 +46,7 @@ func newIPTables(flavour iptables.Flavour) func(testing.TB) proxy.Backend {
 		if errors.Is(err, proxy.ErrUnsupported) {
 			testenv.CannotRun(t, err.Error())
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		return b
 	}
 }
@@ -60,9 +56,7 @@ func newUserspace(capture userspace.Capture) func(testing.TB) proxy.Backend {
 		// A busy machine may take longer than the default to reach an endpoint.
 		patience := []time.Duration{5 * time.Second, 5 * time.Second}
 		b, err := userspace.New(userspace.Options{Capture: capture, Timeouts: userspace.Timeouts{Dial: patience}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		return unforked{b}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -72,8 +73,6 @@ func (p place) firewall(t *testing.T, policy string, rules ...string) {
 // legacyProblems returns what CheckNode says about legacy tables.
 func (p place) legacyProblems(t *testing.T, b backends.NodeChecker) (found []*proxy.Problem) {
 	t.Helper()
-	if err := p.Do(func() error { found = b.CheckNode(web(0)); return nil }); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, p.Do(func() error { found = b.CheckNode(web(0)); return nil }))
 	return slices.DeleteFunc(found, func(f *proxy.Problem) bool { return !strings.Contains(f.Field, "-legacy") })
 }

@@ -115,9 +115,7 @@ func (h host) state(t *testing.T) string {
 		{"ip", "rule"}, {"ip", "-6", "rule"}, {"ip", "route", "show", "table", "all"}, {"ip", "-6", "route", "show", "table", "all"},
 	} {
 		out, err := netnstest.Run(t, h.NS, "", command[0], command[1:]...)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		for line := range strings.Lines(out) {
 			if !strings.HasPrefix(line, "#") && !strings.HasPrefix(line, ":") {
 				all = append(all, strings.FieldsFunc(line, func(r rune) bool { return strings.ContainsRune(", \t\n", r) })...)
@@ -198,9 +196,7 @@ func TestKindEndsAfterStartOfAnother(t *testing.T) {
 			if !b.Drifted(t.Context()) {
 				t.Error("Drifted after the end of the first: got false, want true")
 			}
-			if err := b.Apply(t.Context(), proxy.Snapshot{}, oneService()); err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, b.Apply(t.Context(), proxy.Snapshot{}, oneService()))
 			wantState(t, "after that", alone, h.state(t))
 			if got := problems(b); got != "" {
 				t.Errorf("problems after that: got %q, want none", got)

@@ -42,9 +42,7 @@ func newPlace(t *testing.T) place {
 		addDefaultRoute(p.NS, "outside", netip.MustParseAddr("192.0.2.2")),
 		addDefaultRoute(p.NS, "outside", netip.MustParseAddr("2001:db8::2")),
 	)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	serve(t, server, "10.244.2.2:8080")
 	serve(t, server, "[fd00:10::2]:8080")
 	// On most nodes the network plugin translates, too. If nobody does, the kernel forgets all translations.
@@ -83,13 +81,9 @@ func addDefaultRoute(ns *netns.NS, link string, via netip.Addr) error {
 func serve(t *testing.T, server *netns.NS, at string) {
 	t.Helper()
 	l, err := server.Listen(t.Context(), "tcp", at)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	c, err := server.ListenPacket(t.Context(), "udp", at)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	var serving sync.WaitGroup
 	t.Cleanup(serving.Wait)
 	testenv.CloseAtEnd(t, l)

@@ -51,9 +51,7 @@ func web(n int) proxy.Snapshot {
 func (p place) wantService(t *testing.T, when string, n int, lacks func(client string, clusterIP bool) bool) {
 	t.Helper()
 	// A client may choose the source port of an earlier flow, which continues to where it went.
-	if err := p.Netlink().ConntrackTableFlush(netlink.ConntrackTable); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, p.Netlink().ConntrackTableFlush(netlink.ConntrackTable))
 	var asking sync.WaitGroup
 	for from, ns := range p.clients {
 		for _, network := range []string{"tcp", "udp"} {
@@ -195,9 +193,7 @@ func TestTrafficSideBySide(t *testing.T) {
 
 func apply(t *testing.T, b proxy.Backend, s proxy.Snapshot) {
 	t.Helper()
-	if err := b.Apply(t.Context(), proxy.Snapshot{}, s); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, b.Apply(t.Context(), proxy.Snapshot{}, s))
 }
 
 // An interface of the node gets addresses of the ranges of ClusterIPs, and loses them, while a backend runs:
@@ -256,9 +252,7 @@ func TestFlowOfTheNodeEndsWithItsService(t *testing.T) {
 	clients := map[string]net.Conn{"10.96.0.10:80": nil, "[fd00:96::10]:80": nil}
 	for to := range clients {
 		c, err := p.Dial(t.Context(), "udp", to)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		testenv.CloseAtEnd(t, c)
 		clients[to] = c
 		exchange := func() error {
@@ -268,13 +262,9 @@ func TestFlowOfTheNodeEndsWithItsService(t *testing.T) {
 			}
 			return err
 		}
-		if err := errors.Join(c.SetDeadline(time.Now().Add(patience)), exchange(), exchange()); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, errors.Join(c.SetDeadline(time.Now().Add(patience)), exchange(), exchange()))
 	}
-	if err := b.Apply(t.Context(), web(0), proxy.NewSnapshot(web(0).Node())); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, b.Apply(t.Context(), web(0), proxy.NewSnapshot(web(0).Node())))
 	for to, c := range clients {
 		if _, err := io.WriteString(c, "?"); !errors.Is(err, unix.EPERM) {
 			t.Errorf("%s: sending to %s after the Service is gone: got %v, want that the node drops it: %v", tproxy.name, to, err, unix.EPERM)

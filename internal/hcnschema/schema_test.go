@@ -10,6 +10,7 @@ import (
 
 	"github.com/vipkit/vipkit/backends/kernelspace/hcn"
 	"github.com/vipkit/vipkit/internal/hcnschema"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 func compareValues() cmp.Option { return cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}) }
@@ -32,9 +33,7 @@ func checkObjects[T any](t *testing.T, read func(string) (T, error), write func(
 	for _, o := range all {
 		t.Run(o.name, func(t *testing.T) {
 			got, err := read(o.text)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, err)
 			if diff := cmp.Diff(o.value, got, compareValues()); diff != "" {
 				t.Errorf("reading (-want +got):\n%s", diff)
 			}

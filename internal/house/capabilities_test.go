@@ -6,15 +6,15 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // TestCapabilitiesAreReported checks that the tests of a backend report each column of the
 // README's table of capabilities; they fail if the column differs from their results.
 func TestCapabilitiesAreReported(t *testing.T) {
 	readme, err := os.ReadFile(filepath.Join(root, "README.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	_, table, _ := strings.Cut(string(readme), "<!-- capabilities -->\n")
 	headings, _, found := strings.Cut(table, "\n")
 	if !found {
@@ -24,9 +24,7 @@ func TestCapabilitiesAreReported(t *testing.T) {
 	for _, d := range readTree(t) {
 		for _, s := range d.sources {
 			text, err := os.ReadFile(filepath.Join(root, s.path))
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, err)
 			if strings.Contains(string(text), `backendtest.Report{File: "../../README.md"`) {
 				reports.Write(text)
 			}

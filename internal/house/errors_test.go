@@ -8,15 +8,15 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // TestErrorTable checks that one table names all errors that are relevant for a backend.
 func TestErrorTable(t *testing.T) {
 	const doc = "docs/adding-a-backend.md"
 	text, err := os.ReadFile(filepath.Join(root, doc))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	var rows []string
 	for line := range strings.Lines(string(text)) {
 		if strings.HasPrefix(line, "|") {

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // floors returns the floor of each package. A package imports only lower floors; its tests can
@@ -249,9 +251,7 @@ func TestTopLevelFolders(t *testing.T) {
 	want := []string{".ci", "affinity", "allocator", "backends", "docs", "endpoints", "examples", "internal", "proxy"}
 	personal := []string{".git", ".idea", ".vscode"}
 	entries, err := os.ReadDir(root)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	for _, e := range entries {
 		if e.IsDir() && !slices.Contains(want, e.Name()) && !slices.Contains(personal, e.Name()) {
 			t.Errorf("%s: unknown folder, want one of %v", e.Name(), want)
@@ -267,9 +267,7 @@ func TestModule(t *testing.T) {
 		"go.sum": {"k8s.io/kubernetes"},
 	} {
 		text, err := os.ReadFile(filepath.Join(root, name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		for i, word := range badLines(string(text), forbidden) {
 			t.Errorf("%s:%d: %s is not allowed", name, i, word)
 		}

@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // onlyForTests names the packages that no program and no package for users imports.
@@ -52,9 +54,7 @@ func onlyForTests() []string {
 // packages that only tests use.
 func TestPackagesAreInTheArchitecture(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(root, "docs", "architecture.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	all := floors()
 	delete(all, ".") // it has only documentation
 	names := slices.SortedFunc(maps.Keys(all), func(a, b string) int {
@@ -81,9 +81,7 @@ func TestPackagesAreInTheArchitecture(t *testing.T) {
 // TestRootListsPackages checks that the comment of the root package has each package for users.
 func TestRootListsPackages(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(root, "doc.go"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	for name := range floors() {
 		isCommand := strings.HasPrefix(name, "examples/") || name == "allocator/etcdstore/etcdallocator"
 		isInternal := slices.Contains(strings.Split(name, "/"), "internal")

@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // TestDocumentsPointToFunctions checks links from the name of a function to a file: the file
@@ -19,9 +21,7 @@ func TestDocumentsPointToFunctions(t *testing.T) {
 	count := 0
 	for _, document := range documents(t) {
 		text, err := os.ReadFile(filepath.Join(root, document))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		for _, m := range link.FindAllStringSubmatch(string(text), -1) {
 			if path.Ext(m[1]) == ".go" {
 				continue // a link to a file
@@ -34,9 +34,7 @@ func TestDocumentsPointToFunctions(t *testing.T) {
 				continue
 			}
 			s, err := parse(file, string(code))
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, err)
 			if !slices.Contains(declared(s), m[1]) {
 				t.Errorf("%s: %s does not declare %s", document, file, m[1])
 			}
@@ -72,9 +70,7 @@ func declared(s *source) (names []string) {
 
 func TestDeclared(t *testing.T) {
 	s, err := parse("a/a.go", "package a\nfunc F() {}\nfunc (*T[K]) M() {}\nfunc (U) m() {}\ntype T[K any] int\nvar v int\n")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	want := []string{"F", "a.F", "T.M", "U.m", "T", "a.T"}
 	if diff := cmp.Diff(want, declared(s)); diff != "" {
 		t.Errorf("declared names (-want +got):\n%s", diff)

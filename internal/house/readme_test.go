@@ -8,19 +8,17 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // TestReadmeShowsARealProgram checks that the program in the README is examples/embed, which
 // is compiled.
 func TestReadmeShowsARealProgram(t *testing.T) {
 	readme, err := os.ReadFile(filepath.Join(root, "README.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	program, err := os.ReadFile(filepath.Join(root, "examples", "embed", "main.go"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	_, code, found := strings.Cut(string(program), "\npackage main\n")
 	if !found {
 		t.Fatal("examples/embed has no package clause")
@@ -34,17 +32,13 @@ func TestReadmeShowsARealProgram(t *testing.T) {
 // example, which is compiled.
 func TestReadmeShowsExamples(t *testing.T) {
 	readme, err := os.ReadFile(filepath.Join(root, "README.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	for _, c := range []struct{ begins, example string }{
 		{"\tregistry := ", "proxy/prommetrics/example_test.go"},
 		{"\tclient, err := ", "proxy/kubewatch/example_test.go"},
 	} {
 		example, err := os.ReadFile(filepath.Join(root, c.example))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		_, rest, found := strings.Cut(string(readme), "```go\n"+c.begins)
 		code, _, _ := strings.Cut(rest, "```\n")
 		code = strings.ReplaceAll(code, "log.Fatal(err)", "return") // which only programs are allowed to call
@@ -113,9 +107,7 @@ func documents(t *testing.T) []string {
 	var all []string
 	for _, pattern := range []string{"*.md", "docs/*.md", "docs/*/*.md"} {
 		found, err := fs.Glob(os.DirFS(root), pattern)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		all = append(all, found...)
 	}
 	for _, name := range []string{"README.md", "docs/adding-a-backend.md", "docs/dataplane/userspace.md"} {

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // TestRules runs each rule on code that it must refuse and on code that it must accept.
@@ -90,9 +92,7 @@ func linesFound(t *testing.T, name, file, text string) []int {
 		t.Fatalf("unknown rule %q", name)
 	}
 	s, err := parse(file, text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	var lines []int
 	for _, f := range rules()[i].check(&folder{path: file[:strings.LastIndex(file, "/")], sources: []*source{s}}) {
 		lines = append(lines, f.line)
@@ -118,9 +118,7 @@ func TestExampleWithOutputCounts(t *testing.T) {
 		d := &folder{path: "proxy"}
 		for name, text := range map[string]string{"proxy/a.go": code, "proxy/a_test.go": text} {
 			s, err := parse(name, text)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, err)
 			d.sources = append(d.sources, s)
 		}
 		if got := checkExample(d); len(got) != want {

@@ -13,6 +13,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 const (
@@ -98,13 +100,9 @@ func readTree(t *testing.T) []*folder {
 	folders := map[string]*folder{}
 	for _, name := range goFiles(t) {
 		text, err := os.ReadFile(filepath.Join(root, name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		s, err := parse(name, string(text))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		dir := path.Dir(s.path)
 		if folders[dir] == nil {
 			folders[dir] = &folder{path: dir}

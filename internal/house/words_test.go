@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	gocmp "github.com/google/go-cmp/cmp"
+
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // refusedForms returns the forms of words for which CONTRIBUTING.md has a better term. They are
@@ -122,9 +124,7 @@ func TestRefusedWords(t *testing.T) {
 		"package a\n// indoor settlement\nfunc pageant(Bookend, outdoorsy int) {}":  nil,
 	} {
 		s, err := parse("a/a.go", text)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		var got []string
 		for _, f := range checkWords(s) {
 			word, _, _ := strings.Cut(strings.TrimPrefix(f.text, "do not use "), ":")

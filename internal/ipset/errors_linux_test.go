@@ -9,6 +9,7 @@ import (
 
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
 	"github.com/vipkit/vipkit/internal/rawnetlink"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // A type that the kernel does not have is unsupported.
@@ -66,9 +67,7 @@ func TestClosedConnection(t *testing.T) {
 		}
 		return c.Close()
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	failed, err := c.Do(t.Context(), additions("a", numbered(10_000)...))
 	if len(failed) != 0 {
 		t.Errorf("Do: got %d failures, want none", len(failed))

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // More than 65,536 entries are kept and read, and updated and deleted.
@@ -66,9 +68,7 @@ func TestFullSet(t *testing.T) {
 		},
 	} {
 		failed, err := w.Do(t.Context(), step.ops)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		var got []int
 		for _, f := range failed {
 			wantError(t, f, ErrFull, "set small")
@@ -83,9 +83,7 @@ func TestFullSet(t *testing.T) {
 
 	// Up over the limit, together with another set; then down below it.
 	failed, err := w.Do(t.Context(), slices.Concat(additions("large", all...), additions("other", all[2:100]...)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	isFailed := map[int]bool{}
 	for _, f := range failed {
 		wantError(t, f, ErrFull, "set large", all[f.Index].String())
@@ -126,9 +124,7 @@ func TestListingDuringChanges(t *testing.T) {
 			runtime.Gosched()
 			return nil
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		for _, e := range all[:stay] {
 			if count[e] != 1 {
 				t.Fatalf("entry %v: got %d times, want once", e, count[e])
@@ -170,9 +166,7 @@ func TestLongComments(t *testing.T) {
 		w.ipset(t, "", "create", "a", "hash:ip,port", "family", "inet6", "comment", "counters", "skbinfo", "hashsize", "64", "initval", "7")
 		w.do(t, additions("a", sixes(250*i, 250)...)...)
 		all = append(all, w.entries(t, "a")[0])
-		if err := w.Destroy(t.Context(), "a"); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, w.Destroy(t.Context(), "a"))
 	}
 	restore := strings.Builder{}
 	restore.WriteString("create a hash:ip,port family inet6 comment counters skbinfo hashsize 64 initval 7\n")

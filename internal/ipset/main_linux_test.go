@@ -57,17 +57,13 @@ func program(t testing.TB, name string) string {
 func (w world) ipset(t testing.TB, input string, args ...string) string {
 	t.Helper()
 	out, err := netnstest.Run(t, w.ns, input, program(t, "ipset"), args...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return out
 }
 
 func (w world) create(t testing.TB, sets ...Set) {
 	t.Helper()
-	if err := w.Create(t.Context(), sets...); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, w.Create(t.Context(), sets...))
 }
 
 // do carries out operations that must succeed.
@@ -101,9 +97,7 @@ func (w world) entries(t testing.TB, set string) []Entry {
 		all = append(all, e)
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return all
 }
 

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 func kinds() []Set {
@@ -40,9 +41,7 @@ func TestCreate(t *testing.T) {
 func (w world) info(t testing.TB, name string) Info {
 	t.Helper()
 	list, err := w.Sets(t.Context(), name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	i := slices.IndexFunc(list, func(i Info) bool { return i.Name == name })
 	if i < 0 {
 		t.Fatalf("set %s: got %v, want it to be listed", name, list)

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // open connects to IPVS of a new network namespace.
@@ -43,9 +44,7 @@ func texts(failed []Failure) []string {
 func services(t testing.TB, c *Conn) map[ServiceKey]ServiceConfig {
 	t.Helper()
 	list, err := c.Services(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	all := map[ServiceKey]ServiceConfig{}
 	for _, s := range list {
 		all[s.Key] = s.Config
@@ -59,9 +58,7 @@ func services(t testing.TB, c *Conn) map[ServiceKey]ServiceConfig {
 func destinations(t testing.TB, c *Conn, k ServiceKey) []Destination {
 	t.Helper()
 	list, err := c.Destinations(t.Context(), k)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	var all []Destination
 	for _, d := range list {
 		all = append(all, d.Destination)
@@ -182,9 +179,7 @@ func TestFailures(t *testing.T) {
 		}
 	}
 	failed, err := c.Do(t.Context(), ops)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	got := map[int]string{}
 	for _, f := range failed {
 		got[f.Index] = f.Error()
@@ -208,9 +203,7 @@ func TestTimeouts(t *testing.T) {
 	c := open(t)
 	want := Timeouts{TCP: 900, TCPFin: 120, UDP: 300}
 	for _, set := range []Timeouts{{}, {TCP: 1000}, {TCPFin: 30}, {UDP: 60}, {TCP: 900, TCPFin: 120, UDP: 300}} {
-		if err := c.SetTimeouts(t.Context(), set); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, c.SetTimeouts(t.Context(), set))
 		want = Timeouts{TCP: cmp.Or(set.TCP, want.TCP), TCPFin: cmp.Or(set.TCPFin, want.TCPFin), UDP: cmp.Or(set.UDP, want.UDP)}
 		if got, err := c.Timeouts(t.Context()); err != nil || got != want {
 			t.Errorf("after %+v: got %+v and error %v, want %+v", set, got, err, want)
@@ -293,9 +286,7 @@ func TestNamespacesAreSeparate(t *testing.T) {
 	if got := destinations(t, b, web); len(got) != 0 {
 		t.Errorf("got destinations %v of a virtual server that does not exist", got)
 	}
-	if err := b.SetTimeouts(t.Context(), Timeouts{TCP: 7}); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, b.SetTimeouts(t.Context(), Timeouts{TCP: 7}))
 	if got, err := a.Timeouts(t.Context()); err != nil || got.TCP != 900 {
 		t.Errorf("got timeouts %+v and error %v, want 900 s for TCP", got, err)
 	}

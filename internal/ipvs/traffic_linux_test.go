@@ -29,9 +29,7 @@ func TestStatistics(t *testing.T) {
 			ns := netnstest.NewNS(t)
 			c := netnstest.Open(t, ns, Open)
 			for _, p := range []netip.Prefix{family.vip, family.server} {
-				if err := ns.AddAddress("lo", p); err != nil {
-					t.Fatal(err)
-				}
+				testenv.NoError(t, ns.AddAddress("lo", p))
 			}
 			key := ServiceKey{Protocol: 17, Addr: netip.AddrPortFrom(family.vip.Addr(), 53)}
 			server := netip.AddrPortFrom(family.server.Addr(), 5353)
@@ -39,27 +37,19 @@ func TestStatistics(t *testing.T) {
 
 			const exchanges = 3
 			listener, err := ns.ListenPacket(t.Context(), "udp", server.String())
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, err)
 			testenv.CloseAtEnd(t, listener)
 			client, err := ns.Dial(t.Context(), "udp", key.Addr.String())
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, err)
 			testenv.CloseAtEnd(t, client)
 			buf := make([]byte, 100)
 			for range exchanges {
-				if err := client.SetDeadline(time.Now().Add(time.Minute)); err != nil {
-					t.Fatal(err)
-				}
+				testenv.NoError(t, client.SetDeadline(time.Now().Add(time.Minute)))
 				if _, err := client.Write([]byte("hello")); err != nil {
 					t.Fatal(err)
 				}
 				_, from, err := listener.ReadFrom(buf)
-				if err != nil {
-					t.Fatal(err)
-				}
+				testenv.NoError(t, err)
 				if _, err := listener.WriteTo([]byte("hi"), from); err != nil {
 					t.Fatal(err)
 				}

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/vipkit/vipkit/internal/journal"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 func ExampleSet() {
@@ -43,33 +44,25 @@ func load(t *testing.T, path string) (*journal.Set, bool) {
 	t.Helper()
 	s := journal.New(path)
 	whole, err := s.Load()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return s, whole
 }
 
 func flush(t *testing.T, s *journal.Set) {
 	t.Helper()
-	if err := s.Flush(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, s.Flush())
 }
 
 func read(t *testing.T, path string) []byte {
 	t.Helper()
 	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return text
 }
 
 func write(t *testing.T, path string, text []byte) {
 	t.Helper()
-	if err := os.WriteFile(path, text, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, os.WriteFile(path, text, 0o600))
 }
 
 // The file grows by one line for a change, whatever the size of the set, and not without limit.
@@ -144,13 +137,9 @@ func TestFailure(t *testing.T) {
 	if s.Flush() == nil {
 		t.Error("no folder: got no error, want one")
 	}
-	if err := os.Mkdir(folder, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, os.Mkdir(folder, 0o755))
 	flush(t, s)
-	if err := os.Remove(path); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, os.Remove(path))
 	s.Add("b")
 	if s.Flush() == nil {
 		t.Error("the file has vanished: got no error, want one")

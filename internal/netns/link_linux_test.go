@@ -13,21 +13,18 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/vipkit/vipkit/internal/netns"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 func link(t *testing.T, a *netns.NS, aName string, b *netns.NS, bName string) {
 	t.Helper()
-	if err := netns.Link(netns.End{NS: a, Name: aName}, netns.End{NS: b, Name: bName}); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, netns.Link(netns.End{NS: a, Name: aName}, netns.End{NS: b, Name: bName}))
 }
 
 func must(t *testing.T, errs ...error) {
 	t.Helper()
 	for _, err := range errs {
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 	}
 }
 

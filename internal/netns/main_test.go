@@ -31,9 +31,7 @@ func newNS(t *testing.T) *netns.NS {
 		testenv.CannotRun(t, "no privileges to make network namespaces")
 	}
 	n, err := netns.New()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	testenv.CloseAtEnd(t, n)
 	return n
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/vipkit/vipkit/internal/netns"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // id names the namespace that the calling thread is in.
@@ -25,18 +26,14 @@ func idWithin(t *testing.T, n *netns.NS) string {
 		got, err = id()
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return got
 }
 
 func outerID(t *testing.T) string {
 	t.Helper()
 	got, err := id()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return got
 }
 
@@ -70,9 +67,7 @@ func TestCurrent(t *testing.T) {
 		}
 		return c.Close()
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 }
 
 // Do restores the namespace of its thread: however often and in whatever order
@@ -129,12 +124,8 @@ func TestDoErrors(t *testing.T) {
 		t.Error("Do of a function that calls runtime.Goexit: got no error, want one")
 	}
 	closed, err := netns.New()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := closed.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
+	testenv.NoError(t, closed.Close())
 	if err := closed.Do(func() error { t.Error("Do in a closed namespace called its function"); return nil }); err == nil {
 		t.Error("Do in a closed namespace: got no error, want one")
 	}
@@ -172,12 +163,8 @@ func TestNewSettings(t *testing.T) {
 func TestSysctl(t *testing.T) {
 	t.Parallel()
 	n := newNS(t)
-	if err := n.Forward(); err != nil {
-		t.Fatal(err)
-	}
-	if err := n.Sysctl("net/ipv4/ip_default_ttl", "17"); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, n.Forward())
+	testenv.NoError(t, n.Sysctl("net/ipv4/ip_default_ttl", "17"))
 	got := map[string]string{}
 	for _, name := range []string{"net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding", "net/ipv4/ip_default_ttl"} {
 		got[filepath.Base(name)] = sysctls(t, n, name)["/proc/sys/"+name]
@@ -205,9 +192,7 @@ func sysctls(t *testing.T, n *netns.NS, pattern string) map[string]string {
 		}
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return values
 }
 
@@ -217,12 +202,8 @@ func TestCloseLeavesNoDescriptors(t *testing.T) {
 	before := openFiles(t)
 	for range 20 {
 		n, err := netns.New()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := n.Close(); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
+		testenv.NoError(t, n.Close())
 	}
 	if after := openFiles(t); after != before {
 		t.Errorf("open descriptors after 20 namespaces: got %d, want %d as before", after, before)
@@ -232,8 +213,6 @@ func TestCloseLeavesNoDescriptors(t *testing.T) {
 func openFiles(t *testing.T) int {
 	t.Helper()
 	files, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return len(files)
 }

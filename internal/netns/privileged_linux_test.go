@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/vipkit/vipkit/internal/netns"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // The tests of Privileged run this test binary without privileges; actVariable names what
@@ -104,9 +105,7 @@ func unprivileged(t *testing.T, act string, args ...string) *exec.Cmd {
 func inUserNamespace(t *testing.T) bool {
 	t.Helper()
 	ids, err := os.ReadFile("/proc/self/uid_map")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return strings.Join(strings.Fields(string(ids)), " ") != "0 0 4294967295"
 }
 
@@ -130,9 +129,7 @@ func TestPrivilegedPassesOn(t *testing.T) {
 // user.
 func TestIsolated(t *testing.T) {
 	ours, err := os.Readlink("/proc/self/ns/net")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	user := unprivileged(t, "isolated")
 	root := exec.CommandContext(t.Context(), "/proc/self/exe")
 	root.Env = user.Env

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/vipkit/vipkit/internal/netns"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 const udpPort = 5353
@@ -17,13 +18,9 @@ const udpPort = 5353
 func ask(t *testing.T, ns *netns.NS, address string, questions int) net.Conn {
 	t.Helper()
 	conn, err := ns.Dial(t.Context(), "udp", netip.AddrPortFrom(netip.MustParseAddr(address), udpPort).String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
-	if err := conn.SetDeadline(time.Now().Add(time.Minute)); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, conn.SetDeadline(time.Now().Add(time.Minute)))
 	for range questions {
 		if _, err := conn.Write([]byte("who?")); err != nil {
 			t.Fatal(err)
@@ -42,9 +39,7 @@ func TestUDPServer(t *testing.T) {
 		questions = 100 // There, the buffer is limited by net.core.rmem_max.
 	}
 	server, err := ns.ListenUDP(t.Context(), udpPort)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	conns := []net.Conn{ask(t, ns, "127.0.0.2", questions-1), ask(t, ns, "::1", 1)}
 	asked, done := make(chan struct{}, questions), make(chan struct{})
 	go func() {

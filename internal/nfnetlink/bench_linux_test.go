@@ -3,6 +3,8 @@ package nfnetlink
 import (
 	"fmt"
 	"testing"
+
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 const benchElements = 100_000
@@ -75,9 +77,7 @@ func BenchmarkCommitEmpty(b *testing.B) {
 	b.ReportAllocs()
 	ctx := b.Context()
 	for b.Loop() {
-		if err := c.Commit(ctx, &batch); err != nil {
-			b.Fatal(err)
-		}
+		testenv.NoError(b, c.Commit(ctx, &batch))
 	}
 }
 
@@ -117,9 +117,7 @@ func BenchmarkDecode(b *testing.B) {
 	each := func(e *Element) error { got += len(e.Key) / 16; return nil }
 	b.ReportAllocs()
 	for b.Loop() {
-		if err := eachElement(a.Find(3), &e, each); err != nil {
-			b.Fatal(err)
-		}
+		testenv.NoError(b, eachElement(a.Find(3), &e, each))
 	}
 	if got != n*b.N {
 		b.Fatalf("decoded elements: got %d, want %d", got, n*b.N)

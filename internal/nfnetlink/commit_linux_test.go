@@ -10,6 +10,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
+
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // The error of a refused transaction names the wrong object, and the transaction changes
@@ -345,9 +347,7 @@ func TestBatchIsKeptByCommit(t *testing.T) {
 	b.AddChain(table, Chain{Name: "b"})
 	commit(t, c, &b)
 	var got []Chain
-	if err := c.Chains(t.Context(), table, Collect(&got)); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, c.Chains(t.Context(), table, Collect(&got)))
 	if diff := cmp.Diff([]Chain{{Name: "a"}, {Name: "b"}}, got); diff != "" {
 		t.Errorf("chains (-want +got):\n%s", diff)
 	}

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/vipkit/vipkit/internal/rawnetlink"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 func TestDumpsMatchNft(t *testing.T) {
@@ -25,17 +26,13 @@ func TestDumpsMatchNft(t *testing.T) {
 			ctx := t.Context()
 
 			var tables []TableInfo
-			if err := c.Tables(ctx, table.Family, Collect(&tables)); err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, c.Tables(ctx, table.Family, Collect(&tables)))
 			if len(tables) != 1 || tables[0].Name != "vip" || tables[0].Flags != 0 {
 				t.Errorf("Tables: got %+v, want vip", tables)
 			}
 
 			var chains []Chain
-			if err := c.Chains(ctx, table, Collect(&chains)); err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, c.Chains(ctx, table, Collect(&chains)))
 			got := make(map[string]Chain)
 			for _, ch := range chains {
 				got[ch.Name] = ch
@@ -50,9 +47,7 @@ func TestDumpsMatchNft(t *testing.T) {
 			}
 
 			var rules []RuleInfo
-			if err := c.Rules(ctx, table, Collect(&rules)); err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, c.Rules(ctx, table, Collect(&rules)))
 			var ours []string
 			for _, r := range rules {
 				ours = append(ours, fmt.Sprintf("%d %q", r.Handle, strings.TrimSuffix(udataField(r.Userdata, udataComment), "\x00")))

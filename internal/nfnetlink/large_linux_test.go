@@ -147,17 +147,11 @@ func TestMaxBatchIsExact(t *testing.T) {
 	t.Parallel()
 	enterNamespace(t)
 	c, err := Open()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	testenv.CloseAtEnd(t, c)
-	if err := unix.SetsockoptInt(c.socket.FD(), unix.SOL_SOCKET, unix.SO_SNDBUF, 32<<10); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, unix.SetsockoptInt(c.socket.FD(), unix.SOL_SOCKET, unix.SO_SNDBUF, 32<<10))
 	size, err := unix.GetsockoptInt(c.socket.FD(), unix.SOL_SOCKET, unix.SO_SNDBUF)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	c.max = size - bufferOverhead
 
 	table := Table{Family: IPv4, Name: "abc"} // each message has 28 bytes

@@ -59,9 +59,7 @@ func tryNft(t testing.TB, stdin string, args ...string) (string, error) {
 func nft(t testing.TB, args ...string) string {
 	t.Helper()
 	out, err := tryNft(t, "", args...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return out
 }
 

@@ -23,9 +23,7 @@ func newMonitor(t testing.TB) (*Conn, *Monitor) {
 	t.Helper()
 	c := openInNamespace(t)
 	m, err := c.Monitor("web", "web_2")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	testenv.CloseAtEnd(t, m)
 	if !m.Noticed() {
 		t.Error("before Begin: noticed: got false, want true, because commits may have been missed")
@@ -36,9 +34,7 @@ func newMonitor(t testing.TB) (*Conn, *Monitor) {
 
 func begin(t testing.TB, m *Monitor) {
 	t.Helper()
-	if err := m.Begin(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, m.Begin())
 	if m.Noticed() {
 		t.Fatal("right after Begin: noticed: got true, want false")
 	}
@@ -184,17 +180,13 @@ func manyTables(others int, own string) (add, clean *Batch) {
 func TestMonitorOverflows(t *testing.T) {
 	t.Parallel()
 	_, m := newMonitor(t)
-	if err := m.control(func(fd int) error { return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, 1) }); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, m.control(func(fd int) error { return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, 1) }))
 	other := open(t)
 	for range 100 {
 		var b Batch
 		b.AddTable(Table{Family: IPv4, Name: "web"})
 		b.DelTable(Table{Family: IPv4, Name: "web"})
-		if err := other.Commit(t.Context(), &b); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, other.Commit(t.Context(), &b))
 	}
 	noticed(t, m, "a hundred commits", true)
 	noticed(t, m, "a first call of Noticed", true)
@@ -244,14 +236,10 @@ func TestMonitorWaits(t *testing.T) {
 	}
 	begin(t, m)
 	m, err := open(t).Monitor("web")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	begin(t, m)
 	go func() { closed <- m.Wait(t.Context()) }()
-	if err := m.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, m.Close())
 	if err := within(t, closed); err == nil {
 		t.Error("Wait on a monitor that was closed: got no error, want one")
 	}
@@ -289,15 +277,11 @@ func TestMonitorWaitsWithoutPoller(t *testing.T) {
 		t.Errorf("Wait with a context that ended: got error %v, want %v", err, context.Canceled)
 	}
 	m, err := open(t).Monitor("web")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	begin(t, m)
 	m.raw = refused{m.raw}
 	ended = wait(t.Context(), m)
-	if err := m.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, m.Close())
 	if err := within(t, ended); err == nil {
 		t.Error("Wait on a monitor that was closed: got no error, want one")
 	}
@@ -339,9 +323,7 @@ func TestMonitorNoticesCommitsBesideLargeOnes(t *testing.T) {
 	}
 	commit := func(b *Batch) {
 		t.Helper()
-		if err := m.Commit(t.Context(), b); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, m.Commit(t.Context(), b))
 	}
 	commit(b)
 	noticed(t, m, "a large commit alone", false)
@@ -361,9 +343,7 @@ func TestMonitorNoticesCommitsBesideLargeOnes(t *testing.T) {
 		nft(t, "add", "table", "ip", "somebody")
 		return 1, c.Commit(t.Context(), b)
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	noticed(t, m, "a foreign commit during a large one", true)
 	if err := within(t, ended); err != nil {
 		t.Errorf("Wait after a foreign commit during a large one: got error %v, want none", err)

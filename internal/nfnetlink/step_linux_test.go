@@ -8,6 +8,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
+
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // steps returns the rules of a table as text, each with its chain, and their handles.
@@ -32,9 +34,7 @@ func steps(t *testing.T, c *Conn, table Table) (all []string, handles []uint64) 
 		all, handles = append(all, text), append(handles, r.Handle)
 		return nil
 	}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return all, handles
 }
 

@@ -94,9 +94,7 @@ func TestUnreadReplies(t *testing.T) {
 	first := openInNamespace(t)
 	loadNft(t, "table ip web { chain a {\n"+strings.Repeat("ip daddr 192.0.2.1 counter drop\n", rules)+"}\n}\n")
 	generation, err := first.Generation(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	calls := callsOfKinds(generation, rules)
 	names := slices.Sorted(maps.Keys(calls))
 	for range rounds {
@@ -137,9 +135,7 @@ func TestUnknownOutcome(t *testing.T) {
 		t.Fatalf("Commit with a full receive buffer: got %v, want ErrUnknownOutcome", err)
 	}
 	var got []TableInfo
-	if err := c.Tables(t.Context(), IPv4, Collect(&got)); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, c.Tables(t.Context(), IPv4, Collect(&got)))
 	if diff := cmp.Diff([]TableInfo{{Name: "vip"}}, got); diff != "" {
 		t.Errorf("tables (-want +got):\n%s", diff)
 	}

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/vipkit/vipkit/internal/rawnetlink"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // script returns a connection to a fake kernel that has sent all its replies already: each
@@ -47,9 +48,7 @@ func closedSocket(t *testing.T) *rawnetlink.Socket {
 	if err == nil {
 		err = s.Close()
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return s
 }
 
@@ -205,9 +204,7 @@ func TestCollectStartsAgain(t *testing.T) {
 	t.Parallel()
 	c := script(t, listed(1, 0, "a"), listed(1, unix.NLM_F_DUMP_INTR, "b"), done(1, 0, 0), listed(2, 0, "c"), done(2, 0, 0))
 	var got []TableInfo
-	if err := c.Tables(t.Context(), IPv4, Collect(&got)); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, c.Tables(t.Context(), IPv4, Collect(&got)))
 	if len(got) != 1 || got[0].Name != "c" {
 		t.Errorf("after a dump that was interrupted: got %v, want table c alone", got)
 	}

@@ -116,8 +116,6 @@ func does(t *testing.T, s Statement, a netip.Addr) bool {
 func attributes(t *testing.T, b []byte) []syscall.NetlinkRouteAttr {
 	t.Helper()
 	all, err := nl.ParseRouteAttr(b)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return all
 }

@@ -44,9 +44,7 @@ table ip two { chain any-name { type nat hook prerouting priority 0; }; }`, netn
 	c.Await = func() { steps = append(steps, "await") }
 	tables := []nfnetlink.Table{{Family: nfnetlink.IPv4, Name: "one"}, {Family: nfnetlink.IPv6, Name: "one"}, {Family: nfnetlink.IPv4, Name: "missing"}}
 	for range 2 {
-		if err := c.RemoveTables(t.Context(), tables...); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, c.RemoveTables(t.Context(), tables...))
 	}
 	want := []string{
 		"commit: ip one: [regular]; ip two: [any-name]; ip6 one: [];", "await",
@@ -96,15 +94,11 @@ func objects(t *testing.T, c *nft.Conn) string {
 	var all []string
 	for _, fam := range nft.Families() {
 		tables, err := c.Tables(t.Context(), fam, "one", "two", "missing")
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		slices.SortFunc(tables, func(a, b nfnetlink.TableInfo) int { return strings.Compare(a.Name, b.Name) })
 		for _, table := range tables {
 			chains, err := c.Chains(t.Context(), nfnetlink.Table{Family: fam, Name: table.Name})
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, err)
 			names := []string{}
 			for _, chain := range chains {
 				names = append(names, chain.Name)

@@ -64,9 +64,7 @@ func setUp(t *testing.T, hairpin bool) *netns.NS {
 		n.AddBridge("unused0"),
 		n.AddAddress("unused0", netip.MustParsePrefix("10.1.7.1/24")),
 	} {
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 	}
 	return n
 }
@@ -80,9 +78,7 @@ func found(t *testing.T, n *netns.NS, check func(proxy.Snapshot) []*proxy.Proble
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return all
 }
 
@@ -140,9 +136,7 @@ func TestFindings(t *testing.T) {
 	} {
 		n := setUp(t, c.hairpin)
 		for name, value := range c.sysctls {
-			if err := n.Sysctl(strings.ReplaceAll(name, ".", "/"), value); err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, n.Sysctl(strings.ReplaceAll(name, ".", "/"), value))
 		}
 		if diff := cmp.Diff(c.want, found(t, n, c.check, c.of)); diff != "" {
 			t.Errorf("%s: findings (-want +got):\n%s", c.what, diff)
@@ -156,12 +150,8 @@ func TestPromiscuousBridgesNeedNoHairpin(t *testing.T) {
 	t.Parallel()
 	n := setUp(t, false)
 	l, err := n.Netlink().LinkByName("cni0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := n.Netlink().SetPromiscOn(l); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
+	testenv.NoError(t, n.Netlink().SetPromiscOn(l))
 	if got := found(t, n, Translation, at(dual, pods)); got != nil {
 		t.Errorf("findings: got %q, want none", got)
 	}

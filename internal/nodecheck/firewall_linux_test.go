@@ -9,6 +9,7 @@ import (
 
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
 	"github.com/vipkit/vipkit/internal/nfnetlink"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -54,9 +55,7 @@ func TestFirewalls(t *testing.T) {
 				}
 				return nil
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, err)
 		}
 		if check(); !cmp.Equal(got, want) {
 			t.Errorf("%s: got problems %q, want %q", rules, got, want)
@@ -113,9 +112,7 @@ func TestDeliveries(t *testing.T) {
 		}
 		for d, want := range map[Delivery]bool{{Rule: Rule{NFT: "some rule"}, Port: 16421}: c.at16421, {Rule: Rule{NFT: "some rule"}}: c.marked, {}: false} {
 			var found []*proxy.Problem
-			if err := ns.Do(func() error { found = Deliveries(s, d); return nil }); err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, ns.Do(func() error { found = Deliveries(s, d); return nil }))
 			switch {
 			case len(found) > 1 || len(found) == 1 != want:
 				t.Errorf("%s: %+v: got problems %v, want one: %v", c.rules, d, found, want)

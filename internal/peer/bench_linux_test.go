@@ -16,6 +16,7 @@ import (
 	"github.com/vipkit/vipkit/allocator"
 	"github.com/vipkit/vipkit/allocator/storetest"
 	"github.com/vipkit/vipkit/internal/peer/controlplane"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 const existing = 20_000
@@ -50,9 +51,7 @@ func BenchmarkStore(b *testing.B) {
 	client, s := newStore(b, cp)
 	fill(b, client, "filler.example.com")
 	p := newPool(b, s, clusterIPs)
-	if err := p.Sync(b.Context()); err != nil {
-		b.Fatal(err)
-	}
+	testenv.NoError(b, p.Sync(b.Context()))
 	name, some := names(), allocator.Request{Kind: allocator.IPv4}
 	owner := func() allocator.Owner { return allocator.Owner("example.com/gates/default/" + name()) }
 	var direct atomic.Int64

@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/vipkit/vipkit/internal/peer/controlplane"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // writeKubeconfig writes a kubeconfig for the API server.
@@ -27,9 +28,7 @@ func writeKubeconfig(t *testing.T, cp *controlplane.ControlPlane) (path string) 
 		Contexts:       map[string]*api.Context{"test": {Cluster: "test", AuthInfo: "test"}},
 		CurrentContext: "test",
 	}, path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return path
 }
 
@@ -72,9 +71,7 @@ func TestAllocatorCommand(t *testing.T) {
 func awaitAddress(t *testing.T, cp *controlplane.ControlPlane, name string) {
 	t.Helper()
 	client, err := kubernetes.NewForConfig(cp.Config())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	for end := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
 		_, err := client.NetworkingV1().IPAddresses().Get(t.Context(), name, metav1.GetOptions{})
 		if err == nil {

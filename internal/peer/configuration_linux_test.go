@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // build builds a program of a module, and returns its path.
@@ -54,9 +56,7 @@ func testFiles(t *testing.T, theirs, ours string) {
 	file := filepath.Join(folder, "config.yaml")
 	for _, settings := range configurations() {
 		text := fileHeader + settings + "\n"
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, os.WriteFile(file, []byte(text), 0o600))
 		_, isDifferent := differences[settings]
 		if they, we := accepts(theirs, file), accepts(ours, file); (they != we) != isDifferent {
 			t.Errorf("%q: kube-proxy accepts it: %t, the agent: %t, want a difference: %t", settings, they, we, isDifferent)

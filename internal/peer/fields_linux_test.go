@@ -16,6 +16,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/kube-proxy/config/v1alpha1"
 	"sigs.k8s.io/yaml"
+
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 const fileHeader = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n"
@@ -110,9 +112,7 @@ func outcomeOf(t *testing.T, agent, field, value string) (outcome, string) {
 	folder := t.TempDir()
 	file, written := filepath.Join(folder, "config.yaml"), filepath.Join(folder, "written.yaml")
 	text = strings.TrimSuffix(strings.TrimPrefix(text, "{"), "}")
-	if err := os.WriteFile(file, []byte(fileHeader+text+"\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, os.WriteFile(file, []byte(fileHeader+text+"\n"), 0o600))
 	out, err := exec.CommandContext(t.Context(), agent, "--config", file, "--write-config-to", written).CombinedOutput()
 	if failed := new(exec.ExitError); errors.As(err, &failed) {
 		if strings.Contains(string(out), field) && strings.Count(string(out), "\n") == 1 {
@@ -138,13 +138,9 @@ func outcomeOf(t *testing.T, agent, field, value string) (outcome, string) {
 func valueAt(t *testing.T, file string, names []string) any {
 	t.Helper()
 	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	var at any
-	if err := yaml.Unmarshal(text, &at); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, yaml.Unmarshal(text, &at))
 	for _, name := range names {
 		inner, ok := at.(map[string]any)
 		if !ok {

@@ -7,6 +7,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // testFlags checks that the agent has all flags of kube-proxy, as its help names them.
@@ -76,9 +78,7 @@ func commandLines(t *testing.T) (all [][]string) {
 			continue
 		}
 		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		// Before it writes its configuration, kube-proxy adds no port to an address without one.
 		edit := strings.NewReplacer("FILE", strings.TrimSuffix(file, ".args")+".yaml", "--healthz-bind-address=127.0.0.1", "--healthz-bind-address=127.0.0.1:10256")
 		all = append(all, strings.Split(edit.Replace(strings.TrimSuffix(string(text), "\n")), "\n"))

@@ -8,19 +8,17 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // TestGatesAreKnown looks for feature gates in kube-proxy's code. The document of gates, which a test of
 // the agent compares with the agent, must name each.
 func TestGatesAreKnown(t *testing.T) {
 	document, err := os.ReadFile("../../docs/feature-gates.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	module, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "k8s.io/kubernetes").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	asked := regexp.MustCompile(`Enabled\(\w*features\.(\w+)\)`)
 	found := map[string]bool{}
 	for _, folder := range []string{"pkg/proxy", "cmd/kube-proxy"} {
@@ -34,9 +32,7 @@ func TestGatesAreKnown(t *testing.T) {
 			}
 			return err
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 	}
 	if len(found) < 8 {
 		t.Errorf("gates that kube-proxy reads: got %v, want more", found)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/vipkit/vipkit/allocator"
 	"github.com/vipkit/vipkit/internal/peer/controlplane"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 const crashTTL = 3 * time.Second
@@ -56,9 +57,7 @@ func TestAPIServerCrashes(t *testing.T) {
 	defer end()
 	for again := time.NewTicker(100 * time.Millisecond); ; <-again.C {
 		state, err := s.Load(sweeping)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		if !hasReservation(t, state, &doubtful) {
 			again.Stop()
 			return
@@ -71,9 +70,7 @@ func newPoolTTL(t *testing.T, s allocator.Store, prefix string) *allocator.Pool 
 	p, err := allocator.NewPool(s, allocator.PoolOptions{
 		Ranges: []allocator.Config{{Prefix: netip.MustParsePrefix(prefix)}}, TTL: crashTTL,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return p
 }
 

@@ -20,6 +20,7 @@ import (
 	"github.com/vipkit/vipkit/allocator/kubestore"
 	"github.com/vipkit/vipkit/allocator/storetest"
 	"github.com/vipkit/vipkit/internal/peer/controlplane"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy/kubewatch"
 )
 
@@ -29,9 +30,7 @@ const ours = networkingv1.LabelManagedBy + "=" + kubestore.DefaultManagedBy
 func newStore(t testing.TB, cp *controlplane.ControlPlane) (kubernetes.Interface, *kubestore.Store) {
 	t.Helper()
 	client, err := kubewatch.NewClient(cp.Config())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return client, kubestore.New(client.NetworkingV1(), kubestore.Options{})
 }
 
@@ -40,9 +39,7 @@ func newPool(t testing.TB, s allocator.Store, prefix string) *allocator.Pool {
 	p, err := allocator.NewPool(s, allocator.PoolOptions{
 		Ranges: []allocator.Config{{Prefix: netip.MustParsePrefix(prefix)}},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return p
 }
 
@@ -71,9 +68,7 @@ func TestStoreContract(t *testing.T) {
 	client, s := newStore(t, cp)
 	storetest.Run(t, func(t *testing.T) allocator.Store {
 		err := client.NetworkingV1().IPAddresses().DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: ours})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		return withoutPrefix{s, netip.MustParsePrefix(clusterIPs)}
 	}, storetest.Ports)
 }
@@ -210,9 +205,7 @@ func makeLeak(t *testing.T, client kubernetes.Interface) (name string) {
 			Resource: "services", Namespace: "default", Name: "never",
 		}},
 	}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return made.Name
 }
 
@@ -324,9 +317,7 @@ func (r *register) check(client kubernetes.Interface) {
 	r.t.Helper()
 	addresses, err1 := client.NetworkingV1().IPAddresses().List(r.t.Context(), metav1.ListOptions{})
 	services, err2 := client.CoreV1().Services("").List(r.t.Context(), metav1.ListOptions{})
-	if err := errors.Join(err1, err2); err != nil {
-		r.t.Fatal(err)
-	}
+	testenv.NoError(r.t, errors.Join(err1, err2))
 	found := map[netip.Addr]string{}
 	for _, o := range addresses.Items {
 		if o.Labels[networkingv1.LabelManagedBy] == kubestore.DefaultManagedBy {

@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/vipkit/vipkit/internal/peer/controlplane"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/internal/testing/objects"
 	"github.com/vipkit/vipkit/proxy"
 	"github.com/vipkit/vipkit/proxy/kubewatch"
@@ -120,9 +121,7 @@ func describe(s proxy.Snapshot) []string {
 func must[T any](t *testing.T) func(T, error) {
 	return func(_ T, err error) {
 		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 	}
 }
 
@@ -137,9 +136,7 @@ func (w *watched) putNode(zone string, address string) {
 	} else {
 		n, err = nodes.Create(w.t.Context(), n, metav1.CreateOptions{})
 	}
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	testenv.NoError(w.t, err)
 	n.Status.Addresses = []v1.NodeAddress{{Type: v1.NodeInternalIP, Address: address}}
 	must[*v1.Node](w.t)(nodes.UpdateStatus(w.t.Context(), n, metav1.UpdateOptions{}))
 }
@@ -163,9 +160,7 @@ func (w *watched) deleteService(name string) {
 		w.client.CoreV1().Services("default").Delete(w.t.Context(), name, metav1.DeleteOptions{}),
 		w.client.DiscoveryV1().EndpointSlices("default").Delete(w.t.Context(), name+"-1", metav1.DeleteOptions{}),
 	} {
-		if err != nil {
-			w.t.Fatal(err)
-		}
+		testenv.NoError(w.t, err)
 	}
 }
 

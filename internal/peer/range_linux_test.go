@@ -11,6 +11,7 @@ import (
 	"k8s.io/kubernetes/pkg/registry/core/service/ipallocator"
 
 	"github.com/vipkit/vipkit/allocator"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // BenchmarkRange allocates and releases one address of a range that is filled to a degree:
@@ -31,9 +32,7 @@ func filled(size int, percent float64) int { return min(int(float64(size)*percen
 
 func ourPairs(b *testing.B, text string, percent float64) {
 	r, err := allocator.NewRange(allocator.Config{Prefix: netip.MustParsePrefix(text)})
-	if err != nil {
-		b.Fatal(err)
-	}
+	testenv.NoError(b, err)
 	if _, err := r.AllocateN("filler", filled(int(r.Stats().Size), percent)); err != nil {
 		b.Fatal(err)
 	}
@@ -48,13 +47,9 @@ func ourPairs(b *testing.B, text string, percent float64) {
 
 func theirPairs(b *testing.B, text string, percent float64) {
 	_, prefix, err := net.ParseCIDR(text)
-	if err != nil {
-		b.Fatal(err)
-	}
+	testenv.NoError(b, err)
 	r, err := ipallocator.NewInMemory(prefix)
-	if err != nil {
-		b.Fatal(err)
-	}
+	testenv.NoError(b, err)
 	for range filled(r.Free(), percent) {
 		if _, err := r.AllocateNext(); err != nil {
 			b.Fatal(err)
@@ -73,9 +68,7 @@ func loop(b *testing.B, do func() error) {
 	b.Helper()
 	before := processorTime(b)
 	for b.Loop() {
-		if err := do(); err != nil {
-			b.Fatal(err)
-		}
+		testenv.NoError(b, do())
 	}
 	b.ReportMetric(float64((processorTime(b)-before).Nanoseconds())/float64(b.N), "cpu-ns/op")
 }
@@ -83,8 +76,6 @@ func loop(b *testing.B, do func() error) {
 func processorTime(b *testing.B) time.Duration {
 	b.Helper()
 	var u syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-		b.Fatal(err)
-	}
+	testenv.NoError(b, syscall.Getrusage(syscall.RUSAGE_SELF, &u))
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }

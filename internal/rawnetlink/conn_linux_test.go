@@ -28,9 +28,7 @@ func openInNamespace(t *testing.T) *Conn {
 		testenv.CannotRun(t, fmt.Sprintf("make a network namespace: %v", err))
 	}
 	c, err := Open(unix.NETLINK_ROUTE)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	testenv.CloseAtEnd(t, c)
 	return c
 }
@@ -57,9 +55,7 @@ func addresses(t *testing.T, c *Conn) map[netip.Addr]bool {
 		all[a] = true
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return all
 }
 
@@ -81,9 +77,7 @@ func TestRequestsAreIndependent(t *testing.T) {
 				addAddress(&r, a)
 			}
 			failed, err := c.Do(t.Context(), &r)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, err)
 			var got []int
 			for _, f := range failed {
 				if !errors.Is(&f, unix.EEXIST) {
@@ -163,13 +157,9 @@ func TestRefusals(t *testing.T) {
 // Answers that are missing leave the outcome unknown.
 func TestMissingAnswers(t *testing.T) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	s, err := WrapSocket(fds[0], 1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	c := &Conn{socket: s}
 	t.Cleanup(func() {
 		if err := errors.Join(c.Close(), unix.Close(fds[1])); err != nil {
@@ -187,17 +177,11 @@ func TestMissingAnswers(t *testing.T) {
 // now.
 func TestUseAfterClose(t *testing.T) {
 	s, err := OpenSocket(unix.NETLINK_ROUTE, Buffers{}, time.Second)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	number := s.FD()
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, s.Close())
 	other, err := unix.FcntlInt(uintptr(os.Stdin.Fd()), unix.F_DUPFD_CLOEXEC, number)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	defer func() { _ = unix.Close(other) }() // The test has failed if it is closed.
 	if err := s.Close(); !errors.Is(err, os.ErrClosed) {
 		t.Errorf("second Close: got error %v, want %v", err, os.ErrClosed)

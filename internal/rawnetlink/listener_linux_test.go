@@ -16,13 +16,9 @@ import (
 func TestListener(t *testing.T) {
 	c := openInNamespace(t)
 	own, err := c.Port()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	l, err := Listen(unix.NETLINK_ROUTE, unix.RTNLGRP_IPV4_IFADDR)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	testenv.CloseAtEnd(t, l)
 	var r Requests
 	a := netip.MustParseAddr("10.0.0.1")
@@ -31,9 +27,7 @@ func TestListener(t *testing.T) {
 		t.Fatalf("Do: got failures %v and error %v", failed, err)
 	}
 	messages, err := l.Receive(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	m, ok := messages.Next()
 	if !ok || m.Type != unix.RTM_NEWADDR || m.Port != own {
 		t.Fatalf("got message %+v, want one about a new address by port %d", m, own)
@@ -47,9 +41,7 @@ func TestListener(t *testing.T) {
 func TestReceiveEnds(t *testing.T) {
 	c := openInNamespace(t)
 	l, err := Listen(unix.NETLINK_ROUTE, unix.RTNLGRP_IPV4_IFADDR)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	for range 20 {
 		ctx, cancel := context.WithCancel(t.Context())
 		go cancel()
@@ -65,9 +57,7 @@ func TestReceiveEnds(t *testing.T) {
 	if _, err := l.Receive(t.Context()); err != nil {
 		t.Errorf("Receive after canceled ones: got error %v", err)
 	}
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, l.Close())
 	if _, err := l.Receive(t.Context()); err == nil {
 		t.Error("Receive after Close: got no error")
 	}
@@ -77,16 +67,12 @@ func TestReceiveEnds(t *testing.T) {
 func TestMissedNotifications(t *testing.T) {
 	c := openInNamespace(t)
 	l, err := Listen(unix.NETLINK_ROUTE, unix.RTNLGRP_IPV4_IFADDR)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	testenv.CloseAtEnd(t, l)
 	if err := l.raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, 4096) }); err != nil {
 		t.Fatal(err)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	var r Requests
 	for i := range 5000 {
 		addAddress(&r, netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}))
@@ -108,18 +94,12 @@ func TestMissedNotifications(t *testing.T) {
 // buffer, and later replies would be lost.
 func TestUnreadReplies(t *testing.T) {
 	c := openInNamespace(t)
-	if err := unix.SetsockoptInt(c.socket.fd, unix.SOL_SOCKET, unix.SO_RCVBUF, 4096); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, unix.SetsockoptInt(c.socket.fd, unix.SOL_SOCKET, unix.SO_RCVBUF, 4096))
 	var ask Requests
 	ask.End(append(ask.Begin(unix.RTM_GETADDR, unix.NLM_F_DUMP), make([]byte, unix.SizeofIfAddrmsg)...))
 	for range 50 { // as calls that end before they have read the reply
-		if err := c.begin(); err != nil {
-			t.Fatal(err)
-		}
-		if err := c.socket.Send(ask.buf); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, c.begin())
+		testenv.NoError(t, c.socket.Send(ask.buf))
 		if got := len(addresses(t, c)); got != 0 {
 			t.Fatalf("addresses: got %d, want none", got)
 		}

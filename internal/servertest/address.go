@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"runtime"
 	"testing"
+
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // FreePort returns a TCP port that no program listens at, at any address of the machine. It is below
@@ -19,9 +21,7 @@ func FreePort(t testing.TB) uint16 {
 		port := first + rand.IntN(count)
 		var l net.Listener
 		if l, err = net.Listen("tcp", fmt.Sprintf(":%d", port)); err == nil {
-			if err := l.Close(); err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, l.Close())
 			return uint16(port)
 		}
 	}

@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"os"
 	"testing"
+
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // TestFreeAddress listens at many addresses at the same time. Their ports must be below the range of
@@ -25,9 +27,7 @@ func TestFreeAddress(t *testing.T) {
 			t.Errorf("got %s (error %v), want a loopback address with a port below %d", address, err, firstOfAny)
 		}
 		l, err := net.Listen("tcp", address)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		defer l.Close() //nolint:errcheck // no connection was made
 	}
 }
@@ -36,9 +36,7 @@ func TestFreeAddress(t *testing.T) {
 func TestFreePort(t *testing.T) {
 	for range 50 {
 		l, err := net.Listen("tcp", fmt.Sprintf(":%d", FreePort(t)))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		defer l.Close() //nolint:errcheck // no connection was made
 	}
 }

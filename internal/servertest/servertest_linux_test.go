@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"go.uber.org/goleak"
+
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -15,9 +17,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // TestEndsWithTheTest starts a program that would outlive the test.
 func TestEndsWithTheTest(t *testing.T) {
 	sleep, err := exec.LookPath("sleep")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	var p *Process
 	t.Run("inner", func(t *testing.T) {
 		p = Run(t, filepath.Join(t.TempDir(), "log"), sleep, "600")
@@ -47,9 +47,7 @@ func (f *failing) Fatalf(format string, args ...any) {
 // TestSaysWhyItEnded waits for a server that ends at once.
 func TestSaysWhyItEnded(t *testing.T) {
 	shell, err := exec.LookPath("sh")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	p := Run(t, filepath.Join(t.TempDir(), "log"), shell, "-c", "echo no luck today; exit 1")
 	f := &failing{TB: t}
 	func() {

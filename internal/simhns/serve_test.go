@@ -18,6 +18,7 @@ import (
 	"github.com/vipkit/vipkit/backends/kernelspace/hcn"
 	"github.com/vipkit/vipkit/backends/kernelspace/hcntest"
 	"github.com/vipkit/vipkit/internal/simhns"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -32,9 +33,7 @@ type served struct {
 func serve(t *testing.T) *served {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	sim := hcntest.New(hcn.Version{Major: 9, Minor: 5}, netip.MustParseAddr("192.0.2.1"))
 	s := &served{simhns.New(sim), sim, listener.Addr().String()}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -56,15 +55,11 @@ func serve(t *testing.T) *served {
 func (s *served) send(t *testing.T, function string, id string, text string) net.Conn {
 	t.Helper()
 	conn, err := net.Dial("tcp", s.address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
 	words := utf16.Encode([]rune(text))
 	guid, err := hex.DecodeString(id)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	le := binary.LittleEndian
 	b := append([]byte(function), make([]byte, 48-len(function))...)
 	b = le.AppendUint64(b, 0)
@@ -93,9 +88,7 @@ func reply(t *testing.T, r io.Reader) (code uint32, text string) {
 		t.Fatalf("after the head: got %d bytes, %v, want %d", len(body), err, want)
 	}
 	words := make([]uint16, le.Uint32(head[12:])/2)
-	if err := binary.Read(bytes.NewReader(body), le, words); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, binary.Read(bytes.NewReader(body), le, words))
 	return le.Uint32(head[8:]), string(utf16.Decode(words))
 }
 
@@ -149,9 +142,7 @@ func TestServeStrangers(t *testing.T) {
 	s := serve(t)
 	for _, text := range []string{"", "GET / HTTP/1.1\r\n\r\n", string(bytes.Repeat([]byte{0xff}, 200))} {
 		conn, err := net.Dial("tcp", s.address)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		if _, err := io.WriteString(conn, text); err != nil {
 			t.Fatal(err)
 		}

@@ -99,9 +99,7 @@ func (s *storm) needBackend() {
 	if errors.Is(err, proxy.ErrUnsupported) {
 		testenv.CannotRun(s.t, err.Error())
 	}
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	testenv.NoError(s.t, err)
 }
 
 // keep writes the last steps to the log, and all steps to a file if a folder is set.
@@ -127,8 +125,6 @@ func (s *storm) keep() {
 		return
 	}
 	path := filepath.Join(folder, fmt.Sprintf("storm-%s-%d.jsonl", s.options.backend, time.Now().UnixNano()))
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		s.t.Fatal(err)
-	}
+	testenv.NoError(s.t, os.WriteFile(path, []byte(text), 0o600))
 	s.t.Logf("all steps are in %s; make storm STEPS=%s plays them again, with REDUCE=1 it looks for fewer steps that fail", path, path)
 }

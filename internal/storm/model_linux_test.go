@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -53,9 +54,7 @@ func (m *model) set(t testing.TB, c *change) *message {
 		m.node = *c.Node
 	}
 	s, err := m.inv.Next(context.Background(), proxy.Snapshot{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	m.snapshots = append(m.snapshots, s)
 	if old := m.least() - keptSnapshots; old > 0 {
 		m.snapshots[old] = proxy.Snapshot{}

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -38,13 +39,9 @@ func TestHistory(t *testing.T) {
 		t.Error("seeds 1 and 2 give the same history")
 	}
 	text, err := historyText("nftables", one)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	read, err := readHistory(strings.NewReader(text))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	if diff := cmp.Diff(one, read, cmp.AllowUnexported(step{})); diff != "" {
 		t.Errorf("written and read (-want +got):\n%s", diff)
 	}

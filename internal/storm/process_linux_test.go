@@ -11,6 +11,7 @@ import (
 
 	"github.com/vipkit/vipkit/internal/agenttest"
 	"github.com/vipkit/vipkit/internal/netns"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // patience bounds each wait for an agent.
@@ -30,14 +31,10 @@ type process struct {
 func startAgent(t testing.TB, node *netns.NS, o *agentOptions, onEvent func(event)) *process {
 	t.Helper()
 	options, err := json.Marshal(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	changesOut, changesIn, errChanges := os.Pipe()
 	eventsOut, eventsIn, errEvents := os.Pipe()
-	if err := errors.Join(errChanges, errEvents); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, errors.Join(errChanges, errEvents))
 	cmd := agenttest.Command(t, string(options))
 	cmd.ExtraFiles = []*os.File{changesFile - 3: changesOut, eventsFile - 3: eventsIn}
 	p := &process{changes: changesIn}
@@ -47,9 +44,7 @@ func startAgent(t testing.TB, node *netns.NS, o *agentOptions, onEvent func(even
 		p.endCalls()
 	})
 	p.Program = agenttest.Start(t, node, patience, cmd)
-	if err := errors.Join(changesOut.Close(), eventsIn.Close()); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, errors.Join(changesOut.Close(), eventsIn.Close()))
 	p.reading.Go(func() {
 		defer eventsOut.Close() //nolint:errcheck // it was for reading only
 		for d := json.NewDecoder(eventsOut); ; {

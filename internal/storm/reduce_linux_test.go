@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // playFile plays the history in a file, or looks for a shorter one that fails, too.
@@ -24,13 +26,9 @@ func playFile(t *testing.T, path string, shorter bool) {
 	}
 	left := reduce(t, o, steps, time.Now().Add(o.duration))
 	text, err := historyText(o.backend, left)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	t.Logf("%d of %d steps are left:\n%s", len(left), len(steps), text)
-	if err := os.WriteFile(path+".reduced", []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, os.WriteFile(path+".reduced", []byte(text), 0o600))
 }
 
 // reduce removes steps as long as the history still violates the same invariants, until
@@ -112,9 +110,7 @@ func historyText(backend string, steps []step) (string, error) {
 func readFile(t testing.TB, path string) (steps []step, backend string) {
 	t.Helper()
 	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	first, _, _ := strings.Cut(string(text), "\n")
 	backend, ok := strings.CutPrefix(first, backendLine)
 	if !ok {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/vipkit/vipkit/internal/netns"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // answer is the answer of a server: its own address and that of the client, as seen by the
@@ -39,9 +40,7 @@ func unmapped(a netip.AddrPort) netip.AddrPort {
 func serve(t testing.TB, ns *netns.NS, port uint16) {
 	t.Helper()
 	listener, err := ns.Listen(t.Context(), "tcp", fmt.Sprintf("[::]:%d", port))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	packets, err := ns.ListenUDP(t.Context(), port)
 	if err != nil {
 		t.Fatal(errors.Join(err, listener.Close()))

@@ -9,6 +9,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // storm is one run of a history.
@@ -48,15 +50,11 @@ func newStorm(t testing.TB, o *options) *storm {
 	m := newModel()
 	s := &storm{t: t, options: o, world: newWorld(t), model: m, judge: newJudge(m, o.limit())}
 	s.traffic = newTraffic(t, s.world)
-	if err := s.nft(resetsTable); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, s.nft(resetsTable))
 	s.judge.mixing = o.isIPVS() || o.backend == "nftables"
 	if o.isIPVS() {
 		s.judge.stepwise = true
-		if err := s.prepareIPVS(); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, s.prepareIPVS())
 	}
 	return s
 }

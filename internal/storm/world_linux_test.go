@@ -10,6 +10,7 @@ import (
 	"github.com/vipkit/vipkit/internal/ipaddr"
 	"github.com/vipkit/vipkit/internal/netns"
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // world is a node and four other namespaces, each with a link to the node:
@@ -66,9 +67,7 @@ func nodeAddrs() []netip.Addr {
 func newWorld(t testing.TB) *world {
 	t.Helper()
 	w := &world{node: netnstest.NewNS(t), leaves: map[string]*netns.NS{}}
-	if err := w.node.Forward(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, w.node.Forward())
 	for _, leaf := range []string{atPods, atRemote, atClients, atOutside} {
 		w.leaves[leaf] = netnstest.NewNS(t)
 		if err := w.attach(leaf); err != nil {
@@ -82,17 +81,13 @@ func newWorld(t testing.TB) *world {
 		w.node.AddRoute(netns.Route{To: everything(v1.IPv4Protocol), Link: atRemote, Via: prefixes(atRemote)[0].Addr().Next()}),
 		w.node.AddRoute(netns.Route{To: everything(v1.IPv6Protocol), Link: atRemote, Via: prefixes(atRemote)[1].Addr().Next()}),
 	)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	for _, leaf := range []string{atPods, atRemote} {
 		serve(t, w.leaves[leaf], endpointPort)
 	}
 	serve(t, w.leaves[atRemote], servicePort)
 	routing, err := w.routing()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	w.ownRouting = map[string]bool{}
 	for text := range routing {
 		w.ownRouting[text] = true

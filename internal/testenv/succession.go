@@ -19,9 +19,7 @@ func Next[C io.Closer](t testing.TB, s *Succession, open func() (C, error)) C {
 		}
 	}
 	next, err := open()
-	if err != nil {
-		t.Fatal(err)
-	}
+	NoError(t, err)
 	CloseAtEnd(t, next)
 	s.last = next
 	return next

@@ -35,3 +35,11 @@ func Random(t testing.TB) *rand.Rand {
 	t.Logf("%s=%d repeats this test", SeedVariable, seed)
 	return rand.New(rand.NewPCG(seed, 0))
 }
+
+// NoError ends the test with the error, if there is one.
+func NoError(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

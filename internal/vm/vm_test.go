@@ -21,17 +21,11 @@ func TestVirtualMachine(t *testing.T) {
 		}
 	}
 	cache, err := os.UserCacheDir()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	k, err := fetch(t.Context(), filepath.Join(cache, "vipkit", "kernels"), "6.1")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	folder := t.TempDir()
-	if err := os.WriteFile(filepath.Join(folder, "in"), []byte("from the host"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, os.WriteFile(filepath.Join(folder, "in"), []byte("from the host"), 0o644))
 	var out bytes.Buffer
 	m := machine{kernel: k, processors: 2, memory: "512M", out: &out}
 	status, err := m.run(t.Context(), job{
@@ -40,9 +34,7 @@ func TestVirtualMachine(t *testing.T) {
 		environment: []string{"PATH=" + os.Getenv("PATH"), "ODD=it's $HOME\n", "BASH_FUNC_x%%=() { :; }"},
 		modules:     []string{"ip_vs"},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	if want := k.release + "\ntsc\nfrom the host\nit's $HOME\n"; out.String() != want || status != 7 {
 		t.Errorf("output %q and status %d, want %q and 7", out.String(), status, want)
 	}

@@ -9,14 +9,13 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
 func mustFollow(t *testing.T, c *Cleaner, held proxy.Snapshot, full bool) {
 	t.Helper()
-	if err := c.Follow(t.Context(), held, full); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, c.Follow(t.Context(), held, full))
 }
 
 // When a Service is removed after its last endpoint, there is nothing to look for, since its flows

@@ -15,6 +15,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/internal/netns"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -45,9 +46,7 @@ func TestOtherZones(t *testing.T) {
 		_, err := r.Execute(unix.NETLINK_NETFILTER, 0)
 		return err
 	}
-	if err := errors.Join(make(0), make(5)); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, errors.Join(make(0), make(5)))
 	var account Account
 	c.options.Observe = func(a Account) { account = a }
 	const vip = "192.0.2.10:53"
@@ -65,20 +64,14 @@ func TestLocalAddresses(t *testing.T) {
 	t.Parallel()
 	ns, _, k := newKernelTable(t)
 	lo, err := ns.Netlink().LinkByName("lo")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	want := []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}
 	for _, a := range want {
 		ip := &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}
-		if err := ns.Netlink().AddrAdd(lo, &netlink.Addr{IPNet: ip}); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, ns.Netlink().AddrAdd(lo, &netlink.Addr{IPNet: ip}))
 	}
 	got, err := k.localAddresses()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	got = slices.DeleteFunc(got, netip.Addr.IsLoopback)
 	slices.SortFunc(got, netip.Addr.Compare)
 	if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
@@ -111,9 +104,7 @@ func TestClosedTable(t *testing.T) {
 	if send, receive := k.sockets[unix.NETLINK_NETFILTER].Socket.GetTimeouts(); send != limit || receive != limit {
 		t.Errorf("got timeouts %v and %v, want %v", send, receive, limit)
 	}
-	if err := c.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, c.Close())
 	if err := k.dump(filter{family: v1.IPv4Protocol, proto: protoUDP}, func(flow) {}); err == nil {
 		t.Error("dump of a closed table: got no error")
 	}

@@ -10,6 +10,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -94,7 +95,5 @@ func node(nodePorts ...string) *proxy.Node {
 
 func mustClean(t testing.TB, c *Cleaner, old, new proxy.Snapshot) {
 	t.Helper()
-	if err := c.Clean(context.Background(), old, new); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, c.Clean(context.Background(), old, new))
 }

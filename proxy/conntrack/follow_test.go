@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -232,9 +233,7 @@ func TestFollowCleansChanges(t *testing.T) {
 		dumps int // for each new or removed frontend, flows to it and replies from it
 	}{{one, true, 2}, {one, false, 0}, {two, false, 2}, {two, true, 4}, {two, false, 0}} {
 		table.dumps = 0
-		if err := c.Follow(t.Context(), step.held, step.full); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, c.Follow(t.Context(), step.held, step.full))
 		if table.dumps != step.dumps {
 			t.Errorf("step %d: got %d dumps, want %d", i, table.dumps, step.dumps)
 		}
@@ -247,17 +246,13 @@ func TestFollowRepeatsAFullCleaning(t *testing.T) {
 	table := &fakeTable{}
 	c := newCleaner(Options{}, table)
 	one := proxy.NewSnapshot(node(), port("dns", v1.ProtocolUDP, list(vip), list(a)))
-	if err := c.Follow(t.Context(), one, true); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, c.Follow(t.Context(), one, true))
 	table.flows, table.err = []flow{to(protoUDP, vip, x)}, errors.New("broken")
 	if err := c.Follow(t.Context(), one, true); !errors.Is(err, table.err) {
 		t.Errorf("got error %v, want %v", err, table.err)
 	}
 	table.err = nil
-	if err := c.Follow(t.Context(), one, false); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, c.Follow(t.Context(), one, false))
 	if len(table.flows) != 0 {
 		t.Errorf("got flows %v left, want none", table.flows)
 	}
@@ -273,9 +268,7 @@ func TestFollowSweepsARangeOnce(t *testing.T) {
 	after.ServiceCIDRs = append(after.ServiceCIDRs, netip.MustParsePrefix("10.97.0.0/16"))
 	for i, n := range []*proxy.Node{before, after, after} {
 		foreign = 0
-		if err := c.Follow(t.Context(), proxy.NewSnapshot(n, port("dns", v1.ProtocolUDP, list(vip), list(a))), true); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, c.Follow(t.Context(), proxy.NewSnapshot(n, port("dns", v1.ProtocolUDP, list(vip), list(a))), true))
 		if want := [...]int{0, 1, 0}[i]; foreign != want {
 			t.Errorf("step %d: Foreign was called %d times, want %d", i, foreign, want)
 		}
@@ -304,9 +297,7 @@ func TestDueByTheAPI(t *testing.T) {
 	none := proxy.NewSnapshot(node(), port("web", v1.ProtocolTCP, list(vip), nil))
 	follow := func(s proxy.Snapshot) {
 		t.Helper()
-		if err := c.Follow(t.Context(), s, false); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, c.Follow(t.Context(), s, false))
 	}
 	follow(proxy.NewSnapshot(node(), port("web", v1.ProtocolTCP, list(vip), list(a))))
 	follow(none)
@@ -332,9 +323,7 @@ func TestOffloadedFlows(t *testing.T) {
 		one := proxy.NewSnapshot(node(), port("dns", v1.ProtocolUDP, list(vip), list(b)))
 		follow := func(full bool) {
 			t.Helper()
-			if err := c.Follow(t.Context(), one, full); err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, c.Follow(t.Context(), one, full))
 		}
 		wantDue := func(when string, want bool) {
 			t.Helper()

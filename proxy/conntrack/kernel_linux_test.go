@@ -57,9 +57,7 @@ func track(t testing.TB, ns *netns.NS, source, dest, server netip.AddrPort) {
 func tracked(t testing.TB, ns *netns.NS, family netlink.InetFamily, dest netip.AddrPort) (servers []netip.AddrPort) {
 	t.Helper()
 	flows, err := ns.Netlink().ConntrackTableList(netlink.ConntrackTable, family)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	for _, f := range flows {
 		to, _ := netip.AddrFromSlice(f.Forward.DstIP)
 		if netip.AddrPortFrom(to.Unmap(), f.Forward.DstPort) == dest {
@@ -121,9 +119,7 @@ func TestRemoveChecksIdentity(t *testing.T) {
 	if err := c.table.dump(f, func(f flow) { seen = append(seen, f) }); err != nil || len(seen) != 1 || len(seen[0].id) != 4 {
 		t.Fatalf("dump: got flows %v and error %v, want one flow with its identity", seen, err)
 	}
-	if err := c.table.remove(seen[0]); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, c.table.remove(seen[0]))
 	if err := c.table.remove(seen[0]); err != nil {
 		t.Errorf("remove a missing flow: got error %v, want none", err)
 	}
@@ -199,13 +195,9 @@ func TestZonesOfOneDirection(t *testing.T) {
 	at := netip.MustParseAddrPort(vip)
 	for _, from := range []string{"10.96.0.10:4000", "10.96.0.10:4001", "10.96.0.10:4002"} {
 		socket, err := ns.ListenPacket(t.Context(), "udp", from)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		_, err = socket.WriteTo([]byte("?"), net.UDPAddrFromAddrPort(at))
-		if err := errors.Join(err, socket.Close()); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, errors.Join(err, socket.Close()))
 	}
 	if got := len(tracked(t, ns, unix.AF_INET, at)); got != 3 {
 		t.Fatalf("got %d flows, want three", got)

@@ -19,6 +19,7 @@ import (
 
 	"github.com/vipkit/vipkit/internal/netns"
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -76,16 +77,12 @@ func TestMeasureDumps(t *testing.T) {
 			for range 7 {
 				returned = 0
 				start := time.Now()
-				if err := k.dump(f, func(flow) { returned++ }); err != nil {
-					t.Fatal(err)
-				}
+				testenv.NoError(t, k.dump(f, func(flow) { returned++ }))
 				took = append(took, time.Since(start))
 			}
 			t.Logf("%d entries of TCP, %d of UDP; %v: %d returned, median %v", size.tcp, size.udp, f, returned, median(took))
 		}
-		if err := c.Close(); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, c.Close())
 	}
 }
 
@@ -103,9 +100,7 @@ func (x *churn) follow(full bool) {
 	for _, p := range x.ports {
 		all = append(all, p)
 	}
-	if err := x.c.Follow(x.t.Context(), proxy.NewSnapshot(n, all...), full); err != nil {
-		x.t.Fatal(err)
-	}
+	testenv.NoError(x.t, x.c.Follow(x.t.Context(), proxy.NewSnapshot(n, all...), full))
 }
 
 // run lets one Service come and go: it is created, gets endpoints one by one, each of which is
@@ -256,8 +251,6 @@ func sendFlows(t *testing.T, ns *netns.NS) time.Duration {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if err := ns.Netlink().ConntrackTableFlush(netlink.ConntrackTable); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, ns.Netlink().ConntrackTableFlush(netlink.ConntrackTable))
 	return time.Duration(after.Utime.Nano()-before.Utime.Nano()+after.Stime.Nano()-before.Stime.Nano()) / flows
 }

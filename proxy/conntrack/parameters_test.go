@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // usual are the defaults of kube-proxy.
@@ -25,13 +27,9 @@ func TestProcessors(t *testing.T) {
 	} {
 		root := t.TempDir()
 		path := filepath.Join(root, "sys/devices/system/cpu/online")
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
 		if text != "" {
-			if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 		}
 		if got := processors(root); got != want {
 			t.Errorf("%q: got %d processors, want %d", text, got, want)
@@ -71,16 +69,10 @@ func TestParameters(t *testing.T) {
 			root := t.TempDir()
 			for name, text := range tc.before {
 				path := filepath.Join(root, name)
-				if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-					t.Fatal(err)
-				}
-				if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-					t.Fatal(err)
-				}
+				testenv.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
+				testenv.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 			}
-			if err := tc.config.set(root, tc.processors, loadNothing); err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, tc.config.set(root, tc.processors, loadNothing))
 			got := map[string]string{}
 			err := fs.WalkDir(os.DirFS(root), ".", func(path string, d fs.DirEntry, err error) error {
 				if err != nil || d.IsDir() {
@@ -90,9 +82,7 @@ func TestParameters(t *testing.T) {
 				got[path] = string(text)
 				return err
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, err)
 			if diff := cmp.Diff(tc.want, got); diff != "" {
 				t.Errorf("files (-want +got):\n%s", diff)
 			}
@@ -114,9 +104,7 @@ func TestParametersLoadTheirModule(t *testing.T) {
 			os.WriteFile(filepath.Join(folder, "nf_conntrack_max"), []byte("65536\n"), 0o600))
 	}
 	for range 2 {
-		if err := c.set(root, 1, load); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, c.set(root, 1, load))
 	}
 	if got, err := os.ReadFile(filepath.Join(root, "proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal")); string(got) != "1" || err != nil || loads != 1 {
 		t.Errorf("got parameter %q (error %v) and %d loads, want 1 and one load", got, err, loads)

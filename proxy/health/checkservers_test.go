@@ -17,6 +17,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -173,9 +174,7 @@ func TestSocketThatEnds(t *testing.T) {
 	inBubble(t, func(f *fakeSockets, r proxy.Observer) {
 		applied(r, servicePort("a", v1.IPv4Protocol, 30001))
 		wait(time.Second)
-		if err := f.last.Close(); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, f.last.Close())
 		wait(time.Minute)
 		f.want(t, "a socket that fails is replaced", "0s listen 127.0.0.1:30001", "10s listen 127.0.0.1:30001")
 	})

@@ -9,6 +9,8 @@ import (
 	"net/http/httptest"
 	"testing"
 	"time"
+
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // A client that holds very many connections gets a bounded number, and does not block others.
@@ -24,9 +26,7 @@ func TestConnLimit(t *testing.T) {
 	var all []net.Conn
 	for i := range held {
 		conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", server.Listener.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		defer conn.Close() //nolint:errcheck // nothing was written
 		all = append(all, conn)
 		if i%10 != 0 {
@@ -43,9 +43,7 @@ func TestConnLimit(t *testing.T) {
 		_ = response.Body.Close() // It was read to the end.
 	}
 	for i, conn := range all[:held-limit] {
-		if err := conn.SetReadDeadline(time.Now().Add(30 * time.Second)); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, conn.SetReadDeadline(time.Now().Add(30*time.Second)))
 		if n, err := conn.Read(make([]byte, 1)); err == nil || isTimeout(err) {
 			t.Fatalf("connection %d: got %d bytes and error %v, want its end", i, n, err)
 		}

@@ -26,9 +26,7 @@ func withManyDescriptors(t *testing.T) {
 func limitDescriptors(t *testing.T, change func(*syscall.Rlimit)) {
 	t.Helper()
 	var was syscall.Rlimit
-	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &was); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, syscall.Getrlimit(syscall.RLIMIT_NOFILE, &was))
 	now := was
 	change(&now)
 	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &now); err != nil {

@@ -16,6 +16,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -77,9 +78,7 @@ func TestBackoffStartsAgain(t *testing.T) {
 		f.change(nil, "127.0.0.1")
 		wait(2 * time.Second)
 		f.want(t, "attempts", "0s refused 127.0.0.1:30001", "0s a: in use", "1s refused 127.0.0.1:30001", "3s listen 127.0.0.1:30001", "3s a: <nil>")
-		if err := f.last.Close(); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, f.last.Close())
 		f.change(errors.New("in use"), "127.0.0.1")
 		wait(11 * time.Second)
 		f.want(t, "after the socket has ended", "13s refused 127.0.0.1:30001", "13s a: in use", "14s refused 127.0.0.1:30001")
@@ -239,9 +238,7 @@ func TestBindable(t *testing.T) {
 	var list []net.Addr
 	for _, text := range []string{"127.0.0.1/8", "192.0.2.1/24", "169.254.0.5/16", "fd00::1/64", "fe80::1/64"} {
 		ip, n, err := net.ParseCIDR(text)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		list = append(list, &net.IPNet{IP: ip, Mask: n.Mask})
 	}
 	got := bindable(append(list, &net.IPAddr{IP: net.IPv4(192, 0, 2, 9)}, &net.IPNet{}))

@@ -8,6 +8,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/internal/testing/objects"
 	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
@@ -44,9 +45,7 @@ func watchingSource(t *testing.T, o Options, source proxy.Source) (*Server, prox
 	t.Helper()
 	s := New(o)
 	r := s.Observer()
-	if err := r.Begin(&proxy.Runner{Source: source, ResyncInterval: timeout / 2}); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, r.Begin(&proxy.Runner{Source: source, ResyncInterval: timeout / 2}))
 	return s, r
 }
 

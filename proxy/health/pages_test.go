@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // Pages are served together with the health checks, and retried while their address is in use.
@@ -17,9 +19,7 @@ func TestPages(t *testing.T) {
 	ports := freePorts(t, 2)
 	free, used := at("127.0.0.1", ports[0]), at("127.0.0.1", ports[1])
 	other, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", used)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	page := func(text string) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, text) })
 	}
@@ -31,9 +31,7 @@ func TestPages(t *testing.T) {
 	if got := get(t, free); !strings.HasSuffix(got, "\none") {
 		t.Errorf("got page %q, want \"one\"", got)
 	}
-	if err := other.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, other.Close())
 	w.wantEvents(t, "listen "+used)
 	if got, want := next(t, w.reports), used+": <nil>"; got != want {
 		t.Errorf("got report %q, want %q", got, want)

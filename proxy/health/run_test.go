@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/vipkit/vipkit/internal/servertest"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -121,16 +122,10 @@ func get(t *testing.T, address string) string {
 	t.Helper()
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: time.Minute}
 	r, err := client.Get("http://" + address + "/any/path")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	body, err := io.ReadAll(r.Body)
-	if err := r.Body.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, r.Body.Close())
+	testenv.NoError(t, err)
 	return fmt.Sprintf("%d weight %s, %s, %s\n%s", r.StatusCode, r.Header.Get("X-Load-Balancing-Endpoint-Weight"),
 		r.Header.Get("Content-Type"), r.Header.Get("X-Content-Type-Options"), body)
 }
@@ -212,9 +207,7 @@ func serve(t *testing.T, h http.Handler, test func(address string)) {
 	t.Helper()
 	server := http.Server{Handler: h}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	done := make(chan error, 1)
 	go func() { done <- server.Serve(l) }()
 	test(l.Addr().String())
@@ -242,9 +235,7 @@ func TestAddressOfHealthz(t *testing.T) {
 	w := run(t, Options{Address: at("127.0.0.1", p[0])})
 	w.wantEvents(t, "listen "+at("127.0.0.1", p[0]))
 	r, err := http.Get("http://" + at("127.0.0.1", p[0]) + "/healthz")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	if r.StatusCode != 200 {
 		t.Errorf("/healthz: got status %d, want 200", r.StatusCode)
 	}
@@ -265,9 +256,7 @@ func TestConflict(t *testing.T) {
 	p := freePorts(t, 2)
 	port, free := p[0], p[1]
 	used, err := net.Listen("tcp", at("127.0.0.1", port))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	applied(w.runner, servicePort("a", v1.IPv4Protocol, port, "10.0.0.1"), servicePort("b", v1.IPv4Protocol, free, "10.0.0.1"))
 	w.wantEvents(t, "listen "+at("::1", port), "listen "+at("127.0.0.1", free), "listen "+at("::1", free))
 	wantReply(t, at("127.0.0.1", free), replyOf(200, 1, "b", true))
@@ -276,9 +265,7 @@ func TestConflict(t *testing.T) {
 	if got, want := next(t, w.reports), fmt.Sprintf("a: %v", inUse); got != want {
 		t.Errorf("got report %q, want %q", got, want)
 	}
-	if err := used.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, used.Close())
 	w.wantEvents(t, "listen "+at("127.0.0.1", port)) // a second later
 	wantReply(t, at("127.0.0.1", port), replyOf(200, 1, "a", true))
 	if got, want := next(t, w.reports), "a: <nil>"; got != want {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -111,9 +112,7 @@ func TestTexts(t *testing.T) {
 // The page says how changes of other programs are noticed since everything was verified.
 func TestHowDriftIsNoticed(t *testing.T) {
 	p := newPage(snapshot(t, service("web", "10.96.0.10")))
-	if err := p.Observer().Begin(&proxy.Runner{ResyncInterval: time.Minute}); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, p.Observer().Begin(&proxy.Runner{ResyncInterval: time.Minute}))
 	w := httptest.NewRecorder()
 	p.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", http.NoBody))
 	if want := "changes of other programs are noticed at the next resync, each 1m0s"; !strings.Contains(w.Body.String(), want) {

@@ -23,9 +23,7 @@ func addDevice(t *testing.T, ns *netns.NS, name string, addresses ...string) {
 	for _, a := range addresses {
 		err = errors.Join(err, ns.AddAddress(name, netip.MustParsePrefix(a)))
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 }
 
 // TestNodePortsAtLocalAddresses checks at which addresses of interfaces node ports answer: not at
@@ -58,9 +56,7 @@ func TestNodePortsAtLocalAddresses(t *testing.T) {
 	} {
 		q := query{Protocol: string(v1.ProtocolTCP), Source: "198.51.100.9", Interface: "eth0", Destination: at + ":30080"}
 		var a answer
-		if err := ns.Do(func() error { a = q.answer(s); return nil }); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, ns.Do(func() error { a = q.answer(s); return nil }))
 		if a.Verdict == nil {
 			t.Errorf("%s: got error %s, want a verdict", at, a.Error)
 		} else if a.Verdict.Action != want {

@@ -15,6 +15,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/internal/testing/objects"
 	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
@@ -179,9 +180,7 @@ func TestChecks(t *testing.T) {
 		return []*proxy.Problem{{Kind: "Node", Field: "net.<x>", Err: errors.New("is 0")}}
 	}
 	page := newPage(s)
-	if err := page.Observer().Begin(&proxy.Runner{Backend: checker{check: check}}); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, page.Observer().Begin(&proxy.Runner{Backend: checker{check: check}}))
 	for accept, want := range map[string][]string{
 		"text/html":        {"<li>Node : net.&lt;x&gt;: is 0</li>", "spec.externalIPs[0]"},
 		"application/json": {`"Node : net.\u003cx\u003e: is 0"`, "spec.externalIPs[0]"},
@@ -351,9 +350,7 @@ func TestLimits(t *testing.T) {
 		t.Errorf("limits are shown as problems:\n%s", body)
 	}
 	var got struct{ Limits, Problems []string }
-	if err := json.Unmarshal([]byte(request("application/json")), &got); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, json.Unmarshal([]byte(request("application/json")), &got))
 	if len(got.Problems) != 0 || len(got.Limits) != 2 {
 		t.Errorf("JSON: got limits %q and problems %q, want two limits and no problems", got.Limits, got.Problems)
 	}

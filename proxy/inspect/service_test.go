@@ -12,6 +12,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/internal/testing/objects"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -30,9 +31,7 @@ func TestServicePage(t *testing.T) {
 	s := synced(t, tracker)
 	name := proxy.ServicePortName{NamespacedName: types.NamespacedName{Namespace: "default", Name: "web"}, Port: "http", Protocol: v1.ProtocolTCP, Family: v1.IPv4Protocol}
 	page := New("Mode test")
-	if err := page.Observer().Begin(&proxy.Runner{Source: tracker}); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, page.Observer().Begin(&proxy.Runner{Source: tracker}))
 	page.Observer().Synced(proxy.Sync{
 		Applied: s, Start: time.Now(), Refused: proxy.PortErrors{name: errors.New("<full>")},
 		Limits: []*proxy.Problem{{Kind: "Service", NamespacedName: name.NamespacedName, Field: "spec.x", Err: errors.New("half")}},
@@ -79,9 +78,7 @@ func wantPorts(t *testing.T, text string) {
 			}
 		}
 	}
-	if err := json.Unmarshal([]byte(text), &fields); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, json.Unmarshal([]byte(text), &fields))
 	if ports := fields.Service.Ports; len(ports) != 1 || ports[0].Refused != "<full>" || len(ports[0].All) != 2 || !ports[0].All[0].InCluster || ports[0].All[1].ClusterReason != "not ready" {
 		t.Errorf("JSON: got %+v, want the port with both endpoints", fields)
 	}
@@ -139,9 +136,7 @@ func TestDrainingTCP(t *testing.T) {
 	tracker.UpdateEndpointSlice(objects.Slice("b", "web", "10.244.2.11", "10.244.2.12 T", "10.244.2.13 S"))
 	s := synced(t, tracker)
 	page := New("Mode test")
-	if err := page.Observer().Begin(&proxy.Runner{Source: tracker}); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, page.Observer().Begin(&proxy.Runner{Source: tracker}))
 	page.Observer().Synced(proxy.Sync{Applied: s, Snapshot: s, Changed: 1, Operations: 1})
 	ports := page.view(nil).ServicePorts
 	if len(ports) != 1 || len(ports[0].Draining) != 1 || ports[0].Draining[0].Addr.String() != "10.244.2.12:8080" {

@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/internal/testing/objects"
 )
 
@@ -21,14 +22,10 @@ func watchBy(t *testing.T, e *Events, client kubernetes.Interface) (stop func())
 	factory := informers.NewSharedInformerFactory(client, 0)
 	synced := register(t, e, factory)
 	registration, err := factory.Networking().V1().ServiceCIDRs().Informer().AddEventHandler(e.ServiceCIDRs())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	factory.StartWithContext(ctx)
-	if err := e.AwaitSynced(ctx, append(synced, registration.HasSynced)...); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, e.AwaitSynced(ctx, append(synced, registration.HasSynced)...))
 	return func() { cancel(); factory.Shutdown() }
 }
 
@@ -85,9 +82,7 @@ func TestEventsForeign(t *testing.T) {
 	}
 	sync := func() {
 		t.Helper()
-		if err := e.AwaitSynced(t.Context(), func() bool { return true }); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, e.AwaitSynced(t.Context(), func() bool { return true }))
 	}
 	sync()
 	want("without an informer of Services", "yyyy")

@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 	"github.com/vipkit/vipkit/proxy/kubewatch"
 )
@@ -41,9 +42,7 @@ func TestExampleWithoutServiceCIDRs(t *testing.T) {
 			tracker := proxy.NewServiceChangeTracker(proxy.TrackerOptions{NodeName: "n1"})
 			events := &kubewatch.Events{Handler: tracker, NodeName: "n1"}
 			synced, err := addEventHandlers(factory, events)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, err)
 			factory.StartWithContext(ctx)
 			if err := events.AwaitSynced(ctx, synced...); err != nil {
 				t.Fatalf("AwaitSynced: %v", err)

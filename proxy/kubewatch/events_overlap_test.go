@@ -6,6 +6,7 @@ import (
 
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/internal/testing/objects"
 )
 
@@ -55,9 +56,7 @@ func TestEventsKeepRangesOfFormerInformers(t *testing.T) {
 	e := &Events{Handler: r}
 	await := func(during func()) {
 		t.Helper()
-		if err := e.AwaitSynced(t.Context(), func() bool { during(); return true }); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, e.AwaitSynced(t.Context(), func() bool { during(); return true }))
 	}
 	e.ServiceCIDRs().OnAdd(cidr("a", "10.96.0.0/16"), true)
 	e.Services()

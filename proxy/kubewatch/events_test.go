@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/internal/testing/objects"
 )
 
@@ -28,9 +29,7 @@ func register(t *testing.T, e *Events, f informers.SharedInformerFactory) (synce
 		{f.Core().V1().Nodes().Informer(), e.Nodes()},
 	} {
 		registration, err := c.informer.AddEventHandler(c.handler)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		synced = append(synced, registration.HasSynced)
 	}
 	return synced
@@ -50,9 +49,7 @@ func TestEventsOfInformers(t *testing.T) {
 	factory.StartWithContext(stop)
 	defer factory.Shutdown()
 	defer cancel()
-	if err := e.AwaitSynced(ctx, synced...); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, e.AwaitSynced(ctx, synced...))
 	if s := r.get(); s.synced != 1 || s.early != 3 || s.zone != "a" {
 		t.Errorf("at Synced: got %+v, want one call, after web, web-1 and n1", s)
 	}

@@ -11,6 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // theirs returns a Service for another proxy.
@@ -60,9 +62,7 @@ func TestForeign(t *testing.T) {
 		t.Errorf("got %d requests to the API server, want one", n)
 	}
 
-	if err := client.Tracker().Add(theirs("more", "other", "10.96.0.10")); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, client.Tracker().Add(theirs("more", "other", "10.96.0.10")))
 	addRange(t, client, h, "10.96.0.0/16")
 	wantForeign(t, s, "yyy")
 
@@ -83,9 +83,7 @@ func TestForeign(t *testing.T) {
 func addRange(t *testing.T, client *fake.Clientset, h *recorder, text string) {
 	t.Helper()
 	before := len(h.get().cidrs)
-	if err := client.Tracker().Add(cidr(strings.ReplaceAll(text, "/", "-"), text)); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, client.Tracker().Add(cidr(strings.ReplaceAll(text, "/", "-"), text)))
 	h.until(t, "a range", func(s *state) bool { return len(s.cidrs) > before })
 }
 

@@ -7,6 +7,8 @@ import (
 
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // Objects that were passed on are not kept: only their names are.
@@ -15,12 +17,8 @@ func TestNothingIsKept(t *testing.T) {
 	p := &passing[*discoveryv1.EndpointSlice]{update: h.UpdateEndpointSlice, remove: h.DeleteEndpointSlice, known: map[types.NamespacedName]struct{}{}}
 	passOn := func() (all []weak.Pointer[discoveryv1.EndpointSlice]) {
 		listed, watched := slice("a", "10.0.0.1"), slice("b", "10.0.0.2")
-		if err := p.Replace([]any{listed}, "1"); err != nil {
-			t.Fatal(err)
-		}
-		if err := p.Add(watched); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, p.Replace([]any{listed}, "1"))
+		testenv.NoError(t, p.Add(watched))
 		return append(all, weak.Make(listed), weak.Make(watched))
 	}
 	objects := passOn()

@@ -13,6 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // apiServer implements as much of the API as lists and watches need.
@@ -45,9 +47,7 @@ func newAPIServer(t testing.TB, streams bool) (*apiServer, kubernetes.Interface)
 	t.Cleanup(web.Close)
 	t.Cleanup(s.disconnect)
 	client, err := NewClient(&rest.Config{Host: web.URL, QPS: -1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return s, client
 }
 

@@ -20,6 +20,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/internal/testing/objects"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -147,9 +148,7 @@ func TestFakeClientset(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.until(t, "a Service", func(s *state) bool { return s.services["b"] == "10.96.0.2" })
-	if err := client.CoreV1().Services("test").Delete(ctx, "a", metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, client.CoreV1().Services("test").Delete(ctx, "a", metav1.DeleteOptions{}))
 	h.until(t, "no Service", func(s *state) bool { return len(s.services) == 1 })
 }
 
@@ -221,9 +220,7 @@ func TestStrip(t *testing.T) {
 	s.Annotations = map[string]string{"a": "x", "kubectl.kubernetes.io/last-applied-configuration": strings.Repeat("x", 100)}
 	s.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "m"}}
 	got, err := strip(s)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	want := slice("a", "10.0.0.1")
 	want.Annotations = map[string]string{"a": "x"}
 	if diff := cmp.Diff(want, got); diff != "" {

@@ -8,6 +8,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
+
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // Run ends with its context also while it waits to retry an API server.
@@ -15,9 +17,7 @@ func TestStopsWhileAPIServerIsUnreachable(t *testing.T) {
 	web := httptest.NewServer(nil)
 	web.Close() // Its address refuses connections now.
 	client, err := NewClient(&rest.Config{Host: web.URL, QPS: -1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	refused := make(chan struct{}, 16)
 	s := &Source{
 		Client: client, Handler: newRecorder(), NodeName: "n1",

@@ -11,6 +11,8 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/yaml"
+
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // counter is a handler that only counts.
@@ -115,25 +117,19 @@ func BenchmarkLoad(b *testing.B) {
 	const n = 10_000
 	inYAML := clusterList(n)
 	inJSON, err := yaml.YAMLToJSON(inYAML)
-	if err != nil {
-		b.Fatal(err)
-	}
+	testenv.NoError(b, err)
 	for _, c := range []struct {
 		name string
 		data []byte
 	}{{"list.yaml", inYAML}, {"list.json", inJSON}} {
 		b.Run(c.name, func(b *testing.B) {
 			path := filepath.Join(b.TempDir(), c.name)
-			if err := os.WriteFile(path, c.data, 0o600); err != nil {
-				b.Fatal(err)
-			}
+			testenv.NoError(b, os.WriteFile(path, c.data, 0o600))
 			b.SetBytes(int64(len(c.data)))
 			b.ReportAllocs()
 			for b.Loop() {
 				var h counter
-				if err := (&Source{Path: path, Handler: &h}).Load(b.Context()); err != nil {
-					b.Fatal(err)
-				}
+				testenv.NoError(b, (&Source{Path: path, Handler: &h}).Load(b.Context()))
 				if h.calls != 2*n || h.synced != 1 {
 					b.Fatalf("%d objects, synced %d times; want %d, once", h.calls, h.synced, 2*n)
 				}
@@ -150,9 +146,7 @@ func BenchmarkCheck(b *testing.B) {
 	}
 	var h counter
 	f, err := newFollower(&Source{Path: dir, Handler: &h})
-	if err != nil {
-		b.Fatal(err)
-	}
+	testenv.NoError(b, err)
 	untilStable(b, f)
 	for _, file := range f.files {
 		file.read = file.seen // as if they were old

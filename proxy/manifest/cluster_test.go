@@ -13,6 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // objectsOf reads a file of testdata without problems.
@@ -208,9 +210,7 @@ func TestEncodings(t *testing.T) {
 // A file that kubectl wrote under Windows.
 func TestClusterCRLF(t *testing.T) {
 	data, err := os.ReadFile("testdata/cluster.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	dir := t.TempDir()
 	write(t, dir, "cluster.yaml", strings.ReplaceAll(string(data), "\n", "\r\n"))
 	if diff := cmp.Diff(objectsOf(t, "testdata/cluster.yaml"), objectsOf(t, dir)); diff != "" {

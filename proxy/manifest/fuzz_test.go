@@ -19,9 +19,7 @@ func addSeeds(f *testing.F) {
 	f.Helper()
 	for _, path := range []string{"testdata/cluster.yaml", "testdata/cluster.json"} {
 		data, err := os.ReadFile(path)
-		if err != nil {
-			f.Fatal(err)
-		}
+		testenv.NoError(f, err)
 		f.Add(data)
 	}
 	paths, err := filepath.Glob("testdata/scenarios/*.txtar")
@@ -30,9 +28,7 @@ func addSeeds(f *testing.F) {
 	}
 	for _, path := range paths {
 		archive, err := txtar.ParseFile(path)
-		if err != nil {
-			f.Fatal(err)
-		}
+		testenv.NoError(f, err)
 		for _, file := range archive.Files {
 			f.Add(file.Data)
 		}

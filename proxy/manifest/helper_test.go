@@ -14,6 +14,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // recorder is a handler that records the calls, keeps the objects as JSON and checks the
@@ -111,9 +113,7 @@ func follow(t testing.TB, path string) (*follower, *recorder) {
 
 func write(t testing.TB, dir, name, text string) {
 	t.Helper()
-	if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 }
 
 // load loads path and returns the handler.

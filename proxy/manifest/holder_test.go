@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -34,9 +35,7 @@ func (s *serving) want(when, owner string, losers ...string) {
 	s.t.Helper()
 	untilStable(s.t, s.files)
 	snapshot, err := s.tracker.Next(s.t.Context(), proxy.Snapshot{})
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	testenv.NoError(s.t, err)
 	var owners, refused []string
 	for p := range snapshot.All() {
 		for _, f := range p.Frontends {
@@ -62,9 +61,7 @@ func claimant(name string) string {
 func age(t *testing.T, dir, name string, seconds int) {
 	t.Helper()
 	then := time.Now().Add(-time.Duration(seconds) * time.Second)
-	if err := os.Chtimes(filepath.Join(dir, name), then, then); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, os.Chtimes(filepath.Join(dir, name), then, then))
 }
 
 // TestFirstHolderStays: the first Service with an address keeps it, whatever happens to the
@@ -73,9 +70,7 @@ func TestFirstHolderStays(t *testing.T) {
 	dir := t.TempDir()
 	rename := func(from, to string) {
 		t.Helper()
-		if err := os.Rename(filepath.Join(dir, from), filepath.Join(dir, to)); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, os.Rename(filepath.Join(dir, from), filepath.Join(dir, to)))
 	}
 	write(t, dir, "m.yaml", claimant("web"))
 	s := serve(t, dir)
@@ -92,9 +87,7 @@ func TestFirstHolderStays(t *testing.T) {
 	rename("b.yaml", "m.yaml")
 	write(t, dir, "z.yaml", "a: [\n")
 	s.want("while its file is broken", "web", "another", "third")
-	if err := os.Remove(filepath.Join(dir, "z.yaml")); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, os.Remove(filepath.Join(dir, "z.yaml")))
 	s.want("when it is gone", "another", "third")
 	write(t, dir, "z.yaml", claimant("web"))
 	s.want("when it is back", "another", "third", "web")
@@ -126,9 +119,7 @@ func TestRestartGoesByFiles(t *testing.T) {
 	serve(t, dir).want("written again later", "another", "web")
 	then := time.Now().Truncate(time.Second)
 	for i, name := range []string{"m.yaml", "a.yaml"} {
-		if err := os.Chtimes(filepath.Join(dir, name), then, then.Add(time.Duration(i)*time.Millisecond)); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, os.Chtimes(filepath.Join(dir, name), then, then.Add(time.Duration(i)*time.Millisecond)))
 	}
 	serve(t, dir).want("in one second", "another", "web")
 	write(t, dir, "a.yaml", claimant("web")+"---\n"+claimant("another"))

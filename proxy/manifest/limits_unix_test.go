@@ -9,6 +9,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // A file that could not be opened is read again, though its state is the same.
@@ -16,23 +18,15 @@ func TestFileThatCannotBeOpened(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir, "a.yaml", service("web", 80))
 	path, old := filepath.Join(dir, "a.yaml"), time.Now().Add(-time.Hour)
-	if err := os.Chtimes(path, old, old); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, os.Chtimes(path, old, old))
 	var before syscall.Rlimit
-	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &before); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, syscall.Getrlimit(syscall.RLIMIT_NOFILE, &before))
 	f, r := follow(t, path)
 	none := before
 	none.Cur = 0
-	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &none); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, syscall.Setrlimit(syscall.RLIMIT_NOFILE, &none))
 	untilStable(t, f)
-	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &before); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, syscall.Setrlimit(syscall.RLIMIT_NOFILE, &before))
 	if err := f.problems(); !errors.Is(err, syscall.EMFILE) {
 		t.Errorf("without file descriptors: got error %v, want %v", err, syscall.EMFILE)
 	}

@@ -103,9 +103,7 @@ func TestUnreadableFiles(t *testing.T) {
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if err := c.replace(); err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, c.replace())
 			untilStable(t, f)
 			if calls := r.take(); len(calls) > 0 {
 				t.Errorf("got calls %q, want none", calls)
@@ -116,17 +114,13 @@ func TestUnreadableFiles(t *testing.T) {
 			}
 		})
 	}
-	if err := os.Remove(path); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, os.Remove(path))
 	write(t, dir, "a.yaml", service("web", 80))
 	untilStable(t, f)
 	if err := f.problems(); err != nil || len(r.calls) > 0 {
 		t.Errorf("with the first content again: got problems %v and calls %q, want none", err, r.calls)
 	}
-	if err := os.Remove(path); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, os.Remove(path))
 	untilStable(t, f)
 	if diff := cmp.Diff([]string{"delete Service default/web"}, r.take()); diff != "" {
 		t.Errorf("calls after deletion (-want +got):\n%s", diff)
@@ -145,9 +139,7 @@ func TestReadFileUnsteady(t *testing.T) {
 	if _, err := readFile(path, seen); !errors.Is(err, errUnsteady) {
 		t.Errorf("after a change: got error %v, want %v", err, errUnsteady)
 	}
-	if err := os.Remove(path); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, os.Remove(path))
 	if _, err := readFile(path, seen); !errors.Is(err, errUnsteady) {
 		t.Errorf("deleted: got error %v, want %v", err, errUnsteady)
 	}
@@ -178,9 +170,7 @@ func TestReadAgain(t *testing.T) {
 	f.Observe = func(Summary) { passes++ }
 	info := stateOf(filepath.Join(dir, "a.yaml"))
 	path := filepath.Join(dir, "b.yaml")
-	if err := os.Mkdir(path, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, os.Mkdir(path, 0o700))
 	// The folder has the state of a file: it can be opened but not read.
 	f.stat = func(string) state { return info }
 	untilStable(t, f)
@@ -191,12 +181,8 @@ func TestReadAgain(t *testing.T) {
 	if passes != 1 {
 		t.Errorf("got %d passes that read something new, want 1", passes)
 	}
-	if err := os.Remove(path); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(filepath.Join(dir, "a.yaml"), path); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, os.Remove(path))
+	testenv.NoError(t, os.Rename(filepath.Join(dir, "a.yaml"), path))
 	f.stat = func(p string) state {
 		if p == path {
 			return info
@@ -259,9 +245,7 @@ func TestCoarseClock(t *testing.T) {
 		stamped := func(port int) {
 			t.Helper()
 			write(t, dir, "a.yaml", service("web", port))
-			if err := os.Chtimes(path, now, now); err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, os.Chtimes(path, now, now))
 		}
 		stamped(80)
 		f, r := follow(t, dir)

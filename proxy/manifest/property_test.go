@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // holding is the content of a file in the model: the version of each Service.
@@ -88,16 +90,12 @@ func (m *model) edit(t *testing.T, rng *rand.Rand, dir string) string {
 	_, there := m.files[name]
 	switch n := rng.IntN(10); {
 	case n == 0 && there:
-		if err := os.Remove(filepath.Join(dir, name)); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, os.Remove(filepath.Join(dir, name)))
 		delete(m.files, name)
 		return "delete " + name
 	case n == 1 && there:
 		to := fmt.Sprintf("%d.yaml", rng.IntN(4))
-		if err := os.Rename(filepath.Join(dir, name), filepath.Join(dir, to)); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, os.Rename(filepath.Join(dir, name), filepath.Join(dir, to)))
 		moved := m.files[name]
 		delete(m.files, name)
 		m.files[to] = moved
@@ -165,9 +163,7 @@ func loadVersions(t *testing.T) map[int]map[string]string {
 			docs = append(docs, service(fmt.Sprintf("s%d", n), version))
 		}
 		r, err := loadText(t, strings.Join(docs, "---\n"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		versions[version] = r.objects
 	}
 	return versions

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 const interval = 10 * time.Second
@@ -82,9 +84,7 @@ func TestRunFollows(t *testing.T) {
 		r.want("at the check that confirms it", r.after(interval/confirmFraction),
 			"update Service default/web", "update Service default/api")
 
-		if err := os.Remove(filepath.Join(dir, "a.yaml")); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, os.Remove(filepath.Join(dir, "a.yaml")))
 		r.want("deleted", r.after(2*interval), "delete Service default/web")
 		if err := r.end(); !errors.Is(err, context.Canceled) {
 			t.Errorf("Run: %v, want %v", err, context.Canceled)
@@ -124,9 +124,7 @@ func TestRunWaitsForWriters(t *testing.T) {
 		// in between.
 		name := filepath.Join(dir, "a.yaml")
 		for range 50 {
-			if err := os.Rename(name, name+"~"); err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, os.Rename(name, name+"~"))
 			r.want("while it is missing", r.after(interval/confirmFraction-time.Millisecond))
 			write(t, dir, "a.yaml", after)
 			r.want("when it is back", r.after(interval/7))
@@ -173,9 +171,7 @@ func TestRunWithoutPath(t *testing.T) {
 		if len(r.reports) != 1 || !strings.Contains(r.reports[0], "DIR") {
 			t.Errorf("got reports %q, want one that names the folder", r.reports)
 		}
-		if err := os.Mkdir(aside, 0o700); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, os.Mkdir(aside, 0o700))
 		write(t, aside, "a.yaml", service("web", 80))
 		for _, move := range []struct {
 			from, to string
@@ -185,9 +181,7 @@ func TestRunWithoutPath(t *testing.T) {
 			{dir, aside, nil},
 			{aside, dir, nil},
 		} {
-			if err := os.Rename(move.from, move.to); err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, os.Rename(move.from, move.to))
 			r.want("to "+filepath.Base(move.to), r.after(3*interval), move.calls...)
 		}
 		if err := r.end(); !errors.Is(err, context.Canceled) {
@@ -206,17 +200,11 @@ func TestRunConfigMap(t *testing.T) {
 		link := func(target, name string) {
 			t.Helper()
 			temporary := filepath.Join(dir, "..tmp")
-			if err := os.Symlink(target, temporary); err != nil {
-				t.Fatal(err)
-			}
-			if err := os.Rename(temporary, filepath.Join(dir, name)); err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, os.Symlink(target, temporary))
+			testenv.NoError(t, os.Rename(temporary, filepath.Join(dir, name)))
 		}
 		for version, port := range map[string]int{"..1": 80, "..2": 81} {
-			if err := os.Mkdir(filepath.Join(dir, version), 0o700); err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, os.Mkdir(filepath.Join(dir, version), 0o700))
 			write(t, dir, filepath.Join(version, "a.yaml"), service("web", port))
 		}
 		link("..1", "..data")
@@ -225,9 +213,7 @@ func TestRunConfigMap(t *testing.T) {
 		r.want("at first", r.take(), "update Service default/web", "synced")
 		link("..2", "..data")
 		r.want("after the swap", r.after(2*interval), "update Service default/web")
-		if err := os.RemoveAll(filepath.Join(dir, "..2")); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, os.RemoveAll(filepath.Join(dir, "..2")))
 		r.want("without the target", r.after(2*interval))
 		if err := r.end(); !errors.Is(err, context.Canceled) {
 			t.Errorf("Run: %v, want %v", err, context.Canceled)
@@ -245,9 +231,7 @@ func TestRunSingleFile(t *testing.T) {
 		write(t, dir, "objects", service("web", 80))
 		r := run(t, path)
 		r.want("at first", r.take(), "update Service default/web", "synced")
-		if err := os.Remove(path); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, os.Remove(path))
 		r.want("without the file", r.after(3*interval))
 		// The new file has another size: it may have the inode number of the old one and, within a
 		// tick of the file system's clock, the same time, which the bubble's clock does not show.

@@ -11,6 +11,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/rogpeppe/go-internal/txtar"
+
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // TestScenarios plays the archives in testdata/scenarios. Their sections are
@@ -25,9 +27,7 @@ func TestScenarios(t *testing.T) {
 	for _, path := range paths {
 		t.Run(strings.TrimSuffix(filepath.Base(path), ".txtar"), func(t *testing.T) {
 			archive, err := txtar.ParseFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, err)
 			playScenario(t, archive)
 		})
 	}
@@ -53,14 +53,10 @@ func playScenario(t *testing.T, archive *txtar.Archive) {
 			continue
 		}
 		if name, ok := strings.CutPrefix(name, "-"); ok {
-			if err := os.Remove(filepath.Join(dir, name)); err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, os.Remove(filepath.Join(dir, name)))
 			continue
 		}
-		if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o700); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o700))
 		write(t, dir, name, text)
 	}
 	if looks == 0 {

@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/internal/testing/objects"
 	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
@@ -133,12 +134,8 @@ func TestSeriesFromTheStart(t *testing.T) {
 func TestAllMetricsAreDescribed(t *testing.T) {
 	r := prometheus.NewPedanticRegistry()
 	m, err := New(r, Options{Mode: "iptables"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := m.begin(&proxy.Runner{Backend: &nodeFaults{found: []*proxy.Problem{{Field: "a"}}}}); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
+	testenv.NoError(t, m.begin(&proxy.Runner{Backend: &nodeFaults{found: []*proxy.Problem{{Field: "a"}}}}))
 	m.synced(proxy.Sync{Snapshot: holding("a"), Applied: holding("a")})
 	if _, err := r.Gather(); err != nil {
 		t.Error(err)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -15,18 +16,14 @@ func BenchmarkFollowOneChange(b *testing.B) {
 	for _, followed := range []bool{false, true} {
 		b.Run(fmt.Sprintf("followed=%v", followed), func(b *testing.B) {
 			m, err := New(prometheus.NewRegistry(), Options{})
-			if err != nil {
-				b.Fatal(err)
-			}
+			testenv.NoError(b, err)
 			t := proxy.NewServiceChangeTracker(proxy.TrackerOptions{})
 			for i := range 10000 {
 				t.UpdateService(service(fmt.Sprintf("s%d", i), fmt.Sprintf("10.96.%d.%d", i/200, 1+i%200)))
 			}
 			t.Synced()
 			s, err := t.Next(b.Context(), proxy.Snapshot{})
-			if err != nil {
-				b.Fatal(err)
-			}
+			testenv.NoError(b, err)
 			changed := [2]string{"10.97.0.1", "10.97.0.2"}
 			b.ReportAllocs()
 			for i := 0; b.Loop(); i++ {

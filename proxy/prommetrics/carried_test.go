@@ -3,6 +3,7 @@ package prommetrics
 import (
 	"testing"
 
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -17,9 +18,7 @@ func (*carrying) CountConnections() (open [2]int, accepted uint64, refused [3]ui
 func TestCarriedConnections(t *testing.T) {
 	m, r := newMetrics(t, "")
 	for _, b := range []proxy.Backend{&backend{}, &carrying{}} {
-		if err := m.begin(&proxy.Runner{Backend: b}); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, m.begin(&proxy.Runner{Backend: b}))
 		if _, can := b.(*carrying); !can {
 			wantSamples(t, r, "a backend of the kernel", "^vipkit_userspace")
 		}

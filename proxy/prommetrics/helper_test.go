@@ -17,6 +17,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/internal/testing/objects"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -50,9 +51,7 @@ func newMetrics(t *testing.T, mode string) (*Metrics, *prometheus.Registry) {
 	t.Helper()
 	r := prometheus.NewRegistry()
 	m, err := New(r, Options{Mode: mode})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return m, r
 }
 

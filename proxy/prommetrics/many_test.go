@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -20,9 +21,7 @@ func manyServices(t *testing.T, count int) *prometheus.Registry {
 	t.Helper()
 	m, r := newMetrics(t, "nftables")
 	tracker := proxy.NewServiceChangeTracker(proxy.TrackerOptions{})
-	if err := m.begin(&proxy.Runner{Source: tracker}); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, m.begin(&proxy.Runner{Source: tracker}))
 	change := func(version int) {
 		for i := range count {
 			s := service(fmt.Sprintf("s%d", i), fmt.Sprintf("10.%d.%d.%d", 96+version, i/200, 1+i%200))

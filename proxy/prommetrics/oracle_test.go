@@ -69,9 +69,7 @@ func (w *oracle) Cleanup(context.Context) error { return nil }
 func timed(t *testing.T, r *prometheus.Registry) (count uint64, seconds float64) {
 	t.Helper()
 	families, err := r.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	for _, f := range families {
 		for _, m := range f.GetMetric() {
 			l := m.GetLabel()

@@ -5,6 +5,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -28,9 +29,7 @@ func TestRulesOfIPTables(t *testing.T) {
 	} {
 		m, r := newMetrics(t, mode)
 		for _, b := range []proxy.Backend{&backend{}, &ruling{}} {
-			if err := m.begin(&proxy.Runner{Backend: b}); err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, m.begin(&proxy.Runner{Backend: b}))
 			if _, can := b.(*ruling); !can {
 				wantSamples(t, r, "a backend without rules", "^("+total+"|"+last+")$")
 			}

@@ -139,9 +139,7 @@ func TestRegisteredTwice(t *testing.T) {
 
 	r = prometheus.NewRegistry()
 	last := prometheus.NewGauge(prometheus.GaugeOpts{Name: "vipkit_unprogrammed_service_ports"})
-	if err := r.Register(last); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, r.Register(last))
 	if _, err := New(r, Options{}); err == nil {
 		t.Error("got no error, want one: a name is registered already")
 	}
@@ -166,9 +164,7 @@ func TestObjects(t *testing.T) {
 func TestNodeProblems(t *testing.T) {
 	m, r := newMetrics(t, "")
 	b := &nodeFaults{}
-	if err := m.begin(&proxy.Runner{Backend: b}); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, m.begin(&proxy.Runner{Backend: b}))
 	b.found = []*proxy.Problem{{Field: "a"}, {Field: "b"}, {Field: "b"}}
 	wantSamples(t, r, "without a snapshot", "vipkit_node_problems")
 	m.synced(proxy.Sync{Snapshot: proxy.NewSnapshot(&proxy.Node{Name: "node-1"})})

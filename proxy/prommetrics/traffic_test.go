@@ -7,6 +7,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/internal/testing/objects"
 	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
@@ -39,12 +40,8 @@ func TestTraffic(t *testing.T) {
 		b := &counting{except: "b"}
 		r := prometheus.NewRegistry()
 		m, err := New(r, Options{Traffic: wanted})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := m.begin(&proxy.Runner{Backend: b}); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
+		testenv.NoError(t, m.begin(&proxy.Runner{Backend: b}))
 		none := []string{"vipkit_service_traffic_failures_total 0"}
 		if !wanted {
 			none = nil

@@ -47,9 +47,7 @@ func TestInstall(t *testing.T) {
 		"go.mod":  "module example.com/user\n\ngo 1.26.0\n",
 		"user.go": "package user\n\nimport _ \"" + storeModule + "\"\n",
 	} {
-		if err := os.WriteFile(filepath.Join(user, name), []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, os.WriteFile(filepath.Join(user, name), []byte(content), 0o600))
 	}
 	goCommand(t, user, env, "get", storeModule+"@"+release)
 	got := goCommand(t, user, env, "list", "-deps", "-f", "{{if .Module}}{{.ImportPath}}@{{.Module.Version}}{{end}}", ".")
@@ -63,9 +61,7 @@ func TestInstall(t *testing.T) {
 func read(t *testing.T, folder, name string) string {
 	t.Helper()
 	content, err := os.ReadFile(filepath.Join(folder, name))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return string(content)
 }
 
@@ -89,18 +85,14 @@ func goCommand(t *testing.T, folder string, env []string, args ...string) string
 func publish(t *testing.T, proxy, module, folder, mod string) {
 	t.Helper()
 	versions := filepath.Join(proxy, filepath.FromSlash(module), "@v")
-	if err := os.MkdirAll(versions, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, os.MkdirAll(versions, 0o700))
 	for name, content := range map[string]string{
 		"list":            release + "\n",
 		release + ".info": fmt.Sprintf(`{"Version":%q}`, release),
 		release + ".mod":  mod,
 		release + ".zip":  archive(t, folder, module+"@"+release+"/", mod),
 	} {
-		if err := os.WriteFile(filepath.Join(versions, name), []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, os.WriteFile(filepath.Join(versions, name), []byte(content), 0o600))
 	}
 }
 
@@ -142,8 +134,6 @@ func archive(t *testing.T, folder, prefix, mod string) string {
 	if err == nil {
 		err = z.Close()
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return all.String()
 }

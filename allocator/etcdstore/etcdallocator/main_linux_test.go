@@ -11,6 +11,7 @@ import (
 
 	"github.com/vipkit/vipkit/examples/allocator/allocatorcli"
 	"github.com/vipkit/vipkit/internal/servertest"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // step is a command, and a part of its output.
@@ -30,9 +31,7 @@ func call(t *testing.T, args ...string) (status int, out, errs string) {
 func write(t *testing.T, name, content string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
-	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, os.WriteFile(path, []byte(content), 0o600))
 	return path
 }
 

@@ -40,9 +40,7 @@ func TestInstancesOfOneKindOverlap(t *testing.T) {
 		several = append(several, open(kinds.NFTables))
 	}
 	other := open(kinds.Userspace)
-	if err := other.Succeed(t.Context(), proxy.Snapshot{}, nil); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, other.Succeed(t.Context(), proxy.Snapshot{}, nil))
 	for _, i := range several {
 		if other.Ended() {
 			t.Error("Ended while an instance of the other kind runs: got true, want false")

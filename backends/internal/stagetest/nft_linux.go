@@ -12,6 +12,7 @@ import (
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/internal/nfnetlink"
 	"github.com/vipkit/vipkit/internal/nft"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -101,9 +102,7 @@ func (x *refusals) run(t *testing.T, c refusal) {
 func (x *refusals) start(t *testing.T) proxy.Backend {
 	t.Helper()
 	b, err := x.New()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return b
 }
 

@@ -16,6 +16,7 @@ import (
 
 	"github.com/vipkit/vipkit/internal/netns"
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // Row is a client on one side of a node, and a server with many addresses on the
@@ -52,13 +53,9 @@ func NewRow(t testing.TB, node *netns.NS, hosts int) *Row {
 		steps = append(steps, r.Server.AddAddress("up", netip.PrefixFrom(r.Hosts[i], 16)))
 	}
 	steps = append(steps, r.Server.AddRoute(netns.Route{To: everywhere, Link: "up", Via: right}))
-	if err := errors.Join(steps...); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, errors.Join(steps...))
 	listener, err := r.Server.Listen(t.Context(), "tcp", "0.0.0.0:8080")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	var serving sync.WaitGroup
 	serving.Go(func() { greet(listener) })
 	t.Cleanup(func() {

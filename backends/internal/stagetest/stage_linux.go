@@ -6,6 +6,7 @@ import (
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/internal/netns"
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -48,9 +49,7 @@ func (s *Stage[O]) Restart(t testing.TB) {
 		s.Backend, err = s.New(s.Options)
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 }
 
 // Apply applies a snapshot, from the one applied last.

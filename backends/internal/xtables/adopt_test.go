@@ -65,9 +65,7 @@ func state(m model, n Names) map[string][]string {
 func scriptOf(t *testing.T, ops []Op) *script {
 	t.Helper()
 	s, err := newScript(ops, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return s
 }
 

@@ -68,9 +68,7 @@ func TestChangesAfterARefusal(t *testing.T) {
 	n := newNames("vipkit")
 	for step := range 300 {
 		m := model{{NAT, "PREROUTING"}: {"-j CNI-HOSTPORT"}, {NAT, "CNI-HOSTPORT"}: {"-j RETURN"}}
-		if err := m.restore(string(scriptOf(t, slices.Concat(randomLoad(t, r)...)).text)); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, m.restore(string(scriptOf(t, slices.Concat(randomLoad(t, r)...)).text)))
 		damage(r, m)
 		m[chainRef{NAT, "PREROUTING"}] = []string{"-j CNI-HOSTPORT"}
 		requested := randomLoad(t, r)
@@ -85,9 +83,7 @@ func TestChangesAfterARefusal(t *testing.T) {
 		have := slices.Concat(accepted...)
 		for range 4 {
 			fresh := model{}
-			if err := fresh.restore(string(scriptOf(t, have).text)); err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, fresh.restore(string(scriptOf(t, have).text)))
 			if diff := cmp.Diff(state(fresh, n), state(m, n)); diff != "" {
 				t.Fatalf("step %d: rules (-first load +changed):\n%s", step, diff)
 			}
@@ -182,9 +178,7 @@ func TestAdoptionInParts(t *testing.T) {
 		if got := m[services]; got[0] != rule.Key.Rule || !slices.Contains(got, before[services][0]) {
 			t.Errorf("%s: after all parts: got rules %q, want first %q, and still %q", what, got, rule.Key.Rule, before[services][0])
 		}
-		if err := m.restore(string(scriptOf(t, a.unrequested()).text)); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, m.restore(string(scriptOf(t, a.unrequested()).text)))
 		if got := m[services]; len(got) != extra+2 || slices.Contains(got, before[services][0]) || len(m) != 2 {
 			t.Errorf("%s: in the end: got %d chains, and rules %q, want 2, and %d", what, len(m), got, extra+2)
 		}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -25,18 +26,14 @@ import (
 func shell(t *testing.T, folder, name, script string) string {
 	t.Helper()
 	path := filepath.Join(folder, name)
-	if err := os.WriteFile(path, []byte("#!/bin/sh\n"+script+"\n"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, os.WriteFile(path, []byte("#!/bin/sh\n"+script+"\n"), 0o700))
 	return path
 }
 
 func mustNamespace(t *testing.T) *namespace {
 	t.Helper()
 	at, err := currentNamespace()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return at
 }
 
@@ -67,14 +64,10 @@ func TestGuardIsInherited(t *testing.T) {
 	lock := netnstest.OwnXtablesLock(t)
 	folder := t.TempDir()
 	opens := filepath.Join(folder, "opens")
-	if err := unix.Mkfifo(opens, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, unix.Mkfifo(opens, 0o600))
 	// The test has the fifo open, so that opening it blocks neither reader nor writer.
 	fifo, err := os.OpenFile(opens, os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	defer fifo.Close() //nolint:errcheck // nothing more is written
 	path := shell(t, folder, "leaving", "(read x <"+opens+") </dev/null >/dev/null 2>&1 & exit 0")
 	at := mustNamespace(t)
@@ -103,9 +96,7 @@ func TestGuardIsInherited(t *testing.T) {
 	if err != nil {
 		t.Fatalf("after the child has ended: %v", err)
 	}
-	if err := held.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, held.Close())
 	if got := countOpen(t, lock); got != 0 {
 		t.Errorf("open files of the lock: got %d, want 0", got)
 	}
@@ -115,9 +106,7 @@ func TestGuardIsInherited(t *testing.T) {
 func countOpen(t *testing.T, path string) (n int) {
 	t.Helper()
 	all, err := filepath.Glob("/proc/self/fd/*")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	for _, fd := range all {
 		if at, err := os.Readlink(fd); err == nil && at == path {
 			n++
@@ -158,16 +147,10 @@ func TestRestoreIsCalled(t *testing.T) {
 	}{{"vipkit", NFT, 1999 * time.Millisecond, "1"}, {"other", Legacy, 7 * time.Second, "7"}, {"third", Default, time.Minute, "60"}} {
 		for _, family := range []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol} {
 			o, err := Options{Flavour: c.flavour, LockWait: c.wait}.Complete()
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, err)
 			p, err := findPrograms(t.Context(), &Config{Options: o, Names: newNames(c.identity)}, family, at)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := p.restore(t.Context(), []byte("*nat\nCOMMIT\n")); err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, err)
+			testenv.NoError(t, p.restore(t.Context(), []byte("*nat\nCOMMIT\n")))
 			stem := map[v1.IPFamily]string{v1.IPv4Protocol: "iptables", v1.IPv6Protocol: "ip6tables"}[family]
 			stem += strings.TrimSuffix("-"+string(c.flavour), "-")
 			flavour := map[Flavour]Flavour{Legacy: Legacy, NFT: NFT, Default: NFT}[c.flavour] // as the stub's --version
@@ -218,9 +201,7 @@ func TestGuardTimeout(t *testing.T) {
 	lock := netnstest.OwnXtablesLock(t)
 	own := newGuard(&namespace{inode: 1}, "x", 4*retry)
 	held, err := own.take(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	defer held.Close() //nolint:errcheck // nothing was written
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()

@@ -11,6 +11,7 @@ import (
 
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -91,9 +92,7 @@ func newConstant(t *testing.T, flavour Flavour) *stage {
 	}
 	s.Options = constant(flavour, err == nil)
 	s.Restart(t)
-	if err := s.NS.Do(func() error { return Prepare(t.Context(), s.Options) }); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, s.NS.Do(func() error { return Prepare(t.Context(), s.Options) }))
 	for _, stem := range []string{"iptables", "ip6tables"} {
 		s.run(t, "*mangle\n:CNI - [0:0]\n-A INPUT -j CNI\n-A POSTROUTING -j CNI\nCOMMIT\n*nat\n:INPUT ACCEPT [0:0]\n:CNI - [0:0]\n-A OUTPUT -p tcp -j CNI\nCOMMIT\n", stem+"-restore", "--noflush", "-w", "5")
 	}
@@ -128,9 +127,7 @@ func TestConstantRules(t *testing.T) {
 				t.Errorf("operations of a change of service ports: got %d, want 0", n)
 			}
 			s.isAdopted(t, all)
-			if err := s.Backend.Cleanup(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, s.Backend.Cleanup(t.Context()))
 			if diff := cmp.Diff(before, s.listing(t)); diff != "" {
 				t.Errorf("rules of others (-before +after Cleanup):\n%s", diff)
 			}
@@ -142,9 +139,7 @@ func TestConstantRules(t *testing.T) {
 				}
 				s.repairs(t, want, damage)
 			}
-			if err := s.Backend.Cleanup(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, s.Backend.Cleanup(t.Context()))
 			if left := s.dump(t); left != "" {
 				t.Errorf("rules after Cleanup: got\n%s\nwant none", left)
 			}
@@ -208,18 +203,14 @@ func TestUnprintableMangle(t *testing.T) {
 		s.Applied = proxy.Snapshot{}
 		s.Apply(t, someSnapshot())
 		out, err := netnstest.Run(t, s.NS, "", netnstest.NFT(t), "list", "ruleset", "ip")
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		for text, want := range map[string]int{"numgen random": 5, "jump VIPKIT-FWMARK": 2, "jump VIPKIT-NOTHING": 4, "jump VIPKIT-MARK": 2, "jump CNI": 3} {
 			if got := strings.Count(out, text); got != want {
 				t.Errorf("%s: rules with %q: got %d, want %d:\n%s", what, text, got, want, out)
 			}
 		}
 	}
-	if err := s.Backend.Cleanup(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, s.Backend.Cleanup(t.Context()))
 	out, err := netnstest.Run(t, s.NS, "", netnstest.NFT(t), "list", "ruleset", "ip")
 	if err != nil || strings.Contains(out, "VIPKIT") || strings.Count(out, "numgen random") != 5 {
 		t.Errorf("after Cleanup: error %v; got\n%s\nwant the rules of others alone", err, out)

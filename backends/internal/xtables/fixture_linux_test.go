@@ -38,9 +38,7 @@ func newStage(t testing.TB, c Config) *stage {
 	if errors.Is(err, proxy.ErrUnsupported) {
 		testenv.CannotRun(t, err.Error())
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return &stage{stagetest.NewStage(t, c, func(c Config) (proxy.Backend, error) {
 		b, err := New(c)
 		if err == nil {
@@ -54,9 +52,7 @@ func newStage(t testing.TB, c Config) *stage {
 func (s *stage) run(t testing.TB, input, name string, args ...string) string {
 	t.Helper()
 	out, err := s.try(t, input, name, args...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return out
 }
 
@@ -65,9 +61,7 @@ func (s *stage) try(t testing.TB, input, name string, args ...string) (string, e
 	t.Helper()
 	stem, what, _ := strings.Cut(name, "-")
 	path, err := LookUp(strings.TrimSuffix(stem+"-"+string(s.Options.Options.Flavour)+"-"+what, "-"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return netnstest.Run(t, s.NS, input, path, args...)
 }
 
@@ -86,8 +80,6 @@ func (s *stage) dump(t *testing.T) (out string) {
 		out, err = Dump(context.WithoutCancel(t.Context()), s.Options)
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return out
 }

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // Guards of different identities, IP families or network namespaces are independent.
@@ -18,9 +20,7 @@ func TestGuardsAreDisjoint(t *testing.T) {
 	at := &namespace{inode: 1}
 	own := newGuard(at, "iptables VIPKIT-", time.Second)
 	held, err := own.take(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	for _, other := range []*guard{
 		newGuard(at, "ip6tables VIPKIT-", 0), newGuard(at, "iptables KUBE-", 0), newGuard(&namespace{inode: 2}, "iptables VIPKIT-", 0),
 	} {
@@ -42,9 +42,7 @@ func TestGuardsAreDisjoint(t *testing.T) {
 	} else {
 		means(t, "the same guard again", err, "unavailable locked")
 	}
-	if err := held.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, held.Close())
 	if held, err = own.take(t.Context()); err != nil {
 		t.Fatalf("after the guard was released: %v", err)
 	}

@@ -8,6 +8,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // Once a watch that has seen tables is closed, a wait fails, and a commit runs its program.
@@ -20,15 +21,11 @@ func TestClosedLegacyWatch(t *testing.T) {
 		})
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	if w.begin(); len(w.seen) != 1 {
 		t.Fatalf("seen tables: got %v, want 1", w.seen)
 	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, w.Close())
 	ran := false
 	if err := w.commit(t.Context(), 1, 0, func() error { ran = true; return nil }); err != nil || !ran {
 		t.Errorf("commit: got error %v, ran %t, want none, true", err, ran)

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // namespaceOf returns the network namespace of a thread, by its folder in /proc.
@@ -31,14 +32,10 @@ func TestNamespaceDo(t *testing.T) {
 		there, err = currentNamespace()
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	name := "net:[" + strconv.FormatUint(there.inode, 10) + "]"
 	own, err := currentNamespace()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	for _, p := range []*namespace{own, there} { // the last one must not hide that a thread stayed in the other one
 		where := "net:[" + strconv.FormatUint(p.inode, 10) + "]"
 		err := p.do(func() error {
@@ -101,9 +98,7 @@ func staysOnThread(t *testing.T) {
 // If a namespace cannot be entered, do does not call the function.
 func TestNamespaceDoFails(t *testing.T) {
 	file, err := os.Open("/proc/self/ns/uts")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	defer file.Close() //nolint:errcheck // it is open for reading only
 	err = (&namespace{file: file}).do(func() error {
 		t.Error("do called the function, want it not to")

@@ -11,6 +11,7 @@ import (
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
 	"github.com/vipkit/vipkit/internal/nfnetlink"
 	"github.com/vipkit/vipkit/internal/nft"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // steps returns the steps of a rule as text, without its counter, and whether iptables can
@@ -43,9 +44,7 @@ func (n *native) rulesOf(t *testing.T, chain string) (texts []string, plain []bo
 			return nil
 		},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return texts, plain
 }
 
@@ -60,9 +59,7 @@ func TestPlainRulesAreWhatIsPrinted(t *testing.T) {
 			n.conn, err = nfnetlink.Open()
 			return err
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		byProtocol := strings.NewReplacer("payload  00000001 00000001 00000009 00000001       ", "meta  00000001 00000010         ") // the same
 		plain, unprintable := 0, 0
 		for body := range strings.SplitSeq(stagetest.NFTRules, "\n") {

@@ -19,18 +19,14 @@ func TestInput(t *testing.T) {
 	for _, c := range []struct{ length, want int }{{0, defaultPipe}, {defaultPipe, defaultPipe}, {defaultPipe + 1, largePipe}, {3 * largePipe, largePipe}} {
 		text := []byte(strings.Repeat("x", c.length))
 		r, w, err := os.Pipe()
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		written := make(chan error, 1)
 		go func() {
 			_, err := newInput(text).WriteTo(w)
 			written <- errors.Join(err, w.Close())
 		}()
 		got, err := io.ReadAll(r)
-		if err := errors.Join(err, <-written); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, errors.Join(err, <-written))
 		if !bytes.Equal(got, text) {
 			t.Errorf("output of the pipe: got %d bytes, want the %d bytes of the input", len(got), len(text))
 		}

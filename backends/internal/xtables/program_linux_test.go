@@ -10,15 +10,14 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
 func TestMissingPrograms(t *testing.T) {
 	t.Parallel()
 	at, err := currentNamespace()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	_, err = findPrograms(t.Context(), &Config{Options: Options{Flavour: "unheard-of"}}, v1.IPv6Protocol, at)
 	if !errors.Is(err, proxy.ErrUnsupported) {
 		t.Fatalf("findPrograms: got error %v, want %v", err, proxy.ErrUnsupported)
@@ -33,18 +32,14 @@ func TestMissingPrograms(t *testing.T) {
 // The default flavour is read from the version of the programs.
 func TestDefaultFlavour(t *testing.T) {
 	at, err := currentNamespace()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	folder := t.TempDir()
 	t.Setenv("PATH", folder)
 	for says, want := range map[string]Flavour{
 		"echo 'iptables-restore v1.8.9 (nf_tables)'": NFT, "echo 'iptables-restore v1.8.9 (legacy)'": Legacy, "echo 'iptables-restore v1.6'": Legacy, "exit 1": Default,
 	} {
 		for _, name := range []string{"iptables-save", "iptables-restore"} {
-			if err := os.WriteFile(filepath.Join(folder, name), []byte("#!/bin/sh\n"+says+"\n"), 0o700); err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, os.WriteFile(filepath.Join(folder, name), []byte("#!/bin/sh\n"+says+"\n"), 0o700))
 		}
 		p, err := findPrograms(t.Context(), &Config{Options: Options{LockWait: time.Second}}, v1.IPv4Protocol, at)
 		if p.flavour != want || (err != nil) != (want == Default) {
@@ -56,17 +51,13 @@ func TestDefaultFlavour(t *testing.T) {
 // Programs are found also outside of PATH, and each identity and family has its own guard.
 func TestFindPrograms(t *testing.T) {
 	at, err := currentNamespace()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	t.Setenv("PATH", t.TempDir())
 	offsets := map[int64]bool{}
 	for _, identity := range []string{"vipkit", "other"} {
 		for _, family := range []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol} {
 			p, err := findPrograms(t.Context(), &Config{Options: Options{Flavour: Legacy, LockWait: time.Second}, Names: Names{Prefix: Prefix(identity)}}, family, at)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, err)
 			offsets[p.process.guard.at] = true
 			if strings.Contains(p.saver+p.restorer, "ip6") != (family == v1.IPv6Protocol) || p.family != family {
 				t.Errorf("%s: got %s, %s and %s", family, p.saver, p.restorer, p.family)

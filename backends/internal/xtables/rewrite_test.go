@@ -10,6 +10,7 @@ import (
 
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -51,9 +52,7 @@ func TestManyRemovals(t *testing.T) {
 			t.Errorf("%d rules removed: chains rewritten: got %t, want %t", removed, got, wantRewriting)
 		}
 		fresh := model{}
-		if err := fresh.restore(string(scriptOf(t, slices.Concat(static, objects(removed, all+3))).text)); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, fresh.restore(string(scriptOf(t, slices.Concat(static, objects(removed, all+3))).text)))
 		if diff := cmp.Diff(state(fresh, n), state(m, n)); diff != "" {
 			t.Errorf("%d rules removed: rules (-first load +changed):\n%s", removed, diff)
 		}

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 const (
@@ -65,9 +67,7 @@ func TestReadSaved(t *testing.T) {
 	upToRule, _, _ := strings.Cut(savedText, "\nCOMMIT")
 	for _, text := range []string{savedText, savedMangle + savedText, savedText + savedMangle, upToRule} {
 		got, err := readSaved(text, newNames("vipkit"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		if diff := cmp.Diff(want, got, cmp.AllowUnexported(chainRef{})); diff != "" {
 			t.Errorf("found rules of\n%s\n(-want +got):\n%s", text, diff)
 		}

@@ -7,6 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // written parses operations, one in each line: "+", "=" or "-" to add, replace or remove; the
@@ -118,9 +119,7 @@ func TestScriptInPieces(t *testing.T) {
 	t.Parallel()
 	ops := written(t, "+ nat B : -j A1\n-j A2", "+ nat S", "= nat R : -j B", "+ nat S < -j B", "+ nat S > -j N", "+ nat OUTPUT < -j S", "+ nat INPUT > -j S")
 	s, err := newScript(ops, 12)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	const want = "*nat\n:B - [0:0]\n:S - [0:0]\nCOMMIT\n*nat\n-A B -j A1\nCOMMIT\n*nat\n-A B -j A2\nCOMMIT\n*nat\n-A S -j B\nCOMMIT\n*nat\n-A S -j N\nCOMMIT\n" +
 		"*nat\n:R - [0:0]\n-A R -j B\n-I OUTPUT -j S\n-A INPUT -j S\nCOMMIT\n"
 	if diff := cmp.Diff(want, string(s.text)); diff != "" {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/vipkit/vipkit/backends/kernelspace/hcn"
 	"github.com/vipkit/vipkit/backends/kernelspace/hcntest"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 var podAddr, nodeAddr = netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("172.18.0.2")
@@ -41,9 +42,7 @@ func newSim(t *testing.T, version hcn.Version) (hns *hcntest.Sim, network, pod s
 	hns = hcntest.New(version, nodeAddr)
 	network = hns.AddNetwork(hcn.Network{Name: "n", Type: "L2Bridge"})
 	pod, err := hns.AddEndpoint(network, "pod", podAddr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return hns, network, pod
 }
 
@@ -60,9 +59,7 @@ func TestRefusals(t *testing.T) {
 	ctx := t.Context()
 	hns, network, pod := newSim(t, hcn.Version{Major: 9, Minor: 2})
 	id, err := hns.CreateLoadBalancer(ctx, balancer("10.96.0.1", 80, pod))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	dsr, sticky, second := balancer("10.96.0.2", 80, pod), balancer("10.96.0.2", 80, pod), balancer("10.96.0.2", 80, pod, pod)
 	dsr.Flags = hcn.DSR
 	sticky.PortMappings[0].Distribution = hcn.BySource
@@ -93,9 +90,7 @@ func TestRefusals(t *testing.T) {
 	if v := hns.Violations(); v != nil {
 		t.Errorf("violations: got %q, want none", v)
 	}
-	if err := hns.DeleteEndpoint(ctx, pod); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, hns.DeleteEndpoint(ctx, pod))
 	if v := hns.Violations(); len(v) != 2 { // a pod's, and in use
 		t.Errorf("violations after an endpoint in use was deleted: got %q, want two", v)
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/vipkit/vipkit/backends/kernelspace/hcn"
 	"github.com/vipkit/vipkit/backends/kernelspace/hcntest"
 	"github.com/vipkit/vipkit/internal/simhns"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 func compareAddrs() cmp.Option { return cmpopts.EquateComparable(netip.Addr{}) }
@@ -26,9 +27,7 @@ func TestEndpoints(t *testing.T) {
 		Remote: true, ProviderAddress: addr("192.0.2.7"),
 	}
 	id, err := m.CreateEndpoint(t.Context(), e)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	e.ID = id
 	if got, err := m.Endpoint(t.Context(), id); err != nil || !cmp.Equal(e, got, compareAddrs()) {
 		t.Errorf("endpoint: error %v, (-want +got):\n%s", err, cmp.Diff(e, got, compareAddrs()))
@@ -62,9 +61,7 @@ func TestLoadBalancers(t *testing.T) {
 	first, other := m.endpoint(t, "10.1.0.9"), m.endpoint(t, "10.1.0.10")
 	b := balancer(first, 80)
 	id, err := m.CreateLoadBalancer(t.Context(), b)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	b.ID = id
 	if got, err := m.LoadBalancer(t.Context(), id); err != nil || !cmp.Equal(b, got, compareAddrs()) {
 		t.Errorf("load balancer: error %v, (-want +got):\n%s", err, cmp.Diff(b, got, compareAddrs()))
@@ -73,9 +70,7 @@ func TestLoadBalancers(t *testing.T) {
 		t.Errorf("a second one of its port: got %v, want %v", err, hcn.ErrExists)
 	}
 	b.Endpoints = []string{other}
-	if err := m.ModifyLoadBalancer(t.Context(), b); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, m.ModifyLoadBalancer(t.Context(), b))
 	if got := m.sim.LoadBalancers(); len(got) != 1 || !got[0].Equal(&b) || got[0].ID != id {
 		t.Errorf("after the change: got %v, want %v", got, b)
 	}
@@ -147,9 +142,7 @@ func (m *machine) methods(t *testing.T) map[string]func(ctx context.Context) err
 		t.Fatal(err)
 	}
 	temporary, err := m.CreateLoadBalancer(t.Context(), balancer(e, 81))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	m.service.Functions()
 	return map[string]func(context.Context) error{
 		"HNSCall GET /globals/version": func(ctx context.Context) error { return second(m.Version(ctx)) },

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/vipkit/vipkit/backends/kernelspace/hcn"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 func TestEventOf(t *testing.T) {
@@ -127,9 +128,7 @@ func TestRegistrationFails(t *testing.T) {
 			return r, nil
 		}
 		c, err := newClient(open)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		if e, err := c.Wait(t.Context()); e != hcn.Disconnected || err != nil {
 			t.Errorf("got event %d, %v, want %d", e, err, hcn.Disconnected)
 		}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/vipkit/vipkit/backends/kernelspace/hcn"
 	"github.com/vipkit/vipkit/internal/simhns"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // direct is a library that calls the service in this process.
@@ -32,9 +33,7 @@ func (m *machine) open(t *testing.T) {
 		l = &direct{service: m.service, notify: notify, registrations: map[uintptr]func(){}}
 		return l, nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	m.Client = c
 	m.setDown = func(down bool) {
 		l.down.Store(down)

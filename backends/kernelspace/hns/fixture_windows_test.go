@@ -23,9 +23,7 @@ func (m *machine) open(t *testing.T) {
 	t.Cleanup(func() { cancel() })
 	serve := func(address string) (port string) {
 		listener, err := net.Listen("tcp", address)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		serving := ctx
 		ended.Go(func() {
 			if err := m.service.Serve(serving, listener); err != nil {
@@ -37,9 +35,7 @@ func (m *machine) open(t *testing.T) {
 	port := serve("127.0.0.1:0")
 	t.Setenv("VIPKIT_HNS", port)
 	c, err := Open()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	m.Client = c
 	m.setDown = func(down bool) {
 		if down {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/vipkit/vipkit/allocator"
 	"github.com/vipkit/vipkit/allocator/filestore"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 func program() Program { return Program{Name: "test", Kinds: []Kind{Memory(), File()}} }
@@ -68,27 +69,19 @@ func importAndCrash(t *testing.T, left int, hasMap bool) (importErr error, state
 	dir := t.TempDir()
 	file := filepath.Join(dir, "ports.json")
 	object := []byte(`{"kind":"RangeAllocation","apiVersion":"v1","range":"30000-32767","data":"AQM="}`)
-	if err := os.WriteFile(file, object, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, os.WriteFile(file, object, 0o600))
 	store, err := filestore.Open(filepath.Join(dir, "map"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	defer func() {
 		if err := store.Close(); err != nil {
 			t.Error(err)
 		}
 	}()
 	if hasMap {
-		if err := store.Create(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, store.Create(t.Context()))
 	}
 	a := &app{Streams: Streams{Out: io.Discard}, store: &crashing{store, left}}
-	if err := a.setRanges("30000-32767"); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, a.setRanges("30000-32767"))
 	importErr = a.importMap(t.Context(), []string{file})
 	state, loadErr = store.Load(t.Context())
 	return importErr, state, loadErr
@@ -133,9 +126,7 @@ func TestServeEnds(t *testing.T) {
 	if status := <-done; status != 1 || !bytes.Contains(errs.Bytes(), []byte("interrupted")) {
 		t.Errorf("got status %d, %q, want 1 and interrupted", status, errs.String())
 	}
-	if err := writer.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, writer.Close())
 }
 
 // slow is a store whose Load returns after its context has ended and all other goroutines have

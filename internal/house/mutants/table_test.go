@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 const root = "../../.."
@@ -14,9 +16,7 @@ const root = "../../.."
 func wholeTable(t *testing.T) []*mutant {
 	t.Helper()
 	all, err := readTable(os.DirFS(root))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return all
 }
 
@@ -80,9 +80,7 @@ test: ./a ^TestA$
 func TestParse(t *testing.T) {
 	valid := strings.TrimSuffix(example, "\t=== two\n")
 	all, err := parse("area", valid)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	want := mutant{
 		name: "area/one", sentence: "Users meet this.", file: "a.go", lane: defaultLane, test: test{"./a", "^TestA$"},
 		old: "\tfirst\n\tsecond\n", new: "\tfirst\n\tthird\n",
@@ -110,9 +108,7 @@ func TestApply(t *testing.T) {
 	folder := t.TempDir()
 	m := mutant{file: "a.go", old: "\tb\n", new: "\tc\n"}
 	for content, want := range map[string]string{"\tb\n": "\tc\n", "a\n\tb\nc\n": "a\n\tc\nc\n", "\tb\n\tb\n": "", "\t\tb\n": "", "\tbb\n": ""} {
-		if err := os.WriteFile(filepath.Join(folder, "a.go"), []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, os.WriteFile(filepath.Join(folder, "a.go"), []byte(content), 0o600))
 		got, err := m.apply(os.DirFS(folder))
 		if got != want || (err == nil) != (want != "") {
 			t.Errorf("mutant of %q: got %q and error %v, want %q", content, got, err, want)

@@ -10,6 +10,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // A program that the command has started does not outlive it.
@@ -19,12 +21,8 @@ func TestProgramsEndTogether(t *testing.T) {
 	command := exec.CommandContext(ctx, "sh", "-c", "sleep 60 & echo $!; wait")
 	endTogether(command)
 	output, err := command.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := command.Start(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
+	testenv.NoError(t, command.Start())
 	var child int
 	if _, err := fmt.Fscan(output, &child); err != nil {
 		t.Fatal(err)

@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // line returns an event in the format of go test.
@@ -81,9 +83,7 @@ func TestReport(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var out strings.Builder
 			r := newReport(&out)
-			if err := r.read(strings.NewReader(c.events)); err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, r.read(strings.NewReader(c.events)))
 			r.close(time.Second)
 			for _, want := range c.want {
 				if !strings.Contains(out.String(), want) {

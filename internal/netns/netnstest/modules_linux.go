@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/vipkit/vipkit/internal/pause"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // Unload removes a module and all that depend on it from the kernel, if it is loaded. The kernel
@@ -28,9 +29,7 @@ func Unload(t testing.TB, module string) {
 				last = fmt.Errorf("%w: %s", err, out)
 			}
 		}
-		if err := pause.For(t.Context(), 10*time.Millisecond); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, pause.For(t.Context(), 10*time.Millisecond))
 	}
 	t.Fatalf("%s is still loaded: %v", module, last)
 }
@@ -40,9 +39,7 @@ func Unload(t testing.TB, module string) {
 func dependents(t testing.TB, module string) (all []string) {
 	t.Helper()
 	text, err := os.ReadFile("/proc/modules")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	users := map[string][]string{}
 	for line := range strings.Lines(string(text)) {
 		if f := strings.Fields(line); len(f) > 3 {
@@ -78,22 +75,16 @@ func WithoutModule(t testing.TB, module string) (end func()) {
 	t.Helper()
 	const setting = "/proc/sys/kernel/modprobe"
 	before, err := os.ReadFile(setting)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	script := filepath.Join(t.TempDir(), "modprobe")
-	if err := os.WriteFile(script, fmt.Appendf(nil, refusing, module), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, os.WriteFile(script, fmt.Appendf(nil, refusing, module), 0o700))
 	end = func() {
 		if err := os.WriteFile(setting, before, 0o644); err != nil {
 			t.Error(err)
 		}
 	}
 	t.Cleanup(end)
-	if err := os.WriteFile(setting, []byte(script), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, os.WriteFile(setting, []byte(script), 0o644))
 	Unload(t, module)
 	return end
 }

@@ -70,9 +70,7 @@ func NewNS(t testing.TB) *netns.NS {
 	t.Helper()
 	NeedNamespaces(t)
 	ns, err := netns.New()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	testenv.CloseAtEnd(t, ns)
 	return ns
 }
@@ -85,9 +83,7 @@ func Open[C io.Closer](t testing.TB, ns *netns.NS, open func() (C, error)) C {
 		c, err = open()
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	testenv.CloseAtEnd(t, c)
 	return c
 }

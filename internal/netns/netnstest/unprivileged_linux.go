@@ -6,6 +6,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // Nobody is the user and group that own nothing.
@@ -30,9 +32,7 @@ func Unprivileged(t testing.TB, args ...string) *exec.Cmd {
 func InUserNamespace(t testing.TB) bool {
 	t.Helper()
 	ids, err := os.ReadFile("/proc/self/uid_map")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return strings.Join(strings.Fields(string(ids)), " ") != "0 0 4294967295"
 }
 

@@ -20,6 +20,7 @@ import (
 	"github.com/chromedp/chromedp/kb"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/internal/testing/objects"
 	"github.com/vipkit/vipkit/proxy"
 	"github.com/vipkit/vipkit/proxy/inspect"
@@ -135,18 +136,14 @@ func (b *browser) hear(event any) {
 
 func (b *browser) do(steps ...chromedp.Action[chromedp.Void]) {
 	b.Helper()
-	if err := chromedp.Do(b.ctx, steps...); err != nil {
-		b.Fatal(err)
-	}
+	testenv.NoError(b, chromedp.Do(b.ctx, steps...))
 }
 
 // find returns what a script or a query finds.
 func find[T any](b *browser, action chromedp.Action[T]) T {
 	b.Helper()
 	found, err := chromedp.Run(b.ctx, action)
-	if err != nil {
-		b.Fatal(err)
-	}
+	testenv.NoError(b, err)
 	return found
 }
 

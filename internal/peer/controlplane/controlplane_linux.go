@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/vipkit/vipkit/internal/servertest"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // Options are the options of a control plane; the zero value of each field is its default.
@@ -73,9 +74,7 @@ func (c *ControlPlane) Restart() {
 	c.Kill()
 	c.server = servertest.Run(c.t, filepath.Join(c.folder, "log"), c.program, c.args...)
 	client, err := rest.HTTPClientFor(c.config)
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	testenv.NoError(c.t, err)
 	defer client.CloseIdleConnections()
 	c.server.Await(c.t, client, c.config.Host+"/readyz")
 }
@@ -86,9 +85,7 @@ func (c *ControlPlane) prepare(o Options) {
 	token := rand.Text()
 	address := servertest.FreeAddress(c.t)
 	host, port, err := net.SplitHostPort(address)
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	testenv.NoError(c.t, err)
 	key := c.write("service-accounts.pem", newKey(c.t))
 	certificates := filepath.Join(c.folder, "certificates")
 	c.args = []string{
@@ -114,21 +111,15 @@ func (c *ControlPlane) prepare(o Options) {
 func (c *ControlPlane) write(name string, text []byte) (path string) {
 	c.t.Helper()
 	path = filepath.Join(c.folder, name)
-	if err := os.WriteFile(path, text, 0o600); err != nil {
-		c.t.Fatal(err)
-	}
+	testenv.NoError(c.t, os.WriteFile(path, text, 0o600))
 	return path
 }
 
 func newKey(t testing.TB) []byte {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	der, err := x509.MarshalECPrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der})
 }

@@ -9,14 +9,13 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/vipkit/vipkit/internal/peer/controlplane"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 func newClient(t *testing.T, cp *controlplane.ControlPlane) kubernetes.Interface {
 	t.Helper()
 	client, err := kubernetes.NewForConfig(cp.Config())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return client
 }
 
@@ -30,9 +29,7 @@ func TestServiceGetsClusterIP(t *testing.T) {
 			ObjectMeta: metav1.ObjectMeta{Name: name},
 			Spec:       v1.ServiceSpec{Type: v1.ServiceTypeNodePort, Ports: []v1.ServicePort{{Port: 80}}},
 		}, metav1.CreateOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		address, err := netip.ParseAddr(made.Spec.ClusterIP)
 		if err != nil || !netip.MustParsePrefix("10.99.0.0/24").Contains(address) || addresses[address] {
 			t.Errorf("ClusterIP of Service %s: got %q, want a new one of 10.99.0.0/24", name, made.Spec.ClusterIP)

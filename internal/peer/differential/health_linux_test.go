@@ -102,9 +102,7 @@ func newHealthHistory(t *testing.T, g *generator, d *decisions, spaces [2]*netns
 	h.ours = newVipkit(proxy.TrackerOptions{NodePortAddresses: nodePorts})
 	server := health.New(health.Options{Timeout: 2})
 	h.observer = server.Observer()
-	if err := h.observer.Begin(&proxy.Runner{Source: h.ours.tracker, ResyncInterval: 1}); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, h.observer.Begin(&proxy.Runner{Source: h.ours.tracker, ResyncInterval: 1}))
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	running.Go(func() {

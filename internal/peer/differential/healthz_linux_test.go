@@ -53,9 +53,7 @@ func TestHealthz(t *testing.T) {
 	}()
 	ours := health.New(health.Options{Address: healthzAddress, NodeEligibility: true, Timeout: 2})
 	tracker, observer := proxy.NewServiceChangeTracker(proxy.TrackerOptions{NodeName: nodeName}), ours.Observer()
-	if err := observer.Begin(&proxy.Runner{Source: tracker, ResyncInterval: 1}); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, observer.Begin(&proxy.Runner{Source: tracker, ResyncInterval: 1}))
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	running.Go(func() { within(t, ourNS, func() error { ours.Run(ctx); return nil }) })

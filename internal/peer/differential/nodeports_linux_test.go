@@ -38,9 +38,7 @@ type nodePortCase struct {
 func (c nodePortCase) addresses(t *testing.T) []netip.Addr {
 	t.Helper()
 	found, err := proxyutil.NewNodePortAddresses(c.family, c.list).GetNodeIPs(c.machine)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	var all []netip.Addr
 	for _, ip := range found {
 		a, _ := netip.AddrFromSlice(ip)
@@ -139,9 +137,7 @@ func (g *generator) nodePortCase() nodePortCase {
 func served(t *testing.T, c nodePortCase) []netip.Addr {
 	t.Helper()
 	choice, err := proxy.ParseNodePortAddresses(c.list...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	v := newVipkit(proxy.TrackerOptions{NodePortAddresses: choice})
 	n := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName}}
 	for _, a := range c.machine {

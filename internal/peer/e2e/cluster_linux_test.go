@@ -21,6 +21,7 @@ import (
 	"k8s.io/kubernetes/pkg/controller/endpointslice"
 
 	"github.com/vipkit/vipkit/internal/peer/controlplane"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // cluster is the whole cluster: control plane, network, nodes and pods.
@@ -122,9 +123,7 @@ func (c *cluster) register(n *node) {
 		ObjectMeta: metav1.ObjectMeta{Name: n.name, Labels: map[string]string{v1.LabelTopologyZone: "zone-" + n.name}},
 		Spec:       v1.NodeSpec{PodCIDR: n.podRange[0].String(), PodCIDRs: []string{n.podRange[0].String(), n.podRange[1].String()}},
 	}, metav1.CreateOptions{})
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	testenv.NoError(c.t, err)
 	for _, a := range n.addresses {
 		object.Status.Addresses = append(object.Status.Addresses, v1.NodeAddress{Type: v1.NodeInternalIP, Address: a.Addr().String()})
 	}
@@ -150,9 +149,7 @@ func (c *cluster) makeService(name string, spec v1.ServiceSpec) *v1.Service {
 	s, err := c.client.CoreV1().Services("default").Create(c.t.Context(), &v1.Service{
 		ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec,
 	}, metav1.CreateOptions{})
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	testenv.NoError(c.t, err)
 	return s
 }
 

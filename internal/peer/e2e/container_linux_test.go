@@ -14,6 +14,8 @@ import (
 
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // containerCommand is the first argument of a process that becomes a container.
@@ -55,23 +57,15 @@ func (c *cluster) startContainer(n *node, root string, pod *v1.PodSpec, spec *v1
 		}
 		file := filepath.Join(n.folder, m.Name)
 		for _, path := range []string{file, filepath.Join(root, m.MountPath)} {
-			if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-				c.t.Fatal(err)
-			}
-			if err := os.WriteFile(path, nil, 0o600); err != nil {
-				c.t.Fatal(err)
-			}
+			testenv.NoError(c.t, os.MkdirAll(filepath.Dir(path), 0o700))
+			testenv.NoError(c.t, os.WriteFile(path, nil, 0o600))
 		}
 		x.Binds[m.MountPath] = file
 	}
 	text, err := json.Marshal(x)
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	testenv.NoError(c.t, err)
 	program, err := os.Executable()
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	testenv.NoError(c.t, err)
 	n.start("unshare", "--mount", "--pid", "--fork", "--kill-child", program, containerCommand, string(text))
 }
 
@@ -183,14 +177,10 @@ func (x *container) drop() error {
 func wantConfined(t *testing.T, n *node, spec *v1.Container) {
 	t.Helper()
 	pid, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", n.agent.process.Pid))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	folder := filepath.Join("/proc", strings.TrimSpace(string(pid)))
 	status, err := os.ReadFile(filepath.Join(folder, "status"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	var want uint64
 	for _, name := range spec.SecurityContext.Capabilities.Add {
 		want |= 1 << capabilities()[string(name)]
@@ -205,9 +195,7 @@ func wantConfined(t *testing.T, n *node, spec *v1.Container) {
 		t.Errorf("%s: got\n%s\nwant no new privileges", spec.Name, status)
 	}
 	mounts, err := os.ReadFile(filepath.Join(folder, "mountinfo"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	for _, path := range []string{"/", "/proc/sys"} {
 		const point, options = 4, 5 // the fields of a line
 		isReadOnly := false

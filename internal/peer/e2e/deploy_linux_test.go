@@ -17,6 +17,8 @@ import (
 	"k8s.io/client-go/dynamic"
 	"sigs.k8s.io/kustomize/api/krusty"
 	"sigs.k8s.io/kustomize/kyaml/filesys"
+
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 const (
@@ -41,9 +43,7 @@ func (c *cluster) deploy() (token string) {
 		}
 	}
 	answer, err := c.client.CoreV1().ServiceAccounts(deployNamespace).CreateToken(c.t.Context(), account, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	testenv.NoError(c.t, err)
 	return answer.Status.Token
 }
 
@@ -52,25 +52,17 @@ func (c *cluster) deploy() (token string) {
 func render(t *testing.T, replacements ...string) []*unstructured.Unstructured {
 	t.Helper()
 	folder := t.TempDir()
-	if err := os.CopyFS(folder, os.DirFS(deployFolder)); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, os.CopyFS(folder, os.DirFS(deployFolder)))
 	files, err := filepath.Glob(filepath.Join(folder, "*.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	found := map[string]bool{}
 	for _, file := range files {
 		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		for i := 0; i < len(replacements); i += 2 {
 			found[replacements[i]] = found[replacements[i]] || strings.Contains(string(text), replacements[i])
 		}
-		if err := os.WriteFile(file, []byte(strings.NewReplacer(replacements...).Replace(string(text))), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, os.WriteFile(file, []byte(strings.NewReplacer(replacements...).Replace(string(text))), 0o600))
 	}
 	for text, ok := range found {
 		if !ok {
@@ -78,15 +70,11 @@ func render(t *testing.T, replacements ...string) []*unstructured.Unstructured {
 		}
 	}
 	resources, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), folder)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	var all []*unstructured.Unstructured
 	for _, r := range resources.Resources() {
 		content, err := r.Map()
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		all = append(all, &unstructured.Unstructured{Object: content})
 	}
 	return all
@@ -96,9 +84,7 @@ func render(t *testing.T, replacements ...string) []*unstructured.Unstructured {
 func (c *cluster) resource(t *testing.T, object *unstructured.Unstructured) dynamic.ResourceInterface {
 	t.Helper()
 	client, err := dynamic.NewForConfig(c.cp.Config())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	plural, _ := meta.UnsafeGuessKindToResource(object.GroupVersionKind())
 	if object.GetNamespace() == "" {
 		return client.Resource(plural)
@@ -178,8 +164,6 @@ func (c *cluster) delete(t *testing.T, objects []*unstructured.Unstructured) {
 func (c *cluster) volume(t *testing.T, pod *v1.PodSpec) map[string]string {
 	t.Helper()
 	m, err := c.client.CoreV1().ConfigMaps(deployNamespace).Get(t.Context(), pod.Volumes[0].ConfigMap.Name, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return m.Data
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/vipkit/vipkit/internal/netns"
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // TestCluster tests Services, updates and load, and then crashes of the API server and of
@@ -149,9 +150,7 @@ func (c *cluster) appPods(app string, nodes ...*node) []*pod {
 // testAPIServerCrash kills the API server and starts it again, under load.
 func testAPIServerCrash(t *testing.T, c *cluster) {
 	s, err := c.client.CoreV1().Services("default").Get(t.Context(), "web", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	c.awaitApplied(t)
 	l := startLoad(t, c.nodes[1].ns, 200, clusterIPs(s)...)
 	before := generations(t, c)
@@ -196,9 +195,7 @@ func (c *cluster) nodePorts(s *v1.Service) []netip.AddrPort {
 // nothing.
 func testAgentsKilled(t *testing.T, c *cluster) {
 	s, err := c.client.CoreV1().Services("default").Get(t.Context(), "web", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	c.awaitApplied(t)
 	l := startLoad(t, c.network.outside, 200, c.nodePorts(s)...)
 	before := generations(t, c)
@@ -217,9 +214,7 @@ func testAgentsKilled(t *testing.T, c *cluster) {
 // testCleanup stops the agents, and checks that the rules stay until -cleanup removes them.
 func testCleanup(t *testing.T, c *cluster) {
 	s, err := c.client.CoreV1().Services("default").Get(t.Context(), "web", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	nft := netnstest.NFT(t)
 	for _, n := range c.nodes {
 		n.stopAgent(syscall.SIGTERM)

@@ -13,6 +13,8 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // TestEvents checks the Events of two agents in a cluster of their own, which have only the permissions of
@@ -28,9 +30,7 @@ func TestEvents(t *testing.T) {
 	health := c.makeService("health", v1.ServiceSpec{Type: v1.ServiceTypeLoadBalancer, ExternalTrafficPolicy: v1.ServiceExternalTrafficPolicyLocal})
 	port := health.Spec.HealthCheckNodePort
 	taken, err := c.nodes[0].ns.Listen(t.Context(), "tcp", fmt.Sprintf("%s:%d", c.nodes[0].addresses[0].Addr(), port))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	defer taken.Close() //nolint:errcheck // nothing connects
 	bad := c.makeService("second", v1.ServiceSpec{ExternalIPs: []string{"192.0.2.77"}})
 	c.startAgents()
@@ -126,9 +126,7 @@ func (c *cluster) forbidEvents() {
 	c.t.Helper()
 	roles := c.client.RbacV1().ClusterRoles()
 	role, err := roles.Get(c.t.Context(), "vipkit-kubeproxy", metav1.GetOptions{})
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	testenv.NoError(c.t, err)
 	for i := range role.Rules {
 		if slices.Contains(role.Rules[i].Resources, "events") {
 			role.Rules = slices.Delete(role.Rules, i, i+1)

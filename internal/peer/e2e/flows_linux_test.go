@@ -15,6 +15,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // udpPort is the index of the UDP port in the ports of a Service.
@@ -30,9 +32,7 @@ func testFlows(t *testing.T, c *cluster) {
 			f.changeFrontends()
 			f.killAgent()
 			f.step("the Service is deleted", func() {
-				if err := c.client.CoreV1().Services("default").Delete(t.Context(), f.service.Name, metav1.DeleteOptions{}); err != nil {
-					t.Fatal(err)
-				}
+				testenv.NoError(t, c.client.CoreV1().Services("default").Delete(t.Context(), f.service.Name, metav1.DeleteOptions{}))
 				f.wantSilence(f.senders...)
 			})
 		})
@@ -54,9 +54,7 @@ type flows struct {
 func newFlows(t *testing.T, c *cluster, n *node) *flows {
 	t.Helper()
 	// With timestamps, a new conntrack entry differs from an old one.
-	if err := n.ns.Sysctl("net/netfilter/nf_conntrack_timestamp", "1"); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, n.ns.Sysctl("net/netfilter/nf_conntrack_timestamp", "1"))
 	f := &flows{T: t, c: c, node: n, silenced: map[*sender]bool{}}
 	f.outside = parsePair("198.51.100.%d/32", "2001:db8:e::%d/128", n.number())
 	for _, a := range f.outside {
@@ -123,9 +121,7 @@ func (f *flows) entries() map[*sender]entry {
 	all := map[*sender]entry{}
 	for _, family := range []netlink.InetFamily{unix.AF_INET, unix.AF_INET6} {
 		list, err := f.node.ns.Netlink().ConntrackTableList(netlink.ConntrackTable, family)
-		if err != nil {
-			f.Fatal(err)
-		}
+		testenv.NoError(f, err)
 		for _, x := range list {
 			source, _ := netip.AddrFromSlice(x.Forward.SrcIP)
 			dest, _ := netip.AddrFromSlice(x.Forward.DstIP)
@@ -237,16 +233,12 @@ func (f *flows) changeFrontends() {
 		f.wantSilence(before...)
 	})
 	f.step("the external addresses are removed", func() {
-		if err := f.patch(`[{"op": "remove", "path": "/spec/externalIPs"}]`); err != nil {
-			f.Fatal(err)
-		}
+		testenv.NoError(f, f.patch(`[{"op": "remove", "path": "/spec/externalIPs"}]`))
 		f.wantSilence(f.senders[2:4]...)
 	})
 	f.step("the external addresses are added again", func() {
 		text := fmt.Sprintf(`[{"op": "add", "path": "/spec/externalIPs", "value": [%q, %q]}]`, f.externalIPs()[0], f.externalIPs()[1])
-		if err := f.patch(text); err != nil {
-			f.Fatal(err)
-		}
+		testenv.NoError(f, f.patch(text))
 		delete(f.silenced, f.senders[2])
 		delete(f.silenced, f.senders[3])
 	})

@@ -23,6 +23,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // TestDeployment applies the folder deploy, and runs the containers of its pod as a kubelet does: the
@@ -34,9 +35,7 @@ func TestDeployment(t *testing.T) {
 	n := c.nodes[0]
 	root := unpack(t, buildImage(t, "../../..", runtime.GOARCH))
 	host, _, err := net.SplitHostPort(strings.TrimPrefix(c.cp.Config().Host, "https://"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	edits := []string{
 		// The certificate is not for the address of the node's relay.
 		"https://api.example:6443", "https://" + apiAddress + "\n    tls-server-name: " + host,
@@ -85,9 +84,7 @@ func TestDeployment(t *testing.T) {
 func (c *cluster) podSpec(t *testing.T) *v1.PodSpec {
 	t.Helper()
 	d, err := c.client.AppsV1().DaemonSets(deployNamespace).Get(t.Context(), "vipkit-kubeproxy", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return &d.Spec.Template.Spec
 }
 
@@ -104,12 +101,8 @@ func (c *cluster) mount(t *testing.T, root string, pod *v1.PodSpec) {
 	}
 	for name, text := range files {
 		path := filepath.Join(root, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, os.MkdirAll(filepath.Dir(path), 0o700))
+		testenv.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 	}
 }
 
@@ -118,9 +111,7 @@ func (c *cluster) certificates(t *testing.T) string {
 	t.Helper()
 	// The test has started the server.
 	conn, err := (&tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true}}).DialContext(t.Context(), "tcp", strings.TrimPrefix(c.cp.Config().Host, "https://"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	defer func() { _ = conn.Close() }() // Nothing was written.
 	encrypted, ok := conn.(*tls.Conn)
 	if !ok {
@@ -148,9 +139,7 @@ func buildImage(t *testing.T, source string, architectures ...string) string {
 	t.Helper()
 	folder := filepath.Join(t.TempDir(), "image")
 	absolute, err := filepath.Abs(source)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	build := exec.CommandContext(t.Context(), "go", "run", "../image", "-source", absolute, "-output", folder, "-architectures", strings.Join(architectures, ","))
 	build.Env = append(os.Environ(), "GOFLAGS=-buildvcs=false")
 	if out, err := build.CombinedOutput(); err != nil {
@@ -174,9 +163,7 @@ type manifest struct {
 func blob(t *testing.T, folder string, d descriptor) []byte {
 	t.Helper()
 	content, err := os.ReadFile(filepath.Join(folder, "blobs", strings.ReplaceAll(d.Digest, ":", "/")))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	if got := fmt.Sprintf("sha256:%x", sha256.Sum256(content)); got != d.Digest {
 		t.Fatalf("digest of a blob: got %s, want %s", got, d.Digest)
 	}
@@ -185,9 +172,7 @@ func blob(t *testing.T, folder string, d descriptor) []byte {
 
 func parseManifest(t *testing.T, text []byte) (m manifest) {
 	t.Helper()
-	if err := json.Unmarshal(text, &m); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, json.Unmarshal(text, &m))
 	return m
 }
 
@@ -195,9 +180,7 @@ func parseManifest(t *testing.T, text []byte) (m manifest) {
 func unpack(t *testing.T, image string) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(image, "index.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	root := t.TempDir()
 	for _, d := range parseManifest(t, blob(t, image, parseManifest(t, text).Manifests[0])).Manifests {
 		if d.Platform.Architecture == runtime.GOARCH {
@@ -212,9 +195,7 @@ func unpack(t *testing.T, image string) string {
 func unpackLayer(t *testing.T, layer, root string) {
 	t.Helper()
 	z, err := gzip.NewReader(strings.NewReader(layer))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	for r := tar.NewReader(z); ; {
 		h, err := r.Next()
 		if errors.Is(err, io.EOF) {
@@ -229,9 +210,7 @@ func unpackLayer(t *testing.T, layer, root string) {
 				err = os.WriteFile(path, content, h.FileInfo().Mode())
 			}
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 	}
 }
 
@@ -243,9 +222,7 @@ func TestImageIsReproducible(t *testing.T) {
 		copySources(t, source, time.Unix(int64(i)*1e9, 0))
 		image := buildImage(t, source, "amd64", "arm64")
 		text, err := os.ReadFile(filepath.Join(image, "index.json"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		index := parseManifest(t, text).Manifests[0]
 		digests[i] = index.Digest
 		got := ""
@@ -267,9 +244,7 @@ func copySources(t *testing.T, to string, when time.Time) {
 	const from = "../../.."
 	list := exec.CommandContext(t.Context(), "git", "-C", from, "ls-files", "-z", "*.go", "*.html", "*.css", "*.js", "*.yaml", "*.o", "go.mod", "go.sum", ":!internal/peer")
 	names, err := list.Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	for name := range strings.SplitSeq(strings.TrimSuffix(string(names), "\x00"), "\x00") {
 		content, err := os.ReadFile(filepath.Join(from, name))
 		path := filepath.Join(to, name)
@@ -282,8 +257,6 @@ func copySources(t *testing.T, to string, when time.Time) {
 		if err == nil {
 			err = os.Chtimes(path, when, when)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 	}
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/vipkit/vipkit/internal/netns"
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // pair is an address, or a range, of each family.
@@ -74,8 +75,6 @@ func (n *network) addRoute(to pair, node *node) {
 func (n *network) must(errs ...error) {
 	n.t.Helper()
 	for _, err := range errs {
-		if err != nil {
-			n.t.Fatal(err)
-		}
+		testenv.NoError(n.t, err)
 	}
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/vipkit/vipkit/internal/netns"
 	"github.com/vipkit/vipkit/internal/peer/controlplane"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // apiAddress is the address of the API server in the namespace of each node.
@@ -53,9 +54,7 @@ func (n *node) startAgent(program string) {
 func (n *node) start(program string, flags ...string) {
 	n.t.Helper()
 	log, err := os.OpenFile(n.logPath(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	testenv.NoError(n.t, err)
 	defer func() { _ = log.Close() }() // The process has its own descriptor.
 	command := exec.Command(program, flags...)
 	command.Dir = n.folder
@@ -75,9 +74,7 @@ func (n *node) start(program string, flags ...string) {
 			return err
 		})
 	}()
-	if err := <-started; err != nil {
-		n.t.Fatal(err)
-	}
+	testenv.NoError(n.t, <-started)
 	a.process, n.agent = command.Process, a
 }
 
@@ -125,9 +122,7 @@ func (n *node) run(program string, flags ...string) {
 		}
 		return nil
 	})
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	testenv.NoError(n.t, err)
 }
 
 // logTail returns the end of the agent's log.
@@ -153,9 +148,7 @@ clusters: [{name: test, cluster: {server: "https://%s", insecure-skip-tls-verify
 contexts: [{name: test, context: {cluster: test, user: test}}]
 users: [{name: test, user: {token: %q}}]
 `, apiAddress, token)
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		n.t.Fatal(err)
-	}
+	testenv.NoError(n.t, os.WriteFile(path, []byte(text), 0o600))
 	return path
 }
 
@@ -176,9 +169,7 @@ func (n *node) configure(token string) {
 func (n *node) relay(dial func(ctx context.Context) (net.Conn, error)) {
 	n.t.Helper()
 	l, err := n.ns.Listen(n.t.Context(), "tcp", apiAddress)
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	testenv.NoError(n.t, err)
 	controlplane.Relay(n.t, l, dial)
 }
 

@@ -13,6 +13,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // testReplace replaces kube-proxy on a node with exactly the commands of the README, under load,
@@ -72,18 +73,14 @@ func (n *node) configureKubeProxy(t *testing.T, token string) {
 	text := "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n" +
 		"clientConnection: {kubeconfig: admin}\nmode: " + n.mode + "\nclusterCIDR: 10.244.0.0/16,fd00:244::/48\n" +
 		"conntrack: {maxPerCore: 0, min: 0}\n" // How many flows the kernel can track is the machine's business.
-	if err := os.WriteFile(filepath.Join(n.folder, "config.yaml"), []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, os.WriteFile(filepath.Join(n.folder, "config.yaml"), []byte(text), 0o600))
 }
 
 // readmeBlocks returns the lines of each block of commands in the section of the README.
 func readmeBlocks(t *testing.T) (blocks [][]string) {
 	t.Helper()
 	text, err := os.ReadFile("../../../README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	_, section, _ := strings.Cut(string(text), "\n## Replace kube-proxy on a node\n")
 	section, _, _ = strings.Cut(section, "\n## ")
 	for i, part := range strings.Split(section, "```") {

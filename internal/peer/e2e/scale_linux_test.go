@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/internal/testing/objects"
 )
 
@@ -91,9 +92,7 @@ func quantile(all []time.Duration, share float64) time.Duration {
 func (n *node) logStages(t *testing.T) {
 	t.Helper()
 	_, text, err := get(n.ns, "http://127.0.0.1:10249/metrics")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	for _, stage := range []string{"queue", "apply", "total"} {
 		name := `vipkit_change_duration_seconds_bucket{kind="EndpointSlice",stage="` + stage + `",le="`
 		var bounds []string
@@ -180,18 +179,12 @@ func (c *cluster) follow(n *node) *follower {
 	c.t.Helper()
 	f := &follower{t: c.t, watched: map[netip.Addr]time.Time{}, reached: map[netip.Addr]time.Time{}}
 	list, err := c.client.DiscoveryV1().EndpointSlices("default").List(c.t.Context(), metav1.ListOptions{Limit: 1})
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	testenv.NoError(c.t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	w, err := c.client.DiscoveryV1().EndpointSlices("default").Watch(ctx, metav1.ListOptions{ResourceVersion: list.ResourceVersion})
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	testenv.NoError(c.t, err)
 	socket, err := listenToTables(n.ns)
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	testenv.NoError(c.t, err)
 	var both sync.WaitGroup
 	both.Go(func() { f.receive(w) })
 	both.Go(func() { f.readKernel(socket) })
@@ -305,23 +298,17 @@ func (n *node) usage() usage {
 	n.t.Helper()
 	folder := fmt.Sprintf("/proc/%d/", n.agent.process.Pid)
 	stat, err := os.ReadFile(folder + "stat")
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	testenv.NoError(n.t, err)
 	// The second field is the program's name in parentheses.
 	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
 	var u usage
 	for _, field := range fields[11:13] {
 		ticks, err := strconv.Atoi(field)
-		if err != nil {
-			n.t.Fatal(err)
-		}
+		testenv.NoError(n.t, err)
 		u.processor += time.Duration(ticks) * 10 * time.Millisecond
 	}
 	status, err := os.ReadFile(folder + "status")
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	testenv.NoError(n.t, err)
 	for line := range strings.Lines(string(status)) {
 		switch key, value, _ := strings.Cut(line, ":"); key {
 		case "VmRSS":

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/vipkit/vipkit/internal/netns"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // Chunks that begin an association of SCTP, and that acknowledge it.
@@ -33,9 +34,7 @@ func testSCTP(t *testing.T, c *cluster) {
 			Ports: []v1.ServicePort{{Protocol: v1.ProtocolSCTP, Port: 80}},
 		},
 	}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	var clients []*pod
 	for _, n := range []*node{c.nodes[0], c.nodes[2]} {
 		clients = append(clients, c.startPod("client", n))
@@ -96,9 +95,7 @@ func (p *pod) answerSCTP(t *testing.T, tag uint32) {
 	t.Helper()
 	for _, a := range p.addresses {
 		conn, err := listenSCTP(t, p.ns, a.Addr())
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		var answering sync.WaitGroup
 		answering.Go(func() {
 			b := make([]byte, 256)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/vipkit/vipkit/internal/netns"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // sender is a client that sends datagrams all the time from one port, a thousand a second.
@@ -26,9 +27,7 @@ type sender struct {
 func startSender(t *testing.T, host *netns.NS, from, to netip.AddrPort) *sender {
 	t.Helper()
 	conn, err := host.ListenPacket(t.Context(), "udp", from.String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	s := &sender{from: from, to: to}
 	stop := make(chan struct{})
 	var tasks sync.WaitGroup

@@ -11,6 +11,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/internal/testing/objects"
 )
 
@@ -78,15 +79,11 @@ func (c *cluster) awaitApplied(t *testing.T) {
 	s, err := c.client.CoreV1().Services("default").Create(t.Context(), &v1.Service{
 		ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1.ServiceSpec{Ports: []v1.ServicePort{{Port: 80}}},
 	}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	slice := objects.Slice(name, name, p.addresses[0].Addr().String()+" R")
 	slice.Ports = objects.SlicePorts(fmt.Sprint(podPort))
 	_, err = c.client.DiscoveryV1().EndpointSlices("default").Create(t.Context(), slice, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	to, at := clusterIPs(s)[0], netip.AddrPortFrom(p.addresses[0].Addr(), podPort).String()
 	for _, n := range c.nodes {
 		eventually(t, fmt.Sprintf("the kernel of %s forwards %v to %s", n.name, to, at), func() error {

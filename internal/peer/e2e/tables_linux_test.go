@@ -9,6 +9,7 @@ import (
 
 	"github.com/vipkit/vipkit/internal/netns"
 	"github.com/vipkit/vipkit/internal/nfnetlink"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // generation returns the number of a node's ruleset: any commit changes it.
@@ -23,9 +24,7 @@ func generation(t *testing.T, n *node) (number uint32) {
 		_ = conn.Close() // An error does not matter.
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return number
 }
 

@@ -14,15 +14,14 @@ import (
 
 	"github.com/vipkit/vipkit/internal/netns"
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // testRollingUpdate replaces all pods, one after the other, under load. A terminating pod
 // continues to serve for a while, so that the agents learn of its end first.
 func testRollingUpdate(t *testing.T, c *cluster) {
 	s, err := c.client.CoreV1().Services("default").Get(t.Context(), "web", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	c.awaitApplied(t) // A pod that was removed earlier without draining may still be an endpoint on some node.
 	client := c.appPods("shop", c.nodes[0])[0]
 	l := startLoad(t, client.ns, 200, clusterIPs(s)...)
@@ -56,9 +55,7 @@ func testRollingUpdate(t *testing.T, c *cluster) {
 // has no endpoints, but connections must still succeed.
 func testLoadBalancerUpdate(t *testing.T, c *cluster) {
 	s, err := c.client.CoreV1().Services("default").Get(t.Context(), "shop", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	n := c.nodes[0]
 	first := c.appPods("shop", n)[0]
 	reports := func(endpoints, status int) {
@@ -137,9 +134,7 @@ func testAffinity(t *testing.T, c *cluster) {
 // remain.
 func testModes(t *testing.T, c *cluster) {
 	s, err := c.client.CoreV1().Services("default").Get(t.Context(), "web", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	nft := netnstest.NFT(t)
 	l := startLoad(t, c.network.outside, 100, c.nodePorts(s)...)
 	for _, n := range c.nodes {

@@ -75,14 +75,10 @@ func (v *vipkit) replace(b *testing.B, out, in int) {
 
 func (v *vipkit) list(b *testing.B) (n int) {
 	all, err := v.conn.Services(b.Context())
-	if err != nil {
-		b.Fatal(err)
-	}
+	testenv.NoError(b, err)
 	for _, s := range all {
 		d, err := v.conn.Destinations(b.Context(), s.Key)
-		if err != nil {
-			b.Fatal(err)
-		}
+		testenv.NoError(b, err)
 		n += len(d)
 	}
 	return n
@@ -98,9 +94,7 @@ func (v *vipkit) clear(b *testing.B) {
 type moby struct{ handle *ipvs.Handle }
 
 func check(b *testing.B, err error) {
-	if err != nil {
-		b.Fatal(err)
-	}
+	testenv.NoError(b, err)
 }
 
 func service(i int) *ipvs.Service {

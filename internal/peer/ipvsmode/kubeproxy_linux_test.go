@@ -29,6 +29,7 @@ import (
 	utiliptables "k8s.io/kubernetes/pkg/util/iptables"
 
 	"github.com/vipkit/vipkit/internal/netns"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // kubeProxyVariable makes this program run the proxiers of kube-proxy's mode ipvs.
@@ -97,12 +98,8 @@ func runKubeProxy(t *testing.T, node *netns.NS) (kill func()) {
 		t.Fatal(err)
 	}
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := node.Do(cmd.Start); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
+	testenv.NoError(t, node.Do(cmd.Start))
 	killed := false
 	kill = func() {
 		if !killed {

@@ -40,9 +40,7 @@ func TestToIPVS(t *testing.T) {
 	all := w.openAll(t)
 	kill()
 	run(t, w.node, "ipvsadm -A -t 198.51.100.9:80 -s wlc")
-	if err := w.node.Do(func() error { return ipvs.AdoptKubeProxy(t.Context(), ipvs.Options{}, nil) }); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, w.node.Do(func() error { return ipvs.AdoptKubeProxy(t.Context(), ipvs.Options{}, nil) }))
 	b := start(t, w.node, func() (proxy.Backend, error) { return ipvs.New(ipvs.Options{}) })
 	goOn(t, "when the backend serves", all)
 	if err := cleanUp(t, w.node); err != nil {
@@ -113,9 +111,7 @@ func start(t *testing.T, node *netns.NS, open func() (proxy.Backend, error)) (b 
 		b, err = open()
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	t.Cleanup(func() {
 		if c, can := b.(io.Closer); can {
 			_ = c.Close() // The test has ended.
@@ -144,12 +140,8 @@ func apply(t *testing.T, b proxy.Backend) {
 	}
 	tracker.Synced()
 	next, err := tracker.Next(ctx, proxy.Snapshot{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := b.Apply(ctx, proxy.Snapshot{}, next); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
+	testenv.NoError(t, b.Apply(ctx, proxy.Snapshot{}, next))
 }
 
 func operations(t *testing.T, b proxy.Backend) uint64 {
@@ -215,8 +207,6 @@ func run(t *testing.T, ns *netns.NS, command string) string {
 	t.Helper()
 	words := strings.Fields(command)
 	out, err := netnstest.Run(t, ns, "", words[0], words[1:]...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return out
 }

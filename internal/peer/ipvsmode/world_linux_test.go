@@ -16,6 +16,7 @@ import (
 
 	"github.com/vipkit/vipkit/internal/netns"
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // world is a node between a client, the endpoints and another pod.
@@ -55,9 +56,7 @@ func newWorld(t *testing.T) *world {
 	route(w.pods, "up", gatewayIP, gatewayIP6)
 	route(w.pod, "up", "10.244.1.1", "fd00:244:0:1::1")
 	route(w.node, "clients", clientIP, clientIP6) // With nftables, processes of the node need any route.
-	if err := errors.Join(append(steps, w.node.Forward())...); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, errors.Join(append(steps, w.node.Forward())...))
 	echo(t, w.pods, ":8080")
 	echoUDP(t, w.pods, podPort)
 	echo(t, w.node, ":81")
@@ -69,9 +68,7 @@ func newWorld(t *testing.T) *world {
 func echo(t *testing.T, ns *netns.NS, port string) {
 	t.Helper()
 	l, err := ns.Listen(t.Context(), "tcp", port)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	var serving sync.WaitGroup
 	serving.Go(func() {
 		for {
@@ -92,9 +89,7 @@ func echo(t *testing.T, ns *netns.NS, port string) {
 func echoUDP(t *testing.T, ns *netns.NS, port uint16) {
 	t.Helper()
 	c, err := ns.ListenUDP(t.Context(), port)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	var serving sync.WaitGroup
 	serving.Go(func() {
 		c.Serve(func(_ []byte, client, server netip.AddrPort) []byte {

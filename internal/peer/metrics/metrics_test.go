@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy/prommetrics"
 )
 
@@ -114,14 +115,10 @@ func sorted(labels []string) string {
 func readSource(t *testing.T) source {
 	t.Helper()
 	dir, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "k8s.io/kubernetes").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	path := filepath.Join(strings.TrimSpace(string(dir)), "pkg/proxy/metrics/metrics.go")
 	file, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	s := source{map[string]metric{}, map[string][]string{}}
 	ast.Inspect(file, func(n ast.Node) bool {
 		switch n := n.(type) {

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 const (
@@ -23,9 +25,7 @@ type repository struct {
 func newRepository(t *testing.T) *repository {
 	t.Helper()
 	script, err := filepath.Abs("../../../.ci/apidiff")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	r := &repository{t: t, folder: t.TempDir(), script: script}
 	r.write("go.mod", "module example.com/tiny\n\ngo 1.26.0\n")
 	r.write("tiny.go", oldAPI)
@@ -37,9 +37,7 @@ func newRepository(t *testing.T) *repository {
 
 func (r *repository) write(name, text string) {
 	r.t.Helper()
-	if err := os.WriteFile(filepath.Join(r.folder, name), []byte(text), 0o600); err != nil {
-		r.t.Fatal(err)
-	}
+	testenv.NoError(r.t, os.WriteFile(filepath.Join(r.folder, name), []byte(text), 0o600))
 }
 
 func (r *repository) changelog(text string) {

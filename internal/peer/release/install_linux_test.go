@@ -7,6 +7,8 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // TestInstall installs the agent as users do, by its path and a version, from a repository with the
@@ -45,9 +47,7 @@ func checkout(t *testing.T) *repository {
 	const from = "../../.."
 	list := exec.CommandContext(t.Context(), "git", "-C", from, "ls-files", "-z")
 	names, err := list.Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	r := &repository{t: t, folder: t.TempDir()}
 	for name := range strings.SplitSeq(strings.TrimSuffix(string(names), "\x00"), "\x00") {
 		content, err := os.ReadFile(filepath.Join(from, name))
@@ -57,9 +57,7 @@ func checkout(t *testing.T) *repository {
 		if err == nil {
 			err = os.MkdirAll(filepath.Dir(filepath.Join(r.folder, name)), 0o700)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		r.write(name, string(content))
 	}
 	r.git("init", "--quiet")
@@ -71,8 +69,6 @@ func checkout(t *testing.T) *repository {
 func modcache(t *testing.T) string {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), "go", "env", "GOMODCACHE").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return strings.TrimSpace(string(out))
 }

@@ -129,9 +129,7 @@ func needRoot(t *testing.T) {
 	t.Helper()
 	netnstest.NeedNamespaces(t)
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_NETFILTER)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	defer func() { _ = unix.Close(fd) }() // An error does not matter.
 	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, 1<<20); err != nil {
 		testenv.CannotRun(t, "kube-proxy needs the privileges of the machine's root")
@@ -192,9 +190,7 @@ func programs(t *testing.T, folder, name string) string {
 		testenv.CannotRun(t, err.Error())
 	}
 	for _, program := range []string{"iptables", "iptables-save", "iptables-restore"} {
-		if err := os.Symlink(multi, filepath.Join(folder, program)); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, os.Symlink(multi, filepath.Join(folder, program)))
 	}
 	return folder
 }

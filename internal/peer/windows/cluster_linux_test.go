@@ -16,6 +16,7 @@ import (
 	"github.com/vipkit/vipkit/backends/kernelspace/hcn"
 	"github.com/vipkit/vipkit/backends/kernelspace/hcntest"
 	"github.com/vipkit/vipkit/internal/peer/controlplane"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -49,9 +50,7 @@ func newHNS(t *testing.T) *hcntest.Sim {
 		p := pod{number: i}
 		_, err := sim.AddEndpoint(network, fmt.Sprintf("pod-%d", i),
 			netip.MustParseAddr(podIP(p, v1.IPv4Protocol)), netip.MustParseAddr(podIP(p, v1.IPv6Protocol)))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 	}
 	return sim
 }
@@ -69,9 +68,7 @@ func newCluster(t *testing.T) *cluster {
 	t.Helper()
 	cp := controlplane.Start(t, controlplane.Options{})
 	client, err := kubernetes.NewForConfig(cp.Config())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	c := &cluster{t: t, client: client, host: cp.Config().Host, token: cp.Config().BearerToken}
 	c.config = c.kubeconfig(c.host)
 	node := must(c, func() (*v1.Node, error) {
@@ -98,9 +95,7 @@ clusters: [{name: test, cluster: {server: %q, insecure-skip-tls-verify: true}}]
 contexts: [{name: test, context: {cluster: test, user: test}}]
 users: [{name: test, user: {token: %q}}]
 `, server, c.token)
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		c.t.Fatal(err)
-	}
+	testenv.NoError(c.t, os.WriteFile(path, []byte(text), 0o600))
 	return "Z:" + path
 }
 
@@ -108,9 +103,7 @@ users: [{name: test, user: {token: %q}}]
 func must[T any](c *cluster, request func() (T, error)) T {
 	c.t.Helper()
 	result, err := request()
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	testenv.NoError(c.t, err)
 	return result
 }
 
@@ -158,14 +151,10 @@ func (c *cluster) assign(name string, addresses ...string) {
 // delete deletes a Service with its slices.
 func (c *cluster) delete(name string) {
 	c.t.Helper()
-	if err := c.client.CoreV1().Services("default").Delete(c.t.Context(), name, metav1.DeleteOptions{}); err != nil {
-		c.t.Fatal(err)
-	}
+	testenv.NoError(c.t, c.client.CoreV1().Services("default").Delete(c.t.Context(), name, metav1.DeleteOptions{}))
 	err := c.client.DiscoveryV1().EndpointSlices("default").DeleteCollection(c.t.Context(), metav1.DeleteOptions{},
 		metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=" + name})
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	testenv.NoError(c.t, err)
 }
 
 // pod is an endpoint of a Service.
@@ -251,8 +240,6 @@ func (c *cluster) expected() string {
 	backend := must(c, func() (proxy.Backend, error) {
 		return kernelspace.New(sim, kernelspace.Options{Network: networkName})
 	})
-	if err := backend.Apply(ctx, proxy.Snapshot{}, snapshot); err != nil {
-		c.t.Fatal(err)
-	}
+	testenv.NoError(c.t, backend.Apply(ctx, proxy.Snapshot{}, snapshot))
 	return sim.Dump()
 }

@@ -56,12 +56,8 @@ func startSystem(t *testing.T, within func(func() error) error) *system {
 	run.WaitDelay = time.Minute
 	run.Stderr = os.Stderr
 	out, err := run.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := within(run.Start); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
+	testenv.NoError(t, within(run.Start))
 	t.Cleanup(func() {
 		cancel()
 		_ = run.Wait() // SIGTERM has ended it.
@@ -85,9 +81,7 @@ func (s *system) serveHNS(sim *hcntest.Sim) {
 	t := s.t
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	service := simhns.New(sim)
 	ctx, cancel := context.WithCancel(context.Background())
 	var ended sync.WaitGroup
@@ -120,15 +114,11 @@ type program struct {
 func (s *system) start(path string, args ...string) *program {
 	s.t.Helper()
 	log, err := os.CreateTemp(s.t.TempDir(), "log")
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	testenv.NoError(s.t, err)
 	p := &program{t: s.t, cmd: exec.CommandContext(s.t.Context(), wine, append([]string{path}, args...)...), log: log.Name()}
 	p.cmd.Env, p.cmd.Stdout, p.cmd.Stderr = s.env, log, log
 	err = s.within(p.cmd.Start)
-	if err := errors.Join(err, log.Close()); err != nil {
-		s.t.Fatal(err)
-	}
+	testenv.NoError(s.t, errors.Join(err, log.Close()))
 	s.t.Cleanup(func() {
 		if p.cmd.ProcessState == nil {
 			p.kill()
@@ -144,9 +134,7 @@ func (s *system) start(path string, args ...string) *program {
 func (p *program) count(text string) int {
 	p.t.Helper()
 	log, err := os.ReadFile(p.log)
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	testenv.NoError(p.t, err)
 	return strings.Count(string(log), text)
 }
 

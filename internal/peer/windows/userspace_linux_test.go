@@ -45,9 +45,7 @@ func newUserspaceNode(t *testing.T) *userspaceNode {
 		n.Serve(t, a+":8080", a)
 	}
 	server, err := n.Pods.ListenUDP(t.Context(), 5353)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	testenv.CloseAtEnd(t, server)
 	go server.Serve(func(_ []byte, _, own netip.AddrPort) []byte { return []byte(own.Addr().String()) })
 	return n

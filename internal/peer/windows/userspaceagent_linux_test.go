@@ -11,6 +11,7 @@ import (
 
 	"github.com/vipkit/vipkit/internal/agenttest"
 	"github.com/vipkit/vipkit/internal/peer/controlplane"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // Pods 11 of this node and of the other one are those of [agenttest.Node].
@@ -93,9 +94,7 @@ func (n *userspaceNode) awaitAnswers(address string, servers ...string) {
 func (n *userspaceNode) relay(c *cluster) string {
 	n.t.Helper()
 	l, err := n.Listen(n.t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	testenv.NoError(n.t, err)
 	config := c.kubeconfig("https://" + l.Addr().String())
 	controlplane.Relay(n.t, l, func(ctx context.Context) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "tcp", strings.TrimPrefix(c.host, "https://"))

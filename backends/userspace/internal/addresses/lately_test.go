@@ -9,6 +9,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -52,9 +53,7 @@ func TestDatagramsDoNotListAddresses(t *testing.T) {
 		if h.lists != 1 {
 			t.Errorf("200 datagrams: got %d lists, want 1", h.lists)
 		}
-		if err := c.Manager.Add(t.Context(), netip.MustParseAddr("192.0.2.2")); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, c.Manager.Add(t.Context(), netip.MustParseAddr("192.0.2.2")))
 		is("192.0.2.2", true)
 		h.addrs = append(h.addrs, netip.MustParseAddr("192.0.2.3"))
 		time.Sleep(latelyLimit)

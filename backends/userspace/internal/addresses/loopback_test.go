@@ -30,9 +30,7 @@ func newLoopback(t *testing.T, listeners int) (*Loopback, *proxy.Node, netip.Add
 	random := testenv.Random(t)
 	at := netip.AddrFrom4([4]byte{127, 100 + byte(random.IntN(100)), byte(random.IntN(256)), byte(1 + random.IntN(250))})
 	e, err := engine.New(engine.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	var served sync.WaitGroup
 	l := NewLoopback(LoopbackConfig{Families: []v1.IPFamily{v1.IPv4Protocol}, Listeners: listeners})
 	l.ServeBy(e, &served)
@@ -99,20 +97,14 @@ func TestListenersToBeClosedAreNotListed(t *testing.T) {
 	}
 	one, two := loopbackPort("a", 30081), loopbackPort("b", 30082)
 	for _, step := range [][]op{ops(backends.Add, one, two), ops(backends.Remove, one, two)} {
-		if err := l.Commit(t.Context(), step); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, l.Commit(t.Context(), step))
 	}
 	for o, err := range l.List(t.Context()) {
 		t.Errorf("got %v, error %v listed, want nothing", o.Key, err)
 	}
 	b := backends.New(l.Render, backends.Target[Key, Value](l))
-	if err := b.Apply(t.Context(), proxy.Snapshot{}, proxy.NewSnapshot(node, one)); err != nil {
-		t.Fatal(err)
-	}
-	if err := l.Sweep(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, b.Apply(t.Context(), proxy.Snapshot{}, proxy.NewSnapshot(node, one)))
+	testenv.NoError(t, l.Sweep(t.Context()))
 	if got := listening(t, at); got != "1" {
 		t.Errorf("got listeners at %q, want 1", got)
 	}
@@ -128,9 +120,7 @@ func applyTwice(t *testing.T, b proxy.Backend, l *Loopback, held, next proxy.Sna
 			t.Fatalf("got error %v, want that of a limit", err)
 		}
 		held = held.Achieved(next, err)
-		if err := l.Sweep(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, l.Sweep(t.Context()))
 	}
 	return held
 }

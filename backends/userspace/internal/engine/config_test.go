@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/vipkit/vipkit/endpoints"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/internal/testing/snapshots"
 )
 
@@ -49,9 +50,7 @@ func TestInvalidPicks(t *testing.T) {
 	pool := snapshots.At(memoryEndpoint, netip.MustParseAddrPort("10.0.0.6:8080"))
 	for _, choice := range []int{-1, 2} {
 		e, err := New(Config{Hooks: Hooks{Pick: func(Flow, []*endpoints.Endpoint) int { return choice }}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		if got := e.pick(Flow{}, pool); got < 0 || got >= len(pool) {
 			t.Errorf("Pick returned %d for %d endpoints: got %d, want a valid index", choice, len(pool), got)
 		}

@@ -13,6 +13,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -181,9 +182,7 @@ func TestEndpointsSeeTheNode(t *testing.T) {
 			w.serveAt(memoryFrontend, memoryEndpoint)
 			d := w.decide(Flow{Protocol: protocol, Client: memoryClient, Frontend: memoryFrontend, Origin: Pod})
 			c, _, err := w.connect(t.Context(), &d)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, err)
 			shut(c)
 			if !slices.Equal(from, []netip.Addr{want}) {
 				t.Errorf("AsNode %t, %s: got Dial.From %v, want %v", asNode, protocol, from, want)

@@ -10,6 +10,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -58,9 +59,7 @@ func TestBytesOfDatagramsAreCounted(t *testing.T) {
 	server := udpSocket(t)
 	w.Apply(proxy.NewSnapshot(&proxy.Node{}, forwarding("dns", at, addrOf(server.LocalAddr()))))
 	client, err := net.Dial("udp4", at.String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	defer shut(client)
 	buf := make([]byte, 100)
 	for range 3 {

@@ -13,15 +13,15 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // fullPair returns the ends of a socket pair. Nothing reads far, so that near becomes full.
 func fullPair(t *testing.T) (near, far net.Conn) {
 	t.Helper()
 	fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_DGRAM, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	conns := make([]net.Conn, 2)
 	for i, fd := range fds {
 		f := os.NewFile(uintptr(fd), "socket")

@@ -12,6 +12,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/backends/userspace/internal/engine/tcpconn"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // When both sides have sent everything, both connections are closed.
@@ -19,9 +20,7 @@ func TestConnectionsAreClosedInTheEnd(t *testing.T) {
 	t.Parallel()
 	inMemory(t, Timeouts{}, func(w *fixture, client, endpoint halfCloser) {
 		for _, c := range []halfCloser{client, endpoint} {
-			if err := c.CloseWrite(); err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, c.CloseWrite())
 		}
 		for name, c := range map[string]halfCloser{"client": client, "endpoint": endpoint} {
 			if _, err := c.Conn.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
@@ -67,9 +66,7 @@ func TestConnectionsWithoutHalfClose(t *testing.T) {
 		w.open(t, Listener{Listener: l})
 		client, outer := connected()
 		l.conns <- outer
-		if err := client.CloseWrite(); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, client.CloseWrite())
 		if _, err := endpoint.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
 			t.Errorf("got error %v, want %v", err, io.EOF)
 		}
@@ -132,9 +129,7 @@ func TestCopyBetweenConnectionsOfPackageNet(t *testing.T) {
 func tcpPair(t *testing.T) (a, b *net.TCPConn) {
 	t.Helper()
 	l, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	defer shut(l)
 	a = dialTo(t, addrOf(l.Addr()))
 	if b, err = l.AcceptTCP(); err != nil {

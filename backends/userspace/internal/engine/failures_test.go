@@ -11,6 +11,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -208,9 +209,7 @@ func TestOneClientDoesNotAffectOthers(t *testing.T) {
 			}
 			start := time.Now()
 			conn, to, err := w.connect(t.Context(), &d)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, err)
 			shut(conn)
 			if took := time.Since(start); from != alice && took != 0 {
 				t.Errorf("%v: got a delay of %v, want none", from, took)
@@ -248,9 +247,7 @@ func TestAffinityOutlivesFailuresOfOthers(t *testing.T) {
 	d := w.decide(Flow{Protocol: v1.ProtocolTCP, Client: memoryClient, Frontend: memoryFrontend})
 	for range 2 {
 		conn, to, err := w.connect(t.Context(), &d)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		shut(conn)
 		if to.Addr != one {
 			t.Fatalf("got %v, want %v", to.Addr, one)

@@ -17,6 +17,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/affinity"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/internal/testing/objects"
 	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
@@ -89,9 +90,7 @@ type fixture struct {
 func newFixture(t testing.TB, c Config, protocol v1.Protocol) *fixture {
 	t.Helper()
 	e, err := New(c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	w := &fixture{Engine: e}
 	t.Cleanup(w.Close)
 	w.port = snapshots.Port("web/"+string(protocol), "")
@@ -131,13 +130,9 @@ func (w *fixture) listen(t testing.TB) netip.AddrPort {
 func (w *fixture) listener(t testing.TB) net.Listener {
 	t.Helper()
 	tcp, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	l, err := w.Listen(tcp)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return l
 }
 
@@ -157,9 +152,7 @@ func (w *fixture) open(t testing.TB, l Listener) {
 func server(t testing.TB, handle func(net.Conn)) netip.AddrPort {
 	t.Helper()
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	var wg sync.WaitGroup
 	ctx, cancel := context.WithCancel(context.Background())
 	wg.Go(func() {
@@ -198,9 +191,7 @@ func named(t testing.TB) netip.AddrPort {
 func refusing(t testing.TB) netip.AddrPort {
 	t.Helper()
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	t.Cleanup(func() { shut(l) })
 	return addrOf(dialFrom(t, "127.0.0.1", addrOf(l.Addr())).LocalAddr())
 }
@@ -219,13 +210,9 @@ func dialFrom(t testing.TB, from string, to netip.AddrPort) *net.TCPConn {
 func dial(t testing.TB, from *net.TCPAddr, to netip.AddrPort) *net.TCPConn {
 	t.Helper()
 	c, err := net.DialTCP("tcp4", from, net.TCPAddrFromAddrPort(to))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	t.Cleanup(func() { shut(c) })
-	if err := c.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, c.SetDeadline(time.Now().Add(20*time.Second)))
 	return c
 }
 

@@ -14,6 +14,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -87,9 +88,7 @@ func TestListenersReturnDestinations(t *testing.T) {
 	want := named(t)
 	w.serveAt(memoryFrontend, want)
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	var failing atomic.Bool
 	w.open(t, Listener{Listener: l, Destination: func(net.Conn) (netip.AddrPort, error) {
 		if failing.Load() {

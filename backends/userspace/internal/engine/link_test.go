@@ -10,6 +10,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/endpoints"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -93,9 +94,7 @@ func TestFailuresOfOneLink(t *testing.T) {
 	}
 	d := w.decide(Flow{Protocol: protocol, Client: memoryClient, Frontend: memoryFrontend, Origin: Pod})
 	c, _, err := w.connect(t.Context(), &d)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	shut(c)
 	if !avoids(carol) {
 		t.Error("a success behind another link has removed the failure of this link")

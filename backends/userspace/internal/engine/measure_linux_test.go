@@ -23,6 +23,8 @@ import (
 
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // sink starts a server that answers the byte '?' with a byte, and discards everything else.
@@ -73,9 +75,7 @@ func discard(c net.Conn, buf []byte) error {
 func unused(t *testing.T) netip.AddrPort {
 	t.Helper()
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	defer shut(l)
 	return addrOf(l.Addr())
 }
@@ -90,9 +90,7 @@ func haproxy(t *testing.T, to netip.AddrPort, options string) (at netip.AddrPort
 	at = unused(t)
 	config := filepath.Join(t.TempDir(), "haproxy.cfg")
 	text := fmt.Sprintf("global\n maxconn 4000\ndefaults\n mode tcp\n timeout connect 5s\n timeout client 1h\n timeout server 1h\n%s\nlisten l\n bind %v\n server s %v\n", options, at, to)
-	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, os.WriteFile(config, []byte(text), 0o600))
 	return at, run(t, exec.CommandContext(t.Context(), path, "-f", config, "-db"), at)
 }
 
@@ -111,9 +109,7 @@ func apart(t *testing.T, to netip.AddrPort, stack string) (at netip.AddrPort, pi
 // run starts a program that listens, and ends it with the test.
 func run(t *testing.T, cmd *exec.Cmd, at netip.AddrPort) (pid int) {
 	t.Helper()
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, cmd.Start())
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
@@ -247,9 +243,7 @@ func busy(t *testing.T, pid int) time.Duration {
 		return 0
 	}
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	_, rest, _ := strings.Cut(string(text), ") ")
 	fields := strings.Fields(rest)
 	user, _ := strconv.Atoi(fields[11])

@@ -8,6 +8,8 @@ import (
 	"runtime"
 	"testing"
 	"time"
+
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // TestMeasureMemory measures the memory of a silent connection: with package tcpconn, and with
@@ -18,13 +20,9 @@ func TestMeasureMemory(t *testing.T) {
 	memory, goroutines := measureSilent(t, to)
 	for _, stack := range []string{"engine", "package net"} {
 		tcp, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		w, l, err := engineAt(tcp, stack == "package net")
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		w.open(t, Listener{Listener: l})
 		at := addrOf(l.Addr())
 		w.serveAt(at, to)

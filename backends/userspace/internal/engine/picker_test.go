@@ -42,9 +42,7 @@ func (w *fixture) chosen(t *testing.T, client string) int {
 	f := Flow{Protocol: w.port.Name.Protocol, Client: netip.MustParseAddrPort(client), Frontend: memoryFrontend}
 	d := w.decide(f)
 	conn, to, err := w.connect(t.Context(), &d)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	shut(conn)
 	return int(to.Addr.Addr().As4()[3])
 }

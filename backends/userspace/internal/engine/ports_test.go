@@ -100,9 +100,7 @@ func TestPortsAreReusedInOrder(t *testing.T) {
 	take := func() uint16 {
 		t.Helper()
 		port, err := p.Take(on)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		return port
 	}
 	take() // not returned, so that the path is kept

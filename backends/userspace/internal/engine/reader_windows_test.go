@@ -6,6 +6,8 @@ import (
 	"runtime"
 	"sync/atomic"
 	"testing"
+
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // readers are a connection, and a reader of what is written to it.
@@ -56,9 +58,7 @@ func TestReadersOfSilentConnections(t *testing.T) {
 				if _, err := io.WriteString(near, "hello"); err != nil {
 					t.Fatal(err)
 				}
-				if err := <-got; err != nil {
-					t.Fatal(err)
-				}
+				testenv.NoError(t, <-got)
 			}
 			if early.Load() {
 				t.Error("a reader got its buffer before there was something to read")

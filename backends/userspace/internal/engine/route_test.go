@@ -108,9 +108,7 @@ func TestDecisionsAreThoseOfTheSpecification(t *testing.T) {
 	t.Parallel()
 	r := testenv.Random(t)
 	e, err := New(Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	defer e.Close()
 	forwarded := 0
 	for range 1000 {

@@ -192,9 +192,7 @@ func TestConnectionLimitMakesClientsWait(t *testing.T) {
 	readName(t, first)
 	readName(t, second)
 	third := dialFrom(t, "127.0.0.4", at)
-	if err := third.SetReadDeadline(time.Now().Add(100 * time.Millisecond)); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, third.SetReadDeadline(time.Now().Add(100*time.Millisecond)))
 	if _, err := third.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Fatalf("third connection at a limit of 2: got error %v, want it to wait", err)
 	}
@@ -223,9 +221,7 @@ func TestLackOfDescriptorsPasses(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t, Config{}, v1.ProtocolTCP)
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	f := &failing{Listener: l}
 	f.left.Store(4)
 	w.open(t, Listener{Listener: f})

@@ -7,6 +7,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/backends/userspace/internal/engine/tcpconn"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // The engine adopts connections of package net, from a listener or dialer of the caller.
@@ -14,9 +15,7 @@ func TestForeignConnectionsAreAdopted(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t, Config{Hooks: Hooks{Dial: dialAny}}, v1.ProtocolTCP)
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	w.open(t, Listener{Listener: l})
 	at := addrOf(l.Addr())
 	want := named(t)

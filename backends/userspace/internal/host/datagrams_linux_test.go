@@ -6,23 +6,19 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // The sockets that all clients share have large receive buffers, as far as the machine allows.
 func TestRoomForDatagrams(t *testing.T) {
 	t.Parallel()
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	defer unix.Close(fd) //nolint:errcheck // the test is over
-	if err := makeRoom(fd); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, makeRoom(fd))
 	text, err := os.ReadFile("/proc/sys/net/core/rmem_max")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	limit := 0
 	if _, err := fmt.Sscan(string(text), &limit); err != nil {
 		t.Fatal(err)

@@ -14,6 +14,7 @@ import (
 	"github.com/vipkit/vipkit/backends/userspace/internal/engine"
 	"github.com/vipkit/vipkit/internal/netns"
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // socketsIn returns Sockets for a namespace.
@@ -29,35 +30,25 @@ func TestRepliersReceiveNothing(t *testing.T) {
 	ns := netnstest.NewNS(t)
 	s := socketsIn(t, ns)
 	r, err := s.Replier(v1.IPv4Protocol)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	server, err := ns.ListenPacket(t.Context(), "udp", "127.0.0.1:8081")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	defer server.Close() //nolint:errcheck // the test is over
 	at := netip.MustParseAddrPort("127.0.0.1:8081")
 	c, err := ns.Dial(t.Context(), "udp", at.String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	defer c.Close() //nolint:errcheck // the test is over
 	if _, err := c.Write([]byte("?")); err != nil {
 		t.Fatal(err)
 	}
-	if err := server.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, server.SetReadDeadline(time.Now().Add(10*time.Second)))
 	if _, _, err := server.ReadFrom(make([]byte, 10)); err != nil {
 		t.Fatal(err)
 	}
 	if n, _, err := unix.Recvfrom(r.fd, make([]byte, 100), unix.MSG_DONTWAIT); !errors.Is(err, unix.EAGAIN) {
 		t.Errorf("receiving: got %d bytes and error %v, want %v", n, err, unix.EAGAIN)
 	}
-	if err := r.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, r.Close())
 	if err := r.Reply(engine.Flow{Client: at, Frontend: at}, nil); !errors.Is(err, net.ErrClosed) {
 		t.Errorf("an answer after Close: got error %v, want %v", err, net.ErrClosed)
 	}
@@ -72,27 +63,17 @@ func TestListenersNoticeVanishedClients(t *testing.T) {
 	ns := netnstest.NewNS(t)
 	s := socketsIn(t, ns)
 	l, err := s.listen(t.Context(), netip.MustParseAddrPort("127.0.0.1:8081"), Transparent)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	defer l.Close() //nolint:errcheck // the test is over
 	client, err := ns.Dial(t.Context(), "tcp", "127.0.0.1:8081")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	defer client.Close() //nolint:errcheck // the test is over
-	if err := l.SetDeadline(time.Now().Add(10 * time.Second)); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, l.SetDeadline(time.Now().Add(10*time.Second)))
 	c, err := l.AcceptTCP()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	defer c.Close() //nolint:errcheck // the test is over
 	raw, err := c.SyscallConn()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	for _, o := range []struct{ level, name, want int }{
 		{unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1}, {unix.SOL_TCP, unix.TCP_KEEPIDLE, 15}, {unix.SOL_TCP, unix.TCP_KEEPINTVL, 15}, {unix.SOL_TCP, unix.TCP_KEEPCNT, 9},
 	} {

@@ -38,9 +38,7 @@ func captureIn(t *testing.T) *Capture {
 	if errors.Is(err, unix.EPERM) {
 		testenv.CannotRun(t, err.Error())
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	testenv.CloseAtEnd(t, c)
 	return c
 }
@@ -49,9 +47,7 @@ func captureIn(t *testing.T) *Capture {
 func (c *Capture) routesNow(t *testing.T) map[Key]Value {
 	t.Helper()
 	routes, _, err := c.read()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return routes
 }
 
@@ -128,9 +124,7 @@ func TestRemoval(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := l.Operations()
-	if err := l.Cleanup(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, l.Cleanup(t.Context()))
 	if got := l.Operations() - before; got != 2 || len(l.have) != 0 || len(l.routesNow(t)) != 0 {
 		t.Errorf("Cleanup: got %d operations, objects %v and routes %v, want 2 and none", got, l.have, l.routesNow(t))
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
 	"github.com/vipkit/vipkit/internal/nfnetlink"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -40,9 +41,7 @@ func TestHooksOfBaseChains(t *testing.T) {
 				t.Fatal(err)
 			}
 			b := backends.New(c.Render, backends.Target[Key, Value](c))
-			if err := b.Apply(t.Context(), proxy.Snapshot{}, proxy.NewSnapshot(&proxy.Node{})); err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, b.Apply(t.Context(), proxy.Snapshot{}, proxy.NewSnapshot(&proxy.Node{})))
 			moved := map[string]nfnetlink.BaseChain{}
 			for name, base := range want {
 				base.Priority += priority
@@ -63,9 +62,7 @@ func TestHooksOfBaseChains(t *testing.T) {
 			if diff := cmp.Diff(moved, basesOf(t, c)); diff != "" {
 				t.Errorf("redirect %t with priority %d (-want +got):\n%s", redirect, priority, diff)
 			}
-			if err := c.Close(); err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, c.Close())
 		}
 	}
 }
@@ -74,9 +71,7 @@ func TestHooksOfBaseChains(t *testing.T) {
 func basesOf(t *testing.T, c *Capture) map[string]nfnetlink.BaseChain {
 	t.Helper()
 	var chains []nfnetlink.Chain
-	if err := c.Netlink.Chains(t.Context(), c.table(nfnetlink.IPv6), nfnetlink.Collect(&chains)); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, c.Netlink.Chains(t.Context(), c.table(nfnetlink.IPv6), nfnetlink.Collect(&chains)))
 	bases := map[string]nfnetlink.BaseChain{}
 	for i := range chains {
 		if chains[i].Base.Type != "" {

@@ -16,15 +16,14 @@ import (
 	"github.com/vipkit/vipkit/backends/userspace/internal/host"
 	"github.com/vipkit/vipkit/internal/netns"
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // namer starts a server that answers datagrams with its own address, which it returns.
 func namer(t *testing.T, ns *netns.NS, at string) netip.AddrPort {
 	t.Helper()
 	c, err := ns.ListenPacket(t.Context(), "udp", at)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -77,9 +76,7 @@ func TestDatagramsShareSourcePorts(t *testing.T) {
 	for _, to := range []netip.AddrPort{one, two} {
 		for range ports {
 			c, err := s.Dial(t.Context(), engine.Dial{Protocol: v1.ProtocolUDP, To: to})
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.NoError(t, err)
 			t.Cleanup(func() { _ = c.Close() })
 			open[to] = append(open[to], c)
 		}
@@ -113,15 +110,11 @@ func TestPortsInUseAreSkipped(t *testing.T) {
 	for i := range taken {
 		at := fmt.Sprintf("[::]:%d", int(firstSourcePort)+i)
 		p, err := ns.ListenPacket(t.Context(), "udp", at)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		t.Cleanup(func() { _ = p.Close() })
 		others = append(others, p)
 		l, err := ns.Listen(t.Context(), "tcp", at)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		t.Cleanup(func() { _ = l.Close() })
 	}
 	s := dialerIn(t, ns)
@@ -146,9 +139,7 @@ func TestPortsInUseAreSkipped(t *testing.T) {
 		t.Cleanup(func() { _ = c.Close() })
 	}
 	l, err := ns.Listen(t.Context(), "tcp", "127.0.0.1:8081")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	t.Cleanup(func() { _ = l.Close() })
 	s.ports.Store(uint32(sourcePorts) - 1) // the next one is the first
 	for i := range free {
@@ -193,12 +184,8 @@ func TestClosedConntrack(t *testing.T) {
 	t.Parallel()
 	at := netip.MustParseAddrPort("127.0.0.1:8081")
 	c, err := newConntrack(netnstest.Open(t, netnstest.NewNS(t), host.OpenSockets))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
+	testenv.NoError(t, c.Close())
 	if _, err := c.frontend(at, at); !errors.Is(err, net.ErrClosed) {
 		t.Errorf("a query after Close: got error %v, want %v", err, net.ErrClosed)
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -26,9 +27,7 @@ func TestFrontendsOfAnEarlierProcess(t *testing.T) {
 			apply := func(next proxy.Snapshot) *Capture {
 				t.Helper()
 				c := netnstest.Open(t, ns, func() (*Capture, error) { return New(configIn(t, ns), false) })
-				if err := backends.New(c.Render, backends.Target[Key, Value](c)).Apply(t.Context(), proxy.Snapshot{}, next); err != nil {
-					t.Fatal(err)
-				}
+				testenv.NoError(t, backends.New(c.Render, backends.Target[Key, Value](c)).Apply(t.Context(), proxy.Snapshot{}, next))
 				return c
 			}
 			var ports []*proxy.ServicePort

@@ -18,6 +18,7 @@ import (
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
 	"github.com/vipkit/vipkit/internal/nfnetlink"
 	"github.com/vipkit/vipkit/internal/nft"
+	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -46,9 +47,7 @@ func (r *fakeRouting) remove(f v1.IPFamily) error {
 func configIn(t *testing.T, ns *netns.NS) *host.Config {
 	t.Helper()
 	identity, err := backends.Identity{}.Complete(kinds.Userspace.Defaults())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return &host.Config{Identity: identity, Families: host.Families(), Sockets: netnstest.Open(t, ns, host.OpenSockets)}
 }
 
@@ -61,9 +60,7 @@ func kernelIn(t *testing.T) (*kernel, *fakeRouting) {
 	k := netnstest.Open(t, ns, func() (*Capture, error) { return New(config, false) }).kernel
 	r := &fakeRouting{is: map[v1.IPFamily]routingState{}}
 	k.routes = r
-	if err := k.Begin(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, k.Begin())
 	return k, r
 }
 
@@ -121,9 +118,7 @@ func TestReplacingWithoutMemory(t *testing.T) {
 	const fam = nfnetlink.IPv4
 	k, w := kernelIn(t)
 	all := []op{{Kind: backends.Add, Key: Key{kind: kindRouting, fam: fam}}, {Kind: backends.Add, Key: Key{kind: kindTable, fam: fam}}}
-	if err := k.Commit(t.Context(), all); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, k.Commit(t.Context(), all))
 	commit := k.Transact
 	k.Transact = func(context.Context, *nfnetlink.Batch) error {
 		return &nfnetlink.Error{Op: "commit", Errno: unix.ENOMEM}
@@ -161,24 +156,18 @@ func TestListsWhileSetsGrow(t *testing.T) {
 	world := proxy.NewSnapshot(stagetest.Node(), ports...)
 	for range 20 {
 		b := backends.New(c.Render, backends.Target[Key, Value](c))
-		if err := b.Apply(t.Context(), proxy.Snapshot{}, world); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, b.Apply(t.Context(), proxy.Snapshot{}, world))
 		for range 3 {
 			seen := map[Key]bool{}
 			for o, err := range c.List(t.Context()) {
-				if err != nil {
-					t.Fatal(err)
-				}
+				testenv.NoError(t, err)
 				if seen[o.Key] {
 					t.Fatalf("got %+v listed twice, want each object once", o.Key)
 				}
 				seen[o.Key] = true
 			}
 		}
-		if err := b.Cleanup(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, b.Cleanup(t.Context()))
 	}
 }
 
@@ -203,9 +192,7 @@ func TestCleanupOfPartialRouting(t *testing.T) {
 	for _, state := range []routingState{routingPartial, routingComplete} {
 		k, w := kernelIn(t)
 		w.is[v1.IPv4Protocol], w.is[v1.IPv6Protocol] = state, state
-		if err := k.Cleanup(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, k.Cleanup(t.Context()))
 		if got := w.is; got[v1.IPv4Protocol] != routingAbsent || got[v1.IPv6Protocol] != routingAbsent {
 			t.Errorf("Cleanup of state %d: got routing %v, want none", state, got)
 		}
@@ -283,9 +270,7 @@ func TestIsGone(t *testing.T) {
 	h := config.Sockets.Netlink()
 	r := &markRoutes{Config: config, handle: h}
 	nowhere, err := r.route(v1.IPv4Protocol)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	for what, err := range map[string]error{"a rule": h.RuleDel(r.rule(v1.IPv4Protocol)), "a route": h.RouteDel(nowhere), "nothing": nil} {
 		if !host.IsGone(err) {
 			t.Errorf("removing %s that does not exist: IsGone(%v): got false, want true", what, err)

@@ -20,9 +20,7 @@ import (
 func newRenderer(t *testing.T, id backends.Identity, redirect bool) *renderer {
 	t.Helper()
 	id, err := id.Complete(kinds.Userspace.Defaults())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return &renderer{&host.Config{Identity: id, Families: host.Families(), Port: 16421}, redirect}
 }
 

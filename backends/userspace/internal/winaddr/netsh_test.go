@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // asNetsh tells a process of the test program to act as netsh: to write its arguments to the file
@@ -58,14 +59,10 @@ func newNetsh(t *testing.T, does string) (*Netsh, func() []string) {
 	t.Setenv(asNetsh, file)
 	t.Setenv(behaviour, does)
 	program, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return &Netsh{Program: program, Interface: anInterface(t), Patience: 20 * time.Second}, func() []string {
 		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		return strings.Split(string(text), "\n")
 	}
 }
@@ -83,9 +80,7 @@ func TestArgumentsOfNetsh(t *testing.T) {
 		{n.Remove, four, "interface ipv4 delete address name=" + n.Interface + " address=10.96.0.10 store=active"},
 		{n.Remove, six, "interface ipv6 delete address interface=" + n.Interface + " address=fd00::10 store=active"},
 	} {
-		if err := c.change(t.Context(), c.addr); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, c.change(t.Context(), c.addr))
 		if got := strings.Join(args(), " "); got != c.want {
 			t.Errorf("got %q, want %q", got, c.want)
 		}

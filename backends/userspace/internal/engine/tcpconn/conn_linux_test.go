@@ -15,6 +15,8 @@ import (
 
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
+
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -35,13 +37,9 @@ func newPoller(t *testing.T) *Poller {
 func (p *Poller) listen(t *testing.T) listener {
 	t.Helper()
 	tcp, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	l, err := p.Listen(tcp)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	got, ok := l.(listener)
 	if !ok {
 		t.Fatalf("got a %T, want a listener of this package", l)
@@ -56,17 +54,11 @@ func connPair(t *testing.T) (a, b *Conn) {
 	p := newPoller(t)
 	l := p.listen(t)
 	fd, err := Begin(netip.AddrPort{}, l.local)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	one, err := p.Connect(t.Context(), fd, l.local, time.Minute)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	two, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	a, aOK := one.(*Conn)
 	b, bOK := two.(*Conn)
 	if !aOK || !bOK {
@@ -205,9 +197,7 @@ func TestUsedDescriptorsStayOpen(t *testing.T) {
 	if !a.beginCall() {
 		t.Fatal("an open connection cannot be used")
 	}
-	if err := a.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, a.Close())
 	if _, err := unix.FcntlInt(uintptr(a.fd), unix.F_GETFD, 0); err != nil {
 		t.Errorf("the descriptor is closed while it is used: %v", err)
 	}
@@ -222,9 +212,7 @@ func TestSyscallConnGivesTheDescriptor(t *testing.T) {
 	t.Parallel()
 	a, _ := connPair(t)
 	raw, err := a.SyscallConn()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	domain := 0
 	ask := func(fd uintptr) { domain, err = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_DOMAIN) }
 	if e := raw.Control(ask); e != nil || err != nil || domain != unix.AF_INET {
@@ -241,26 +229,18 @@ func TestSyscallConnGivesTheDescriptor(t *testing.T) {
 func fullListener(t *testing.T) (at netip.AddrPort, makeRoom func()) {
 	t.Helper()
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	t.Cleanup(func() { _ = unix.Close(fd) })
-	if err := errors.Join(unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}), unix.Listen(fd, 0)); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, errors.Join(unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}), unix.Listen(fd, 0)))
 	if at, err = localAddr(fd); err != nil {
 		t.Fatal(err)
 	}
 	c, err := net.DialTCP("tcp4", nil, net.TCPAddrFromAddrPort(at))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	t.Cleanup(func() { shut(c) })
 	return at, func() {
 		conn, _, err := unix.Accept4(fd, unix.SOCK_CLOEXEC)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		t.Cleanup(func() { _ = unix.Close(conn) })
 	}
 }
@@ -270,16 +250,12 @@ func fullListener(t *testing.T) (at netip.AddrPort, makeRoom func()) {
 func TestConnectedDespiteLateEvent(t *testing.T) {
 	t.Parallel()
 	epoll, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	silent := &Poller{fd: epoll, file: os.NewFile(uintptr(epoll), "epoll")} // wakes no goroutine
 	defer shut(silent.file)
 	at, makeRoom := fullListener(t)
 	fd, err := Begin(netip.AddrPort{}, at)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	s := newConn(silent, fd)
 	s.remote = at
 	defer shut(s)
@@ -321,14 +297,10 @@ func TestSilentServersAreGivenUp(t *testing.T) {
 func refusing(t *testing.T) netip.AddrPort {
 	t.Helper()
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	t.Cleanup(func() { shut(l) })
 	c, err := net.Dial("tcp4", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	t.Cleanup(func() { shut(c) })
 	return addrPortOf(c.LocalAddr())
 }
@@ -363,9 +335,7 @@ func TestLateEventsDoNotSpin(t *testing.T) {
 	o := &owner{}
 	ended := make(chan error, 1)
 	go func() { ended <- Exchange(&d, memory{}, o) }()
-	if err := near.CloseWrite(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, near.CloseWrite())
 	eventually(t, "the end of the client was passed on", o.ended.Load)
 	for range 3 {
 		client.wakeReader()
