@@ -58,7 +58,7 @@ SKIPCHECK := $(or $(TMPDIR),/tmp)/vipkit-skipcheck
 
 # Its tests start virtual machines.
 EMULATED := /internal/vm$$
-# The parts of the conformance suite on other kinds of nodes, and the README's table, which needs them.
+# The parts of the conformance suite on other kinds of nodes, and the capability table, which needs them.
 WORLDSREPORT := ^TestConformance.*/^(Worlds|Report)$$|^TestConformance/^(legacy|nft)$$/^(Worlds|Report)$$
 CONFORMING := ./backends/nftables ./backends/iptables ./backends/userspace
 
@@ -189,7 +189,7 @@ storm: install $(if $(IPVSSTORM),vm-program) ## random faults under load, for ea
 		go test -count=1 -timeout=$(STORMLIMIT) -v $(if $(IPVSSTORM),-tags ipvs $(filter-out -timeout=%,$(INVM)) 6.1') -run '^TestStorm$$' ./internal/storm
 
 .PHONY: table
-table: install ## write the README's table of capabilities, except the column of ipvs, by running the conformance suite
+table: install ## write docs/capabilities.md, except the column of ipvs, by running the conformance suite
 	VIPKIT_UPDATE=1 $(TEST) -timeout=60m -p 1 -run '^TestConformance' ./backends/...
 
 .PHONY: worlds
@@ -208,7 +208,7 @@ kernels: vm-program ## run the conformance suite on other kernels (KERNELS='6.1 
 	done; done; exit $$status
 
 # The usual kernel of tests has no IPVS, so these tests have the build tag ipvs. WORLDS=1 also
-# tests other kinds of nodes, and the README's table of capabilities.
+# tests other kinds of nodes, and docs/capabilities.md.
 .PHONY: ipvs
 ipvs: vm-program ## run the tests of IPVS on Linux 6.1, in a virtual machine (WORLDS=1)
 	$(call flag,WORLDS)@VIPKIT_IPVS_WORLDS=$(WORLDS) STEP_QUIET=1 $(STEP) 'IPVS on Linux 6.1' $(TEST) -tags ipvs $(INVM) 6.1' $(IPVS)

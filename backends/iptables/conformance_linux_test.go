@@ -45,7 +45,7 @@ func testConformance(t *testing.T, o iptables.Options) {
 			backendtest.FirewalledRefusals,
 		},
 		Worlds: backendtest.Worlds(),
-		Report: backendtest.Report{File: "../../README.md", Column: "iptables", Remarks: map[backendtest.Capability]string{
+		Report: backendtest.Report{File: "../../docs/capabilities.md", Column: "iptables", Remarks: map[backendtest.Capability]string{
 			backendtest.ClosedFirewalls:    "accept pods there",
 			backendtest.UnfilteredBridges:  "needs 1",
 			backendtest.FirewalledRefusals: "depends on the foreign table[^flavour]",

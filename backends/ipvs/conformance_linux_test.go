@@ -43,7 +43,7 @@ func TestConformance(t *testing.T) {
 	}
 	if testenv.Flag(t, "VIPKIT_IPVS_WORLDS") {
 		c.Worlds = backendtest.Worlds()
-		c.Report = backendtest.Report{File: "../../README.md", Column: "ipvs", Remarks: map[backendtest.Capability]string{
+		c.Report = backendtest.Report{File: "../../docs/capabilities.md", Column: "ipvs", Remarks: map[backendtest.Capability]string{
 			backendtest.FrontendAffinity:  "until the endpoints change",
 			backendtest.AffinityTimeout:   "may last longer",
 			backendtest.UnfilteredBridges: "needs 1",

@@ -36,7 +36,7 @@ func TestConformance(t *testing.T) {
 		},
 		Worlds: backendtest.Worlds(),
 		Tables: true,
-		Report: backendtest.Report{File: "../../README.md", Column: "nftables", Remarks: map[backendtest.Capability]string{
+		Report: backendtest.Report{File: "../../docs/capabilities.md", Column: "nftables", Remarks: map[backendtest.Capability]string{
 			backendtest.ClosedFirewalls:   "accept pods there",
 			backendtest.UnfilteredBridges: "needs 1",
 			backendtest.HairpinOff:        "needs `hairpin_mode` on",

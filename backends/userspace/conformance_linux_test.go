@@ -29,7 +29,7 @@ func TestConformanceLocalRoutes(t *testing.T) {
 		backendtest.Addresses)
 }
 
-// conform runs the conformance suite for a capture, which has a column in the README.
+// conform runs the conformance suite for a capture, which has a column in docs/capabilities.md.
 func conform(t *testing.T, column string, capture userspace.Capture, tables bool, lacks ...backendtest.Capability) {
 	start := func(t testing.TB, open func(userspace.Options) (*userspace.Backend, error)) proxy.Backend {
 		// A busy machine that runs the whole testbed may need longer than the default
@@ -53,7 +53,7 @@ func conform(t *testing.T, column string, capture userspace.Capture, tables bool
 		Lacks:    append(lacks, backendtest.LastingConnections, backendtest.BridgedAddresses, backendtest.SCTP),
 		Worlds:   backendtest.Worlds(),
 		Tables:   tables,
-		Report: backendtest.Report{File: "../../README.md", Column: column, Remarks: map[backendtest.Capability]string{
+		Report: backendtest.Report{File: "../../docs/capabilities.md", Column: column, Remarks: map[backendtest.Capability]string{
 			backendtest.LastingConnections: "they end with the process",
 		}},
 	})

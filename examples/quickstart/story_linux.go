@@ -231,7 +231,7 @@ func (s *story) next() {
 	s.say("- go run ./examples/quickstart -step: the same, one step at a time")
 	s.say("- examples/quickstart/manifest.yaml: change it and run again; proxy_linux.go is the proxy that you saw")
 	s.say("- go run ./examples/manifestproxy -demo: a proxy for Services from files, which you can edit while it runs")
-	s.say("- README.md, \"Embed it in your agent\": a whole proxy in one short file, examples/embed")
+	s.say("- README.md, \"A whole proxy\": examples/embed, one short file")
 	s.say("- examples/kubeproxy: an agent in the place of kube-proxy, in a real cluster")
 	s.say("- docs/architecture.md: how a Service gets into the kernel, and where to read on")
 }

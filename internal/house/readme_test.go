@@ -28,10 +28,10 @@ func TestReadmeShowsARealProgram(t *testing.T) {
 	}
 }
 
-// TestReadmeShowsExamples checks that each further block of code in the README is a part of an
+// TestEmbeddingShowsExamples checks that each block of code in docs/embedding.md is a part of an
 // example, which is compiled.
-func TestReadmeShowsExamples(t *testing.T) {
-	readme, err := os.ReadFile(filepath.Join(root, "README.md"))
+func TestEmbeddingShowsExamples(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(root, "docs", "embedding.md"))
 	testenv.NoError(t, err)
 	for _, c := range []struct{ begins, example string }{
 		{"\tregistry := ", "proxy/prommetrics/example_test.go"},
@@ -39,11 +39,11 @@ func TestReadmeShowsExamples(t *testing.T) {
 	} {
 		example, err := os.ReadFile(filepath.Join(root, c.example))
 		testenv.NoError(t, err)
-		_, rest, found := strings.Cut(string(readme), "```go\n"+c.begins)
+		_, rest, found := strings.Cut(string(text), "```go\n"+c.begins)
 		code, _, _ := strings.Cut(rest, "```\n")
 		code = strings.ReplaceAll(code, "log.Fatal(err)", "return") // which only programs are allowed to call
 		if !found || !strings.Contains(string(example), c.begins+code) {
-			t.Errorf("README.md: block %q is not in %s", c.begins+code, c.example)
+			t.Errorf("docs/embedding.md: block %q is not in %s", c.begins+code, c.example)
 		}
 	}
 }

@@ -11,7 +11,7 @@
 //	                    ├─ node-2 (nftables) ─── pods
 //	                    └─ node-3 (iptables) ─── pods
 //
-// At first, two of the nodes run kube-proxy, which is replaced as in the README. The agents
+// At first, two of the nodes run kube-proxy, which is replaced as in docs/replacing-kube-proxy.md. The agents
 // have only the permissions of examples/kubeproxy/deploy.
 //
 // Most tests share one cluster, since it needs about ten seconds to start.

@@ -16,7 +16,7 @@ import (
 	"github.com/vipkit/vipkit/internal/testenv"
 )
 
-// testReplace replaces kube-proxy on a node with exactly the commands of the README, under load,
+// testReplace replaces kube-proxy on a node with exactly the documented commands, under load,
 // and then goes back to kube-proxy.
 func testReplace(t *testing.T, c *cluster) {
 	kubeProxy := buildKubeProxy(t)
@@ -32,13 +32,13 @@ func testReplace(t *testing.T, c *cluster) {
 	for _, at := range to {
 		reaches(t, c.network.outside, "tcp", at, pods...)
 	}
-	nft, blocks := netnstest.NFT(t), readmeBlocks(t)
+	nft, blocks := netnstest.NFT(t), documentedBlocks(t)
 	l := startLoad(t, c.network.outside, 200, to...)
 	for _, n := range nodes {
 		metrics := n.scrape(t)
 		n.stopAgent(os.Kill)
 		n.start(c.program, commandOf(t, blocks[0], n.name)...)
-		n.requestAsInReadme(t, blocks[1])
+		n.requestAsDocumented(t, blocks[1])
 		for _, to := range clusterIPs(s) {
 			reaches(t, n.ns, "tcp", to, pods...)
 			reaches(t, n.ns, "udp", to, pods...)
@@ -76,43 +76,41 @@ func (n *node) configureKubeProxy(t *testing.T, token string) {
 	testenv.NoError(t, os.WriteFile(filepath.Join(n.folder, "config.yaml"), []byte(text), 0o600))
 }
 
-// readmeBlocks returns the lines of each block of commands in the section of the README.
-func readmeBlocks(t *testing.T) (blocks [][]string) {
+// documentedBlocks returns the lines of each block of commands in docs/replacing-kube-proxy.md.
+func documentedBlocks(t *testing.T) (blocks [][]string) {
 	t.Helper()
-	text, err := os.ReadFile("../../../README.md")
+	text, err := os.ReadFile("../../../docs/replacing-kube-proxy.md")
 	testenv.NoError(t, err)
-	_, section, _ := strings.Cut(string(text), "\n## Replace kube-proxy on a node\n")
-	section, _, _ = strings.Cut(section, "\n## ")
-	for i, part := range strings.Split(section, "```") {
+	for i, part := range strings.Split(string(text), "```") {
 		if i%2 == 1 {
 			blocks = append(blocks, strings.Split(strings.TrimSpace(part), "\n"))
 		}
 	}
 	if len(blocks) < 2 {
-		t.Fatalf("README.md: blocks of commands on how to replace kube-proxy: got %d, want at least two", len(blocks))
+		t.Fatalf("replacing-kube-proxy.md: blocks of commands on how to replace kube-proxy: got %d, want at least two", len(blocks))
 	}
 	return blocks
 }
 
-// commandOf returns the arguments with which the README starts the agent.
+// commandOf returns the arguments with which the document starts the agent.
 func commandOf(t *testing.T, block []string, node string) []string {
 	t.Helper()
 	if len(block) != 2 || block[0] != "go build ./examples/kubeproxy" {
-		t.Fatalf("README.md: commands: got %q, want the build of the agent and its start", block)
+		t.Fatalf("replacing-kube-proxy.md: commands: got %q, want the build of the agent and its start", block)
 	}
 	line, ok := strings.CutPrefix(block[1], "sudo ./kubeproxy ")
 	if !ok {
-		t.Fatalf("README.md: start of the agent: got %q, want sudo ./kubeproxy", block[1])
+		t.Fatalf("replacing-kube-proxy.md: start of the agent: got %q, want sudo ./kubeproxy", block[1])
 	}
 	return strings.Fields(strings.ReplaceAll(line, "node-1", node))
 }
 
-// requestAsInReadme makes the requests of the README, all of which must succeed.
-func (n *node) requestAsInReadme(t *testing.T, block []string) {
+// requestAsDocumented makes the requests of the document, all of which must succeed.
+func (n *node) requestAsDocumented(t *testing.T, block []string) {
 	t.Helper()
 	want := []string{n.mode, `"healthy":true`, "default/kubernetes:https"}
 	if len(block) != len(want) {
-		t.Fatalf("README.md: commands: got %q, want %d", block, len(want))
+		t.Fatalf("replacing-kube-proxy.md: commands: got %q, want %d", block, len(want))
 	}
 	for i, line := range block {
 		url := "http://" + strings.Trim(strings.TrimPrefix(line, "curl "), "'")
