@@ -9,6 +9,9 @@ import (
 
 // Rule is a rule of a chain. Conditions that are inverted are left out.
 type Rule struct {
+	// Chain is the name of the chain that begins here, if one begins; then the other fields mean nothing.
+	// Chains of the kernel itself do not begin with such a rule.
+	Chain string
 	// Input and Output are the names of interfaces, padded with zeros. A name may end in "+", which
 	// stands for any rest.
 	Input, Output []byte
@@ -62,6 +65,9 @@ const (
 	extensionName = 2
 )
 
+// errorTarget is the target of rules at which chains begin, and of the last rule of a table: no packet gets there.
+const errorTarget = "ERROR"
+
 var errMalformed = errors.New("the kernel's table of iptables has an unknown form")
 
 // read reads all rules of a table. policies are the offsets of the policies of the hooks.
@@ -106,6 +112,10 @@ func (l layout) rule(rule []byte, target int) (r Rule, err error) {
 		}
 		r.Matches = append(r.Matches, Match{extension(rule[at:]), rule[at+extensionSize : at+size]})
 		at += size
+	}
+	if extension(rule[target:]) == errorTarget {
+		name, _, _ := bytes.Cut(rule[target+extensionSize:], []byte{0})
+		r.Chain = string(name)
 	}
 	if extension(rule[target:]) == "" && len(rule) >= target+extensionSize+4 {
 		r.Verdict = Verdict(binary.NativeEndian.Uint32(rule[target+extensionSize:]))

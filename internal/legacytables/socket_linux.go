@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"strings"
@@ -19,6 +20,8 @@ type Socket struct {
 	file  *os.File
 	level uintptr
 	rules layout
+	// names is the file that lists the tables that exist, or nil if the kernel did not have the flavour.
+	names *os.File
 }
 
 // Open opens a socket in the network namespace of the calling thread. It needs no privilege, but reading
@@ -33,23 +36,42 @@ func Open(f v1.IPFamily) (*Socket, error) {
 		return nil, os.NewSyscallError("socket", err)
 	}
 	s.file = os.NewFile(uintptr(fd), "tables of iptables")
+	names := "/proc/thread-self/net/ip_tables_names"
+	if f == v1.IPv6Protocol {
+		names = "/proc/thread-self/net/ip6_tables_names"
+	}
+	if s.names, err = os.Open(names); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, errors.Join(err, s.Close())
+	}
 	return s, nil
 }
 
 // Close implements [io.Closer].
-func (s *Socket) Close() error { return s.file.Close() }
+func (s *Socket) Close() error {
+	err := s.file.Close()
+	if s.names != nil {
+		err = errors.Join(err, s.names.Close())
+	}
+	return err
+}
 
-// Names returns the tables of a family that exist in the network namespace of the calling thread. The
-// kernel makes a table that somebody reads.
+// Names returns the tables of a family that exist in the network namespace of the calling thread.
 func Names(f v1.IPFamily) ([]string, error) {
-	file := "/proc/thread-self/net/ip_tables_names"
-	if f == v1.IPv6Protocol {
-		file = "/proc/thread-self/net/ip6_tables_names"
+	s, err := Open(f)
+	if err != nil {
+		return nil, err
 	}
-	names, err := os.ReadFile(file)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil // the kernel does not have the flavour
+	defer s.Close() //nolint:errcheck // nothing was written
+	return s.Names()
+}
+
+// Names returns the tables that exist: none if the kernel did not have the flavour when the socket was opened.
+// The kernel makes a table that somebody reads.
+func (s *Socket) Names() ([]string, error) {
+	if s.names == nil {
+		return nil, nil
 	}
+	names, err := io.ReadAll(io.NewSectionReader(s.names, 0, 1<<16))
 	return strings.Fields(string(names)), err
 }
 

@@ -55,14 +55,14 @@ func (n node) policyProblems(program string, dropped []lack, hook int) (found []
 // readLegacy reads the table filter, if there is one.
 func readLegacy(f v1.IPFamily) ([]legacytables.Rule, error) {
 	const table = "filter"
-	if tables, err := legacytables.Names(f); err != nil || !slices.Contains(tables, table) {
-		return nil, err
-	}
 	s, err := legacytables.Open(f)
 	if err != nil {
 		return nil, err
 	}
 	defer s.Close() //nolint:errcheck // nothing was written
+	if tables, err := s.Names(); err != nil || !slices.Contains(tables, table) {
+		return nil, err
+	}
 	return s.Rules(table)
 }
 

@@ -8,6 +8,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/internal/legacytables"
 	"github.com/vipkit/vipkit/internal/nfnetlink"
 	"github.com/vipkit/vipkit/internal/nft"
 	"github.com/vipkit/vipkit/internal/nodecheck"
@@ -84,14 +87,18 @@ func (i *Instance) remainsOf(ctx context.Context, k Kind) (r remains) {
 			}
 		}
 	case IPTablesNFT:
-		i.findChains(ctx, &r, name, func(save, restore string) string {
-			return save + " | grep -v VIPKIT- | " + restore
-		})
+		i.findChains(ctx, &r, name, withoutChains)
 	case IPVS:
 		i.findDevice(&r, name+"-ipvs0", "ip link del "+name+"-ipvs0, and ipvsadm -C if no other program uses IPVS")
-	case IPTablesLegacy: // asking for its chains starts programs
+	case IPTablesLegacy:
+		i.findLegacyChains(&r, name, withoutChains)
 	}
 	return r
+}
+
+// withoutChains returns the command that removes the chains of the default identity of iptables.
+func withoutChains(save, restore string) string {
+	return save + " | grep -v VIPKIT- | " + restore
 }
 
 // remainsOfKubeProxy returns what kube-proxy has, except under the instance's own names.
@@ -103,7 +110,9 @@ func (i *Instance) remainsOfKubeProxy(ctx context.Context) (r remains) {
 		i.findTables(ctx, &r, kubeProxyTable)
 	}
 	if !is(kubeProxyChains, IPTablesNFT, IPTablesLegacy) {
-		i.findChains(ctx, &r, kubeProxyChains, func(string, string) string { return "kube-proxy --cleanup" })
+		cleanup := func(string, string) string { return "kube-proxy --cleanup" }
+		i.findChains(ctx, &r, kubeProxyChains, cleanup)
+		i.findLegacyChains(&r, kubeProxyChains, cleanup)
 	}
 	if !is(kubeProxyChains, IPVS) {
 		i.findDevice(&r, kubeProxyChains+"-ipvs0", "kube-proxy --cleanup")
@@ -129,6 +138,26 @@ func (i *Instance) findChains(ctx context.Context, r *remains, identity string, 
 	for _, fam := range nft.Families() {
 		program := map[nfnetlink.Family]string{nfnetlink.IPv4: "iptables-nft", nfnetlink.IPv6: "ip6tables-nft"}[fam]
 		if _, err := i.nft.Chain(ctx, nfnetlink.Table{Family: fam, Name: "nat"}, chain); err == nil {
+			r.add(fmt.Sprintf("chain %s of %s", chain, program), command(program+"-save", program+"-restore"))
+		}
+	}
+}
+
+// findLegacyChains finds chains of iptables' flavour legacy by the one that always exists.
+func (i *Instance) findLegacyChains(r *remains, identity string, command func(save, restore string) string) {
+	chain := IPTablesNames(identity).Prefix + "SERVICES"
+	for _, fam := range [...]v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol} {
+		program := map[v1.IPFamily]string{v1.IPv4Protocol: "iptables-legacy", v1.IPv6Protocol: "ip6tables-legacy"}[fam]
+		const table = "nat"
+		s, can := i.tables[fam]
+		if !can {
+			continue
+		}
+		if tables, err := s.Names(); err != nil || !slices.Contains(tables, table) {
+			continue // The kernel would make the table.
+		}
+		rules, err := s.Rules(table)
+		if err == nil && slices.ContainsFunc(rules, func(rule legacytables.Rule) bool { return rule.Chain == chain }) {
 			r.add(fmt.Sprintf("chain %s of %s", chain, program), command(program+"-save", program+"-restore"))
 		}
 	}

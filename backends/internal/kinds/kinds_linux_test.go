@@ -1,7 +1,9 @@
 package kinds_test
 
 import (
+	"fmt"
 	"os"
+	"strings"
 	"testing"
 
 	"github.com/vipkit/vipkit/backends/internal/kinds"
@@ -25,6 +27,45 @@ func TestKindsShareNoDefaults(t *testing.T) {
 	}
 	if n, u := kinds.NFTables.Defaults().Name, kinds.Userspace.Defaults().Name; n == u || n+kinds.SecondSuffix == u {
 		t.Errorf("name of tables: got %q for two kinds, want it for one", n)
+	}
+}
+
+// What kube-proxy, or a backend that ended, has left in either flavour of iptables is named with the command
+// that removes it. Of a table that does not exist, none is made.
+func TestChainsOfOthersAreNamed(t *testing.T) {
+	snapshot := proxy.Snapshot{}
+	for _, c := range []struct{ flavour, chain, remedy string }{
+		{"nft", "KUBE-SERVICES", "kube-proxy --cleanup"},
+		{"nft", "VIPKIT-SERVICES", "iptables-nft-save | grep -v VIPKIT- | iptables-nft-restore"},
+		{"legacy", "KUBE-SERVICES", "kube-proxy --cleanup"},
+		{"legacy", "VIPKIT-SERVICES", "iptables-legacy-save | grep -v VIPKIT- | iptables-legacy-restore"},
+	} {
+		ns := netnstest.NewNS(t)
+		i := netnstest.Open(t, ns, func() (*kinds.Instance, error) { return kinds.Open(kinds.NFTables.Defaults(), kinds.NFTables) })
+		if found := i.CheckNode(snapshot); len(found) > 0 {
+			t.Errorf("%+v: before there is a chain: got problems %v, want none", c, found)
+		}
+		if tables, _ := netnstest.Run(t, ns, "", "cat", "/proc/self/net/ip_tables_names", "/proc/self/net/ip6_tables_names"); strings.Contains(tables, "nat") {
+			t.Errorf("%+v: tables of the legacy flavour after a look: got %q, want no table nat", c, tables)
+		}
+		for _, program := range []string{"iptables-", "ip6tables-"} {
+			if _, err := netnstest.Run(t, ns, "", program+c.flavour, "-t", "nat", "-N", c.chain); err != nil {
+				t.Fatal(err)
+			}
+		}
+		found := i.CheckNode(snapshot)
+		if len(found) != 1 {
+			t.Errorf("%+v: got problems %v, want one", c, found)
+			continue
+		}
+		for _, program := range []string{"iptables-", "ip6tables-"} {
+			if object := fmt.Sprintf("chain %s of %s%s", c.chain, program, c.flavour); !strings.Contains(found[0].Error(), object) {
+				t.Errorf("%+v: got problem %q, want %q in it", c, found[0], object)
+			}
+		}
+		if !strings.Contains(found[0].Error(), c.remedy) {
+			t.Errorf("%+v: got problem %q, want %q in it", c, found[0], c.remedy)
+		}
 	}
 }
 
