@@ -41,7 +41,7 @@ func Unservables() []Unservable {
 		},
 		{"endpoint-without-address", "An endpoint without an address cannot be reached.", pool(good, netip.AddrPort{})},
 		{
-			"frontend-of-the-other-family", "A packet to an address of one family is no packet of a service port of the other.",
+			"frontend-of-the-other-family", "A service port of one family gets no packets to addresses of the other family.",
 			frontend("[fd00:96::5:1]:80"),
 		},
 		{

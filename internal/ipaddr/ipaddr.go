@@ -68,7 +68,7 @@ var (
 	errMulticast   = errors.New("is a multicast address")
 )
 
-// Errors of [CheckEndpoint], [CheckVirtualIP] and [CheckExternalIP], beside those of [CheckHost].
+// Errors of [CheckEndpoint], [CheckVirtualIP] and [CheckExternalIP], beside the errors of [CheckHost].
 var (
 	errThisNetwork = errors.New("is an address of 0.0.0.0/8, which no host has")
 	errDiscardOnly = errors.New("is an address of 100::/64, which no host has")

@@ -4,8 +4,8 @@
 //
 //	func (b *backend) CheckNode(s proxy.Snapshot) []*proxy.Problem { return nodecheck.Translation(s) }
 //
-// Of the rules of other programs, it looks at those of tables that drop packets by default, as
-// [Firewalls] says, and not at rules that drop: that would cost too much.
+// It reads rules of other programs only in chains that drop packets by default, as [Firewalls] says.
+// It does not look for rules that drop: that would cost too much.
 //
 // On other systems than Linux the package is empty.
 package nodecheck

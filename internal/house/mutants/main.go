@@ -4,7 +4,7 @@
 //
 //	go run ./internal/house/mutants -run '^nftables/'
 //
-// The files in folder table have the mutants, each file those of an area: a name, a sentence
+// Each file in folder table has the mutants of an area. A mutant is a name, a sentence
 // about what a user would meet, the file, the test, and a part of a unified diff without line
 // numbers. Lines that begin with a space or "-" are what the file has, exactly once; lines that
 // begin with a space or "+" replace them.

@@ -2,13 +2,13 @@
 // like what kubectl prints, and random ones of a [Generator].
 //
 // An endpoint is a text: its address, then in any order a letter for its conditions, @ and its
-// node, zones= and nodes= with hints. Without a letter the conditions are unset, as those of a
-// ready endpoint may be:
+// node, zones= and nodes= with hints. Without a letter the conditions are unset, as the API
+// allows for a ready endpoint:
 //
 //	10.0.0.1
 //	10.0.0.2 T @node-1 zones=a,b nodes=node-1
 //
-// The letters are those of [Letters]. A port is a name and a number, for a Service perhaps with
+// [Letters] lists the letters. A port is a name and a number, for a Service perhaps with
 // a node port, and a protocol other than TCP:
 //
 //	http 80:30080
