@@ -48,9 +48,9 @@ func TestEmbeddingShowsExamples(t *testing.T) {
 	}
 }
 
-// TestLinksHaveTargets checks that links from documents to files of the tree have targets.
+// TestLinksHaveTargets checks that links from documents lead to files of the tree, and to headings of them.
 func TestLinksHaveTargets(t *testing.T) {
-	link := regexp.MustCompile(`\]\(([^)#:]+)(#[^)]*)?\)`)
+	link := regexp.MustCompile(`\]\(([^)#:]*)(#[^)]*)?\)`)
 	count := 0
 	for _, document := range documents(t) {
 		text, err := os.ReadFile(filepath.Join(root, document))
@@ -62,14 +62,31 @@ func TestLinksHaveTargets(t *testing.T) {
 		count += len(links)
 		for _, m := range links {
 			target := filepath.Join(root, filepath.Dir(document), m[1])
+			if m[1] == "" {
+				target = filepath.Join(root, document)
+			}
 			if _, err := os.Stat(target); err != nil {
 				t.Errorf("%s links to %s, which does not exist", document, m[1])
+			} else if m[2] != "" && !slices.Contains(anchors(t, target), m[2]) {
+				t.Errorf("%s links to %s%s, a heading that does not exist", document, m[1], m[2])
 			}
 		}
 	}
 	if count < 20 {
 		t.Errorf("links: got %d, want at least 20", count)
 	}
+}
+
+// anchors returns the anchors that web sites give the headings of a document: #the-words-in-lower-case.
+func anchors(t *testing.T, document string) (all []string) {
+	t.Helper()
+	text, err := os.ReadFile(document)
+	testenv.NoError(t, err)
+	left := regexp.MustCompile(`[^\p{L}\p{N} _-]`)
+	for _, m := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllStringSubmatch(string(text), -1) {
+		all = append(all, "#"+strings.ReplaceAll(left.ReplaceAllString(strings.ToLower(m[1]), ""), " ", "-"))
+	}
+	return all
 }
 
 // TestFootnotesAreDefined checks that each footnote of a document is defined there once, and
