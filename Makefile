@@ -8,6 +8,8 @@ export PATH := $(PATH):/usr/local/sbin:/usr/sbin:/sbin
 export GOFLAGS := $(strip $(GOFLAGS) -buildvcs=false)
 
 LINT := go run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
+VULN := golang.org/x/vuln/cmd/govulncheck@v1.9.0
+CYCLONEDX := github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod@v1.10.0
 TEST := go run ./internal/house/skipcheck -count=1 -shuffle=on -timeout=20m
 STEP := .ci/step
 
@@ -18,6 +20,7 @@ NESTEDTEST := go run github.com/vipkit/vipkit/internal/house/skipcheck -count=1 
 BENCHTIME ?= 1s
 FUZZTIME ?= 30s
 IMAGE ?= kubeproxy-image
+SBOM ?= sbom.json
 STORMTIME ?= 2m
 SOAKS ?= 10
 # A storm of ipvs runs in a virtual machine, of which only the output stays. Of its two processors,
@@ -69,7 +72,7 @@ KERNEL := /backends/internal/xtables|/backends/iptables|/backends/nftables|/back
 
 .PHONY: help
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' Makefile
 
 # Before each commit.
 .PHONY: test
@@ -242,6 +245,17 @@ windows: ## run the tests of what Windows can run as its programs, under Wine
 		STEP_QUIET=1 $(STEP) 'tests on Windows, under Wine' env GOOS=windows CGO_ENABLED=0 .ci/wine/run sh -c \
 			'"$$0" -exec "$$WINE" -count=1 -shuffle=on -timeout=5m "$$@"' '$(SKIPCHECK)' -skip '$(WINDOWSTESTS)' $(WINDOWS); \
 	else echo '==> no Wine: tests on Windows are left out'; fi
+
+# govulncheck says so itself if it cannot reach its data.
+.PHONY: vulnerabilities
+vulnerabilities: ## look for known vulnerabilities in what the modules use; needs vuln.go.dev
+	@status=0; for module in . $(NESTED); do $(STEP) "vulnerabilities of $$module" go -C $$module run $(VULN) ./... || status=1; done; exit $$status
+
+.PHONY: sbom
+sbom: ## write the modules that importers get, in the format CycloneDX, and list their licences (SBOM=sbom.json)
+	@$(STEP) 'modules and licences' go run $(CYCLONEDX) mod -licenses -json -output '$(SBOM)'
+	@awk -F '"' '/^  "components"/ { list = 1 } !list { next } /^      "name"/ { if (name) print licence, name, version; name = $$4; licence = "unknown" } /^      "version"/ { version = $$4 } \
+		/^ *"id"/ { licence = $$4 } /^  "dependencies"/ { print licence, name, version; exit }' '$(SBOM)' | sort
 
 .PHONY: vm-program
 vm-program:
