@@ -11,13 +11,14 @@ import (
 
 	"github.com/vipkit/vipkit/backends/userspace/internal/engine"
 	"github.com/vipkit/vipkit/backends/userspace/internal/host"
+	"github.com/vipkit/vipkit/backends/userspace/internal/netfilter"
 	"github.com/vipkit/vipkit/proxy"
 )
 
 // sharedListeners are the listeners of a capture that needs a fixed number of them.
 type sharedListeners struct {
 	config  *host.Config
-	capture hostCapture
+	capture *netfilter.Capture
 	engine  *engine.Engine
 	served  *sync.WaitGroup
 	opened  map[v1.IPFamily]*host.Listeners

@@ -34,7 +34,7 @@ func (d *someDialer) Begin(to engine.Dial) (int, error) {
 // All options reach the engine. With captures other than TPROXY, endpoints see the node.
 func TestOptionsReachTheEngine(t *testing.T) {
 	t.Parallel()
-	for capture, asNode := range map[Capture]bool{TPROXY: false, Redirect: true, LocalRoutes: true} {
+	for capture, asNode := range map[Capture]bool{TPROXY: false, Redirect: true} {
 		o := Options{
 			Capture: capture,
 			Timeouts: Timeouts{

@@ -105,7 +105,6 @@ func byFloor() [][]string {
 		},
 		8: {
 			"backends/userspace/internal/addresses",
-			"backends/userspace/internal/localroutes",
 			"backends/userspace/internal/netfilter",
 		},
 		9: {
@@ -189,7 +188,6 @@ func edges() []edge {
 		{packages: []string{"k8s.io/kubernetes"}, files: []string{"internal/peer"}},
 		{packages: []string{"k8s.io/client-go"}, files: []string{"proxy/kubewatch", "allocator/kubestore", "examples", "internal/peer"}},
 		{packages: []string{"github.com/prometheus"}, files: []string{"allocator/prommetrics", "proxy/prommetrics", "examples", "internal/peer/metrics", "internal/peer/e2e"}},
-		{packages: []string{"github.com/cilium/ebpf"}, files: []string{"backends/userspace/internal/localroutes/*_linux.go"}, tests: true},
 		{
 			packages: []string{
 				"os/exec", "golang.org/x/sys/unix", "github.com/google/nftables",
@@ -200,7 +198,7 @@ func edges() []edge {
 				"internal/peer/controlplane/*_linux.go", "internal/peer/image",
 				"backends/nftables/*_linux.go", "backends/script",
 				"backends/internal/kinds/*_linux.go", "backends/internal/stagetest/*_linux.go", "backends/internal/xtables/*_linux.go", "backends/ipvs/*_linux.go", "backends/userspace/*_linux.go", "backends/userspace/internal/engine/tcpconn/*_linux.go", "backends/userspace/internal/host/*_linux.go",
-				"backends/userspace/internal/localroutes/*_linux.go", "backends/userspace/internal/netfilter/*_linux.go", "backends/userspace/internal/winaddr",
+				"backends/userspace/internal/netfilter/*_linux.go", "backends/userspace/internal/winaddr",
 				"backends/backendtest", "examples", "proxy/conntrack/*_linux.go",
 			},
 			tests: true,

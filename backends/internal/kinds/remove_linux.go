@@ -30,7 +30,7 @@ func (i *Instance) remove(ctx context.Context, k Kind) error {
 		if err := i.removeTables(ctx, name); err != nil {
 			return err
 		}
-		return i.removeRouting(k.Defaults().Mark, false)
+		return i.removeRouting(k.Defaults().Mark)
 	case IPTablesNFT:
 		if i.nft == nil {
 			return nil
@@ -84,9 +84,8 @@ type routing struct {
 	routes, local []netlink.Route
 }
 
-// removeRouting removes the routing rules and routes of kind Userspace with a mark. Local routes stay if
-// exceptLocal is set.
-func (i *Instance) removeRouting(mark uint32, exceptLocal bool) error {
+// removeRouting removes the routing rules and routes of kind Userspace with a mark.
+func (i *Instance) removeRouting(mark uint32) error {
 	for _, family := range [...]int{unix.AF_INET, unix.AF_INET6} {
 		found, err := i.findRouting(family, mark)
 		if err != nil {
@@ -97,10 +96,7 @@ func (i *Instance) removeRouting(mark uint32, exceptLocal bool) error {
 				return fmt.Errorf("removing a routing rule: %w", err)
 			}
 		}
-		if !exceptLocal {
-			found.routes = append(found.routes, found.local...)
-		}
-		for _, r := range found.routes {
+		for _, r := range append(found.routes, found.local...) {
 			if err := i.routing.RouteDel(&r); !isGone(err) {
 				return fmt.Errorf("removing a route: %w", err)
 			}

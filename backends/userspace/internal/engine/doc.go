@@ -1,6 +1,6 @@
 // Package engine carries connections and datagrams from clients of Services to
 // endpoints, through sockets. It is the portable part of the userspace backend: the captures
-// (packages netfilter and localroutes) deliver packets to its listeners. On Linux its TCP
+// (packages netfilter and addresses) deliver packets to its listeners. On Linux its TCP
 // connections are those of package tcpconn, which cost less than those of package net.
 //
 // # Connections

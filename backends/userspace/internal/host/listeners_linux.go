@@ -7,7 +7,6 @@ import (
 	"io"
 	"net"
 	"net/netip"
-	"syscall"
 
 	"github.com/vipkit/vipkit/backends/userspace/internal/engine"
 )
@@ -20,19 +19,6 @@ type Listener struct {
 	// Destination returns the frontend to which a connection was made. It is nil if that is
 	// the connection's local address.
 	Destination func(net.Conn) (netip.AddrPort, error)
-}
-
-// DropAll attaches filters with which the sockets receive nothing.
-func (l *Listener) DropAll() error {
-	return errors.Join(control(l.TCP, DropAll), control(l.UDP, DropAll))
-}
-
-func control(c syscall.Conn, set func(fd int) error) error {
-	raw, err := c.SyscallConn()
-	if err != nil {
-		return err
-	}
-	return Control(set)("", "", raw)
 }
 
 // Listeners are the sockets that a capture has opened.

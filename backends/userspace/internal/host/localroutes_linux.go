@@ -28,20 +28,17 @@ func (c *Config) LocalRoutes() *LocalRoutes {
 	return &LocalRoutes{handle: c.Sockets.Netlink(), metric: c.Table()}
 }
 
-// route returns a route of a kind (unix.RTN_LOCAL and so on).
-func (l *LocalRoutes) route(to netip.Prefix, kind int) (*netlink.Route, error) {
-	r := &netlink.Route{
+// route returns a route.
+func (l *LocalRoutes) route(to netip.Prefix) (*netlink.Route, error) {
+	lo, err := l.handle.LinkByName("lo")
+	if err != nil {
+		return nil, fmt.Errorf("userspace: the interface lo: %w", err)
+	}
+	return &netlink.Route{
 		Family: SocketFamily(ipaddr.FamilyOf(to.Addr())), Dst: &net.IPNet{IP: to.Addr().AsSlice(), Mask: net.CIDRMask(to.Bits(), to.Addr().BitLen())},
-		Table: unix.RT_TABLE_LOCAL, Type: kind, Protocol: kinds.RouteProtocol, Priority: l.metric,
-	}
-	if kind == unix.RTN_LOCAL {
-		lo, err := l.handle.LinkByName("lo")
-		if err != nil {
-			return nil, fmt.Errorf("userspace: the interface lo: %w", err)
-		}
-		r.LinkIndex, r.Scope = lo.Attrs().Index, netlink.SCOPE_HOST
-	}
-	return r, nil
+		Table: unix.RT_TABLE_LOCAL, Type: unix.RTN_LOCAL, Protocol: kinds.RouteProtocol, Priority: l.metric,
+		LinkIndex: lo.Attrs().Index, Scope: netlink.SCOPE_HOST,
+	}, nil
 }
 
 // List returns the existing routes of an IP family, of any kind.
@@ -62,29 +59,16 @@ func (l *LocalRoutes) List(f v1.IPFamily) ([]netlink.Route, error) {
 	return own, nil
 }
 
-// Put adds or replaces a route of a kind. Source is the address from which the node itself
-// sends to the prefix; if it is not valid, the kernel chooses.
-func (l *LocalRoutes) Put(to netip.Prefix, kind int, source netip.Addr) error {
-	r, err := l.route(to, kind)
+// Put adds or replaces a route.
+func (l *LocalRoutes) Put(to netip.Prefix) error {
+	r, err := l.route(to)
 	if err != nil {
 		return err
-	}
-	if source.IsValid() {
-		r.Src = source.AsSlice()
 	}
 	if err := l.handle.RouteReplace(r); err != nil {
 		return fmt.Errorf("userspace: adding the local route to %v: %w", to, err)
 	}
 	return nil
-}
-
-// Delete removes the route of a kind to a prefix, if there is one.
-func (l *LocalRoutes) Delete(to netip.Prefix, kind int) error {
-	r, err := l.route(to, kind)
-	if err != nil {
-		return err
-	}
-	return l.DeleteListed(*r)
 }
 
 // DeleteListed removes routes that List has returned. Routes that no longer exist are no error.

@@ -164,7 +164,7 @@ func (l *listenerRoutes) state(f v1.IPFamily) (routingState, error) {
 func (l *listenerRoutes) add(f v1.IPFamily) error {
 	want := l.want(f)
 	for p := range want {
-		if err := l.Put(p, unix.RTN_LOCAL, netip.Addr{}); err != nil {
+		if err := l.Put(p); err != nil {
 			return err
 		}
 	}
