@@ -3,7 +3,6 @@ module github.com/vipkit/vipkit
 go 1.26.0
 
 require (
-	github.com/cilium/ebpf v0.22.0
 	github.com/go-logr/logr v1.4.4
 	github.com/google/go-cmp v0.7.0
 	github.com/google/nftables v0.3.0

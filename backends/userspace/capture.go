@@ -1,6 +1,7 @@
 package userspace
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/vipkit/vipkit/internal/enum"
@@ -20,10 +21,6 @@ const (
 	// Redirect translates destinations by nf_tables and connection tracking. It is for
 	// kernels without TPROXY, and hosts without policy routing.
 	Redirect
-	// LocalRoutes makes the addresses of Services local, and chooses sockets by a BPF
-	// program, without netfilter. It rejects and drops in other ways than netfilter, and
-	// cannot identify pods by their interface.
-	LocalRoutes
 	// Addresses adds the addresses of Services to an interface, and listens at each frontend.
 	// It is for Windows, and needs no other system than that. It rejects and drops in other
 	// ways than netfilter, and cannot identify pods by their interface.
@@ -43,8 +40,6 @@ func (c Capture) String() string {
 		return "tproxy"
 	case Redirect:
 		return "redirect"
-	case LocalRoutes:
-		return "routes"
 	case Addresses:
 		return "addresses"
 	case Loopback:
@@ -59,7 +54,12 @@ func (c Capture) String() string {
 func (c Capture) MarshalText() ([]byte, error) { return enum.Marshal(c, Loopback) }
 
 // UnmarshalText reads what MarshalText returns.
-func (c *Capture) UnmarshalText(text []byte) error { return enum.Unmarshal(c, Loopback, text) }
+func (c *Capture) UnmarshalText(text []byte) error {
+	if string(text) == "routes" {
+		return errors.New("routes, the capture by local routes and BPF, was removed: use tproxy, or redirect where TPROXY is missing")
+	}
+	return enum.Unmarshal(c, Loopback, text)
+}
 
 // known reports whether c is one of the captures.
 func (c Capture) known() bool { return c <= Loopback }

@@ -25,14 +25,12 @@ import (
 func TestCaptures(t *testing.T) {
 	t.Parallel()
 	for capture, sees := range map[userspace.Capture]string{
-		userspace.TPROXY:      clientAddr,
-		userspace.Redirect:    "10.244.2.1",
-		userspace.LocalRoutes: "10.244.2.1",
+		userspace.TPROXY:   clientAddr,
+		userspace.Redirect: "10.244.2.1",
 	} {
 		t.Run(capture.String(), func(t *testing.T) {
 			t.Parallel()
 			n := newNetwork(t)
-			n.needs(t, capture)
 			n.serve(t, podServer)
 			apply(t, n.start(t, userspace.Options{Capture: capture}), snapshot(one))
 			if peer, _ := n.wantAnswer(t, one); peer.Addr().String() != sees {
@@ -135,27 +133,11 @@ func TestListenersAreNotReachableDirectly(t *testing.T) {
 	}
 }
 
-// needs ends the test if the capture is not supported.
-func (n network) needs(t *testing.T, c userspace.Capture) {
-	t.Helper()
-	if c == userspace.LocalRoutes {
-		needLocalRoutes(t, n)
-	}
-}
-
 // Connections to an endpoint that is the Service's own address would loop; they end at once.
 func TestLoopEnds(t *testing.T) {
 	t.Parallel()
-	for _, c := range []userspace.Capture{userspace.Redirect, userspace.LocalRoutes} {
-		t.Run(c.String(), func(t *testing.T) { testLoop(t, c) })
-	}
-}
-
-func testLoop(t *testing.T, c userspace.Capture) {
-	t.Helper()
 	n := newNetwork(t)
-	n.needs(t, c)
-	b := n.start(t, userspace.Options{Capture: c})
+	b := n.start(t, userspace.Options{Capture: userspace.Redirect})
 	apply(t, b, withEndpoint(snapshot(one), one))
 	if server, _, _, err := n.ask(t, one); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("got %q and error %v, want the connection to end", server, err)
@@ -188,7 +170,6 @@ func TestLoopOfNodePorts(t *testing.T) {
 	t.Parallel()
 	forCaptures(t, func(t *testing.T, c userspace.Capture) {
 		n := newNetwork(t)
-		n.needs(t, c)
 		s := withEndpoint(snapshot("0.0.0.0:30100"), "10.244.2.1:30100")
 		node := *s.Node()
 		node.NodePorts.All = true

@@ -15,22 +15,16 @@ import (
 func TestMain(m *testing.M) { os.Exit(netnstest.Main(m, testenv.Files)) }
 
 func TestConformance(t *testing.T) {
-	conform(t, "userspace", userspace.TPROXY, true, backendtest.ForeignMarks, backendtest.HostMarks,
+	conform(t, "userspace", userspace.TPROXY, backendtest.ForeignMarks, backendtest.HostMarks,
 		backendtest.ReversePathFilter6, backendtest.RestoredMarks, backendtest.PolicyRouting)
 }
 
 func TestConformanceRedirect(t *testing.T) {
-	conform(t, "userspace, redirect", userspace.Redirect, true, backendtest.ClientAddresses)
-}
-
-func TestConformanceLocalRoutes(t *testing.T) {
-	needLocalRoutes(t, newNetwork(t))
-	conform(t, "userspace, local routes", userspace.LocalRoutes, false, backendtest.ClientAddresses, backendtest.Refusals, backendtest.FirewalledRefusals, backendtest.OtherPorts, backendtest.PodInterfaces,
-		backendtest.Addresses)
+	conform(t, "userspace, redirect", userspace.Redirect, backendtest.ClientAddresses)
 }
 
 // conform runs the conformance suite for a capture, which has a column in docs/capabilities.md.
-func conform(t *testing.T, column string, capture userspace.Capture, tables bool, lacks ...backendtest.Capability) {
+func conform(t *testing.T, column string, capture userspace.Capture, lacks ...backendtest.Capability) {
 	start := func(t testing.TB, open func(userspace.Options) (*userspace.Backend, error)) proxy.Backend {
 		// A busy machine that runs the whole testbed may need longer than the default
 		// timeouts, and a working endpoint would be tried last.
@@ -52,7 +46,7 @@ func conform(t *testing.T, column string, capture userspace.Capture, tables bool
 		Loopback: func() (proxy.Backend, error) { return userspace.New(userspace.Options{Capture: userspace.Loopback}) },
 		Lacks:    append(lacks, backendtest.LastingConnections, backendtest.BridgedAddresses, backendtest.SCTP),
 		Worlds:   backendtest.Worlds(),
-		Tables:   tables,
+		Tables:   true,
 		Report: backendtest.Report{File: "../../docs/capabilities.md", Column: column, Remarks: map[backendtest.Capability]string{
 			backendtest.LastingConnections: "they end with the process",
 		}},

@@ -99,7 +99,6 @@ type limitedNode struct {
 func newLimitedNode(t *testing.T, c userspace.Capture) *limitedNode {
 	t.Helper()
 	n := &limitedNode{network: newNetwork(t)}
-	n.needs(t, c)
 	n.http.Transport = &http.Transport{DisableKeepAlives: true, DialContext: n.client.Dial}
 	n.http.Timeout = 20 * time.Second
 	n.serve(t, podServer)

@@ -31,11 +31,9 @@
 // on one bridge, would bypass the node; such an endpoint sees the address of the node.
 //
 // With [Redirect], the same tables translate destinations to the addresses of the
-// sockets, and connection tracking has the original ones. With [LocalRoutes] there is
-// no netfilter at all: addresses of Services are local, and a BPF program assigns
-// packets to them to the sockets. With both, endpoints see the node, and an
+// sockets, and connection tracking has the original ones. Endpoints see the node, and an
 // endpoint that is itself an address of a Service is not reached, since such connections
-// could loop. docs/dataplane/userspace.md compares all three.
+// could loop. docs/dataplane/userspace.md compares the two.
 //
 // # Windows
 //
@@ -57,10 +55,8 @@
 //
 // The kernel objects stay when the process ends. They drop or refuse packets that would
 // be captured, until another process takes over or Cleanup removes them. So no packet
-// bypasses the policies of Services, except that with local routes a program of the node
-// that listens at every address then gets packets to Services, too. Connections end
-// with the process; [Backend.Drain] lets them end first. A new process reads the kernel
-// objects and writes only what differs.
+// bypasses the policies of Services. Connections end with the process; [Backend.Drain] lets
+// them end first. A new process reads the kernel objects and writes only what differs.
 //
 // Two instances with different identities, in name and mark, may work in one
 // network namespace. Two processes with the same identity must not: the listen addresses of
@@ -70,9 +66,8 @@
 //
 // On Windows, the right to change addresses, which administrators have. On Linux, 5.10 or later with nf_tables, connection tracking and the modules nft_nat,
 // nft_fib and nft_ct, for [TPROXY] also nft_tproxy, nft_socket, nft_dup_ipv4 and nft_dup_ipv6,
-// and zones of connection tracking; for [LocalRoutes], BPF and none of these. CAP_NET_ADMIN; with TPROXY and LocalRoutes also CAP_NET_RAW; with
-// LocalRoutes also CAP_BPF. File descriptors: two for each connection, two more for each
-// direction in which bulk data flows, one for each session. [Options].Connections says how many
+// and zones of connection tracking. CAP_NET_ADMIN; with TPROXY also CAP_NET_RAW. File
+// descriptors: two for each connection, two more for each direction in which bulk data flows, one for each session. [Options].Connections says how many
 // of them the backend leaves to the rest of the process. SCTP is not supported: Apply names such
 // service ports in [proxy.PortErrors], and serves all others.
 package userspace

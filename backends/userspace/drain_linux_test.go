@@ -36,7 +36,6 @@ func TestDrainForASuccessor(t *testing.T) {
 	t.Parallel()
 	forCaptures(t, func(t *testing.T, c userspace.Capture) {
 		n := newNetwork(t)
-		n.needs(t, c)
 		n.serve(t, podServer)
 		first, second := n.start(t, userspace.Options{Capture: c}), n.start(t, userspace.Options{Capture: c})
 		apply(t, first, snapshot(one))
@@ -74,7 +73,6 @@ func TestDrainEndsInTime(t *testing.T) {
 	t.Parallel()
 	forCaptures(t, func(t *testing.T, c userspace.Capture) {
 		n := newNetwork(t)
-		n.needs(t, c)
 		n.serve(t, podServer)
 		b := n.start(t, userspace.Options{Capture: c})
 		apply(t, b, snapshot(one))

@@ -5,7 +5,6 @@ import (
 
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
-	"github.com/vipkit/vipkit/backends/userspace/internal/localroutes"
 	"github.com/vipkit/vipkit/backends/userspace/internal/netfilter"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -16,11 +15,8 @@ func NewFaulty(o Options, around func(commit func() error) error) (*Backend, err
 	if err != nil {
 		return nil, err
 	}
-	switch c := b.capture.(type) {
-	case *netfilter.Capture:
+	if c, ok := b.capture.(*netfilter.Capture); ok {
 		b.inner = backends.New(c.Render, faultyNetfilter{c, around})
-	case *localroutes.Capture:
-		b.inner = backends.New(c.Render, faultyLocalRoutes{c, around})
 	}
 	return b, nil
 }
@@ -44,15 +40,6 @@ type faultyNetfilter struct {
 }
 
 func (f faultyNetfilter) Commit(ctx context.Context, ops []backends.Op[netfilter.Key, netfilter.Value]) error {
-	return f.around(func() error { return f.Capture.Commit(ctx, ops) })
-}
-
-type faultyLocalRoutes struct {
-	*localroutes.Capture
-	around func(commit func() error) error
-}
-
-func (f faultyLocalRoutes) Commit(ctx context.Context, ops []backends.Op[localroutes.Key, localroutes.Value]) error {
 	return f.around(func() error { return f.Capture.Commit(ctx, ops) })
 }
 

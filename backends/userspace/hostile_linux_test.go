@@ -65,7 +65,6 @@ func TestServicesDoNotAnswerEachOther(t *testing.T) {
 				t.Run(name+" to "+to, func(t *testing.T) {
 					t.Parallel()
 					n := newNetwork(t)
-					n.needs(t, c)
 					one, two := n.countingEcho(t, podAddr+":9000"), n.countingEcho(t, podAddr+":9001")
 					apply(t, n.start(t, userspace.Options{Capture: c}), both(datagramsAt(a, podAddr+":9000"), datagramsAt(b, podAddr+":9001")))
 					testenv.NoError(t, from(n).Do(func() error { return sendAs(a, to) }))
@@ -101,7 +100,6 @@ func sendAs(from, to string) error {
 func TestSilentEndpoints(t *testing.T) {
 	forCaptures(t, func(t *testing.T, c userspace.Capture) {
 		n := newNetwork(t)
-		n.needs(t, c)
 		const answering = podAddr + ":8081"
 		n.serve(t, answering)
 		silent, err := n.pod.Listen(t.Context(), "tcp", podServer) // accepted by the kernel only
@@ -150,7 +148,6 @@ func TestForgedClientAddresses(t *testing.T) {
 	const dns, sessions = "10.96.0.2:53", 256
 	forCaptures(t, func(t *testing.T, c userspace.Capture) {
 		n := newNetwork(t)
-		n.needs(t, c)
 		n.serve(t, podServer)
 		n.servePeerAddress(t, podServer)
 		b := n.start(t, userspace.Options{Capture: c, Sessions: sessions})

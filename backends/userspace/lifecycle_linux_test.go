@@ -23,7 +23,6 @@ import (
 func TestCloseFreesDescriptors(t *testing.T) {
 	forCaptures(t, func(t *testing.T, c userspace.Capture) {
 		n := newNetwork(t)
-		n.needs(t, c)
 		// The garbage collector must not close descriptors that the backend has lost.
 		runtime.GC()
 		defer debug.SetGCPercent(debug.SetGCPercent(-1))
@@ -68,7 +67,6 @@ func TestClosedBackends(t *testing.T) {
 	t.Parallel()
 	forCaptures(t, func(t *testing.T, c userspace.Capture) {
 		n := newNetwork(t)
-		n.needs(t, c)
 		b := n.start(t, userspace.Options{Capture: c})
 		apply(t, b, snapshot(one))
 		testenv.NoError(t, b.Close())
@@ -123,7 +121,6 @@ func TestServedSnapshotDuringApply(t *testing.T) {
 	t.Parallel()
 	forCaptures(t, func(t *testing.T, c userspace.Capture) {
 		n := newNetwork(t)
-		n.needs(t, c)
 		const other = podAddr + ":8081"
 		n.serve(t, podServer)
 		n.serve(t, other)

@@ -100,7 +100,6 @@ func TestLoopbackServesNoNodePorts(t *testing.T) {
 	t.Parallel()
 	forCaptures(t, func(t *testing.T, c userspace.Capture) {
 		n := newNetwork(t)
-		n.needs(t, c)
 		n.serve(t, podServer)
 		const port = ":30100" // in the range of the backend's source ports
 		loopback := []string{"127.0.0.1" + port, "127.0.0.2" + port}
@@ -131,7 +130,6 @@ func withNode(s proxy.Snapshot, node *proxy.Node) proxy.Snapshot {
 func TestClientsMayUseAnyPort(t *testing.T) {
 	forCaptures(t, func(t *testing.T, c userspace.Capture) {
 		n := newNetwork(t)
-		n.needs(t, c)
 		// The kernel gives no listener or connection of the backend a port of the clients.
 		testenv.NoError(t, n.node.Sysctl("net/ipv4/ip_local_reserved_ports", "10240,20000,30239,40000"))
 		const onNode = "10.244.2.1:8081"
@@ -200,7 +198,6 @@ func TestFirstConnections(t *testing.T) {
 	t.Parallel()
 	forCaptures(t, func(t *testing.T, c userspace.Capture) {
 		n := newNetwork(t)
-		n.needs(t, c)
 		n.serve(t, podServer)
 		asked := make(chan userspace.Flow, 10)
 		b := n.start(t, userspace.Options{Capture: c, Hooks: userspace.Hooks{

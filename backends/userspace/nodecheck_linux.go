@@ -18,14 +18,13 @@ func (b *Backend) checkSystem(s proxy.Snapshot) []*proxy.Problem {
 	}
 	found = append(found, l.checkFamilies(s)...)
 	var delivery nodecheck.Delivery
-	switch {
-	case l.config.Node == nil: // the capture is TPROXY
+	if l.config.Node == nil { // the capture is TPROXY
 		found = append(found, nodecheck.Capture(s)...)
 		mark := l.config.Identity.Mark
 		delivery.Rule = nodecheck.Rule{
 			NFT: fmt.Sprintf("meta mark & %#[1]x == %#[1]x accept", mark), IPTables: fmt.Sprintf("-m mark --mark %#[1]x/%#[1]x -j ACCEPT", mark),
 		}
-	case b.tracked: // it is Redirect
+	} else { // it is Redirect
 		delivery = nodecheck.Delivery{Rule: nodecheck.Translated(), Port: l.config.Port}
 	}
 	return append(found, nodecheck.Deliveries(s, delivery)...)

@@ -25,7 +25,6 @@ func TestNodeIsRecognized(t *testing.T) {
 	t.Parallel()
 	forCaptures(t, func(t *testing.T, c userspace.Capture) {
 		n := newNetwork(t)
-		n.needs(t, c)
 		n.serve(t, podServer)
 		apply(t, n.start(t, userspace.Options{Capture: c}), insideOnly(snapshot(one)))
 		own := network{client: n.node, node: n.node, pod: n.pod}
@@ -47,7 +46,6 @@ func TestNodeIsRecognizedInIPv6(t *testing.T) {
 	t.Parallel()
 	forCaptures(t, func(t *testing.T, c userspace.Capture) {
 		n := newNetwork(t)
-		n.needs(t, c)
 		n.addIPv6(t)
 		const server, port = "[fd00:2::10]:8080", ":30100"
 		n.serve(t, server)

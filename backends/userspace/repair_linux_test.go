@@ -182,7 +182,6 @@ func TestUnservedFamiliesAreRemoved(t *testing.T) {
 func testUnservedFamilies(t *testing.T, c userspace.Capture, damage string) {
 	t.Helper()
 	n := newNetwork(t)
-	n.needs(t, c)
 	n.serve(t, podServer)
 	six := withEndpoint(snapshot("[fd00:96::1]:80"), "[fd00:2::10]:8080")
 	both := both(snapshot(one), six)

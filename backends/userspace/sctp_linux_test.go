@@ -15,7 +15,6 @@ func TestSCTPIsReportedByName(t *testing.T) {
 	t.Parallel()
 	forCaptures(t, func(t *testing.T, c userspace.Capture) {
 		n := newNetwork(t)
-		n.needs(t, c)
 		n.serve(t, podServer)
 		commits := 0
 		around := func(commit func() error) error {

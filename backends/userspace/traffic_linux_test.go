@@ -172,10 +172,10 @@ func TestDirectConnectionsPass(t *testing.T) {
 	forCaptures(t, testDirectConnections)
 }
 
-// forCaptures runs a test with each capture.
+// forCaptures runs a test with each capture that programs the kernel.
 func forCaptures(t *testing.T, test func(*testing.T, userspace.Capture)) {
 	t.Helper()
-	for _, c := range []userspace.Capture{userspace.TPROXY, userspace.Redirect, userspace.LocalRoutes} {
+	for _, c := range []userspace.Capture{userspace.TPROXY, userspace.Redirect} {
 		t.Run(c.String(), func(t *testing.T) { test(t, c) })
 	}
 }
@@ -183,7 +183,6 @@ func forCaptures(t *testing.T, test func(*testing.T, userspace.Capture)) {
 func testDirectConnections(t *testing.T, capture userspace.Capture) {
 	t.Helper()
 	n := newNetwork(t)
-	n.needs(t, capture)
 	n.serve(t, podServer)
 	apply(t, n.start(t, userspace.Options{Capture: capture}), snapshot(one))
 	for range 2000 {
@@ -287,7 +286,6 @@ func TestInstancesAreDisjoint(t *testing.T) { forCaptures(t, testInstances) }
 func testInstances(t *testing.T, c userspace.Capture) {
 	t.Helper()
 	n := newNetwork(t)
-	n.needs(t, c)
 	n.serve(t, podServer)
 	a := n.start(t, userspace.Options{Capture: c})
 	b := n.start(t, userspace.Options{Capture: c, Identity: backends.Identity{Name: "another", Mark: 0x10000}})
@@ -299,7 +297,7 @@ func testInstances(t *testing.T, c userspace.Capture) {
 	n.wantAnswer(t, two)
 	testenv.NoError(t, a.Cleanup(t.Context()))
 	n.wantAnswer(t, two)
-	if c != userspace.LocalRoutes && b.Drifted(t.Context()) {
+	if b.Drifted(t.Context()) {
 		t.Error("Drifted after a commit to the tables of another identity: got true, want false")
 	}
 	before := b.Operations()
@@ -318,7 +316,6 @@ func TestSecondProcessGetsError(t *testing.T) {
 	t.Parallel()
 	forCaptures(t, func(t *testing.T, c userspace.Capture) {
 		n := newNetwork(t)
-		n.needs(t, c)
 		n.serve(t, podServer)
 		o := userspace.Options{Capture: c, Identity: backends.Identity{Name: "twice"}}
 		first, second := n.start(t, o), n.start(t, o)

@@ -1,7 +1,6 @@
 package userspace
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"math"
@@ -14,20 +13,12 @@ import (
 	"github.com/vipkit/vipkit/backends/internal/kinds"
 	"github.com/vipkit/vipkit/backends/userspace/internal/engine"
 	"github.com/vipkit/vipkit/backends/userspace/internal/host"
-	"github.com/vipkit/vipkit/backends/userspace/internal/localroutes"
 	"github.com/vipkit/vipkit/backends/userspace/internal/netfilter"
 	"github.com/vipkit/vipkit/proxy"
 )
 
 // systemCapture is the default capture.
 const systemCapture = TPROXY
-
-// hostCapture is a capture whose listeners all Services share.
-type hostCapture interface {
-	capture
-	// Listen opens the listeners of an IP family.
-	Listen(context.Context, v1.IPFamily, *host.Listeners) error
-}
 
 // openSystem returns a backend with a capture of Linux.
 func (o *Options) openSystem() (*Backend, error) {
@@ -48,9 +39,6 @@ func (o *Options) openSystem() (*Backend, error) {
 		return nil, errors.Join(err, own.Close(), c.Sockets.Close())
 	}
 	b.instance = own
-	if o.Capture == LocalRoutes {
-		own.WithoutNetfilter()
-	}
 	return b, nil
 }
 
@@ -59,10 +47,17 @@ func (o *Options) start(c *host.Config) (*Backend, error) {
 	if o.Capture != TPROXY {
 		c.Node = host.NewNodeDialer(c.Sockets)
 	}
-	b := &Backend{last: c.Sockets, tracked: o.Capture != LocalRoutes}
-	d, shared, err := b.newCapture(o.Capture, c)
+	captured, err := netfilter.New(c, o.Capture == Redirect)
 	if err != nil {
 		return nil, err
+	}
+	b := &Backend{
+		last: c.Sockets, capture: captured, tracked: true,
+		inner: backends.New(captured.Render, backends.Target[netfilter.Key, netfilter.Value](captured)),
+	}
+	var d dialer = captured.Dialer
+	if o.Capture == Redirect {
+		d = c.Node
 	}
 	config := o.engineConfig(d)
 	if o.Capture == TPROXY {
@@ -74,29 +69,8 @@ func (o *Options) start(c *host.Config) (*Backend, error) {
 	if err != nil {
 		return nil, errors.Join(err, b.capture.Close())
 	}
-	b.listeners = &sharedListeners{config: c, capture: shared, engine: b.engine, served: &b.wg, opened: map[v1.IPFamily]*host.Listeners{}}
+	b.listeners = &sharedListeners{config: c, capture: captured, engine: b.engine, served: &b.wg, opened: map[v1.IPFamily]*host.Listeners{}}
 	return b, nil
-}
-
-// newCapture opens the capture, and returns the dialer that goes with it, and the capture.
-func (b *Backend) newCapture(by Capture, config *host.Config) (dialer, hostCapture, error) {
-	if by == LocalRoutes {
-		c, err := localroutes.New(config)
-		if err != nil {
-			return nil, nil, err
-		}
-		b.capture, b.inner = c, backends.New(c.Render, backends.Target[localroutes.Key, localroutes.Value](c))
-		return config.Node, c, nil
-	}
-	c, err := netfilter.New(config, by == Redirect)
-	if err != nil {
-		return nil, nil, err
-	}
-	b.capture, b.inner = c, backends.New(c.Render, backends.Target[netfilter.Key, netfilter.Value](c))
-	if by == Redirect {
-		return config.Node, c, nil
-	}
-	return c.Dialer, c, nil
 }
 
 // descriptorLimit returns how many file descriptors the process may open. At the start, the Go

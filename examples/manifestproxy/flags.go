@@ -81,8 +81,6 @@ func socketBackend(chosen choices) backend {
 		c = userspace.TPROXY
 	case "redirect":
 		c, needs = userspace.Redirect, "nf_tables, NAT and connection tracking, and CAP_NET_ADMIN"
-	case "routes":
-		c, needs = userspace.LocalRoutes, "BPF, CAP_BPF, CAP_NET_ADMIN and CAP_NET_RAW"
 	case "addresses":
 		c = userspace.Addresses
 	}
@@ -137,8 +135,12 @@ func (c *choices) register(f *flag.FlagSet) {
 		name, _, _ := strings.Cut(s, ",") // the backend checks the flags
 		return choice(&name, "scheduler", ipvs.Schedulers()...)(name)
 	})
-	f.Func("capture", "`how` packets get to the backend userspace: on Linux tproxy, redirect or routes (default tproxy), on Windows addresses",
-		choice(&c.capture, "capture", "tproxy", "redirect", "routes", "addresses"))
+	f.Func("capture", "`how` packets get to the backend userspace: on Linux tproxy or redirect (default tproxy), on Windows addresses", func(s string) error {
+		if s == "routes" {
+			return new(userspace.Capture).UnmarshalText([]byte(s)) // it says what replaces it
+		}
+		return choice(&c.capture, "capture", "tproxy", "redirect", "addresses")(s)
+	})
 	f.StringVar(&c.addresses.Interface, "interface", "", "`name` of the interface to which the backend userspace adds addresses on Windows "+
 		"(default the value of the variable INTERFACE_TO_ADD_SERVICE_IP, or else vEthernet (HNS Internal NIC))")
 	f.BoolVar(&c.addresses.Netsh, "netsh", false, "add these addresses by the program netsh, not by the IP helper API")

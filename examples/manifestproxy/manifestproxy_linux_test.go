@@ -3,7 +3,6 @@ package main
 import (
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -12,7 +11,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/vipkit/vipkit/internal/agenttest"
-	"github.com/vipkit/vipkit/internal/netns/netnstest"
 	"github.com/vipkit/vipkit/internal/testenv"
 )
 
@@ -64,7 +62,7 @@ func TestOnce(t *testing.T) {
 // connection succeeds, also not to another host with the address.
 func TestUserspace(t *testing.T) {
 	t.Parallel()
-	for _, capture := range []string{"tproxy", "redirect", "routes"} {
+	for _, capture := range []string{"tproxy", "redirect"} {
 		t.Run(capture, func(t *testing.T) {
 			t.Parallel()
 			servesWhileRunning(t, "-backend", "userspace", "-capture", capture)
@@ -75,9 +73,6 @@ func TestUserspace(t *testing.T) {
 func servesWhileRunning(t *testing.T, choice ...string) {
 	t.Helper()
 	n := newNetwork(t)
-	if slices.Contains(choice, "routes") && netnstest.InUserNamespace(t) {
-		testenv.CannotRun(t, "BPF is unsupported in a user namespace")
-	}
 	for range 2 {
 		p := n.start(t, flags("demo", choice...)...)
 		p.Await("msg=sync", "full=true", "ports=1")

@@ -50,7 +50,6 @@ func kinds() []kind {
 		{"iptables-legacy", byIPTables(iptables.Legacy)},
 		{"tproxy", byUserspace(userspace.TPROXY)},
 		{"redirect", byUserspace(userspace.Redirect)},
-		{"routes", byUserspace(userspace.LocalRoutes)},
 	}
 }
 

@@ -159,13 +159,7 @@ func (p place) connectAll(t *testing.T) (stop func() (connections int)) {
 // kind serves the same ranges of ClusterIPs (docs/dataplane/identities.md).
 func lackedBeside(k, other kind) func(client string, clusterIP bool) bool {
 	return func(client string, clusterIP bool) bool {
-		switch {
-		case !clusterIP || k.name == "routes":
-			return false
-		case other.name == "routes":
-			return client == "node" || k.name == "tproxy"
-		}
-		return client == "node" && k.name == "tproxy" && (other.name == nameIPVS || strings.HasPrefix(other.name, "iptables"))
+		return clusterIP && client == "node" && k.name == "tproxy" && (other.name == nameIPVS || strings.HasPrefix(other.name, "iptables"))
 	}
 }
 

@@ -61,7 +61,6 @@ func byFloor() [][]string {
 			"allocator/repair",
 			"allocator/storetest",
 			"backends/kernelspace/hns",
-			"backends/userspace/internal/engine/tcpconn",
 			"internal/agenttest",
 			"internal/ipset",
 			"internal/ipvs",
@@ -105,7 +104,6 @@ func byFloor() [][]string {
 		},
 		8: {
 			"backends/userspace/internal/addresses",
-			"backends/userspace/internal/localroutes",
 			"backends/userspace/internal/netfilter",
 		},
 		9: {
@@ -189,7 +187,6 @@ func edges() []edge {
 		{packages: []string{"k8s.io/kubernetes"}, files: []string{"internal/peer"}},
 		{packages: []string{"k8s.io/client-go"}, files: []string{"proxy/kubewatch", "allocator/kubestore", "examples", "internal/peer"}},
 		{packages: []string{"github.com/prometheus"}, files: []string{"allocator/prommetrics", "proxy/prommetrics", "examples", "internal/peer/metrics", "internal/peer/e2e"}},
-		{packages: []string{"github.com/cilium/ebpf"}, files: []string{"backends/userspace/internal/localroutes/*_linux.go"}, tests: true},
 		{
 			packages: []string{
 				"os/exec", "golang.org/x/sys/unix", "github.com/google/nftables",
@@ -199,8 +196,8 @@ func edges() []edge {
 				"internal/agenttest/*_linux.go", "internal/house/mutants", "internal/house/skipcheck", "internal/servertest", "internal/vm", "internal/rawnetlink", "internal/ipset", "internal/ipvs/*_linux.go", "internal/nfnetlink", "internal/nft", "internal/netns", "internal/nodecheck/*_linux.go", "internal/legacytables",
 				"internal/peer/controlplane/*_linux.go", "internal/peer/image",
 				"backends/nftables/*_linux.go", "backends/script",
-				"backends/internal/kinds/*_linux.go", "backends/internal/stagetest/*_linux.go", "backends/internal/xtables/*_linux.go", "backends/ipvs/*_linux.go", "backends/userspace/*_linux.go", "backends/userspace/internal/engine/tcpconn/*_linux.go", "backends/userspace/internal/host/*_linux.go",
-				"backends/userspace/internal/localroutes/*_linux.go", "backends/userspace/internal/netfilter/*_linux.go", "backends/userspace/internal/winaddr",
+				"backends/internal/kinds/*_linux.go", "backends/internal/stagetest/*_linux.go", "backends/internal/xtables/*_linux.go", "backends/ipvs/*_linux.go", "backends/userspace/*_linux.go", "backends/userspace/internal/host/*_linux.go",
+				"backends/userspace/internal/netfilter/*_linux.go", "backends/userspace/internal/winaddr",
 				"backends/backendtest", "examples", "proxy/conntrack/*_linux.go",
 			},
 			tests: true,

@@ -29,8 +29,6 @@ type Instance struct {
 	// isDefault says that the identity has the default name, so that the instance succeeds ended
 	// instances of other kinds.
 	isDefault bool
-	// withoutNetfilter says that the instance needs neither tables of nf_tables nor routing by marks.
-	withoutNetfilter bool
 
 	mu sync.Mutex
 	// sockets show that the instance runs; the first one has no name, and finds others.
@@ -149,14 +147,6 @@ func (i *Instance) Succeed(ctx context.Context, old proxy.Snapshot, result error
 }
 
 func (i *Instance) removeOthers(ctx context.Context) error {
-	if i.withoutNetfilter {
-		if err := i.removeTables(ctx, i.identity.Name); err != nil {
-			return err
-		}
-		if err := i.removeRouting(i.identity.Mark, true); err != nil {
-			return err
-		}
-	}
 	if !i.isDefault {
 		return nil
 	}
@@ -170,11 +160,6 @@ func (i *Instance) removeOthers(ctx context.Context) error {
 	}
 	return nil
 }
-
-// WithoutNetfilter says that the instance is of kind Userspace and needs neither tables of nf_tables nor
-// routing by marks, which other captures of its identity may have left. It must be called before the
-// first Succeed.
-func (i *Instance) WithoutNetfilter() { i.withoutNetfilter = true }
 
 // Ended reports whether an instance of another kind, which ran when this one looked last, has ended.
 // A full Apply then removes what it has left.

@@ -8,18 +8,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// DenyNetfilter makes NETLINK_NETFILTER sockets, by which nf_tables is written, fail from now on, in
-// all threads of the process and in programs that it starts.
-func DenyNetfilter(t testing.TB) {
-	t.Helper()
-	filterCalls(t,
-		load(callNumber), unless(unix.SYS_SOCKET, 5),
-		load(callFirst), unless(unix.AF_NETLINK, 3),
-		load(callThird), unless(unix.NETLINK_NETFILTER, 1),
-		give(unix.SECCOMP_RET_ERRNO|uint32(unix.EPROTONOSUPPORT)),
-		give(unix.SECCOMP_RET_ALLOW))
-}
-
 // DenyIPv6 makes IPv6 sockets fail from now on, in all threads of the process and in programs that it
 // starts, as with the boot parameter ipv6.disable=1.
 func DenyIPv6(t testing.TB) {
@@ -31,8 +19,8 @@ func DenyIPv6(t testing.TB) {
 		give(unix.SECCOMP_RET_ALLOW))
 }
 
-// Offsets in struct seccomp_data: of the number of a system call, and of its arguments.
-const callNumber, callFirst, callThird = 0, 16, 32
+// Offsets in struct seccomp_data: of the number of a system call, and of its first argument.
+const callNumber, callFirst = 0, 16
 
 func load(offset uint32) unix.SockFilter {
 	return unix.SockFilter{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: offset}

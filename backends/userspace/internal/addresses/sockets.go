@@ -6,7 +6,6 @@ import (
 	"io"
 	"net"
 	"net/netip"
-	"strings"
 	"sync"
 
 	v1 "k8s.io/api/core/v1"
@@ -43,7 +42,9 @@ func (s *sockets) listen(ctx context.Context, k Key) (*listener, error) {
 	}
 	switch x := socket.(type) {
 	case *net.TCPListener:
-		return s.serve(k, x)
+		by := engine.Listener{Listener: x, OriginOf: func(client netip.Addr) engine.Origin { return s.originOf(k, client) }}
+		s.served.Go(func() { _ = s.engine.Serve(by) }) // returns when the listener is closed
+		return &listener{x}, nil
 	case *net.UDPConn:
 		// ServePackets returns when the listener is closed.
 		s.served.Go(func() { _ = s.engine.ServePackets(&packets{UDPConn: x, key: k, sockets: s}) })
@@ -77,17 +78,6 @@ func (s *sockets) bindHere(ctx context.Context, k Key) (io.Closer, error) {
 	return config.Listen(ctx, "tcp"+version, k.at().String())
 }
 
-func (s *sockets) serve(k Key, tcp *net.TCPListener) (*listener, error) {
-	accepting, err := s.engine.Listen(tcp)
-	if err != nil {
-		return nil, errors.Join(err, tcp.Close())
-	}
-	by := engine.Listener{Listener: accepting, OriginOf: func(client netip.Addr) engine.Origin { return s.originOf(k, client) }}
-	// Serve returns when the listener is closed.
-	s.served.Go(func() { _ = s.engine.Serve(by) })
-	return &listener{accepting}, nil
-}
-
 // packets receives the datagrams to a frontend.
 type packets struct {
 	*net.UDPConn
@@ -116,8 +106,7 @@ func (p *packets) Reply(f engine.Flow, datagram []byte) error {
 
 // Dial makes a connection to an endpoint, as [engine.Hooks].Dial.
 func (*sockets) Dial(ctx context.Context, to engine.Dial) (net.Conn, error) {
-	dialer := net.Dialer{KeepAlive: -1} // not needed: the cluster removes dead endpoints
-	conn, err := dialer.DialContext(ctx, strings.ToLower(string(to.Protocol)), to.To.String())
+	conn, err := engine.DialAny(ctx, to)
 	if err != nil {
 		return nil, err
 	}

@@ -117,8 +117,8 @@ func (s *Sockets) Replier(f v1.IPFamily) (r *Replier, err error) {
 	if err != nil {
 		return nil, os.NewSyscallError("socket", err)
 	}
-	// Without DropAll, the kernel would copy every datagram to the host to this socket.
-	err = errors.Join(Transparent(r.fd), DropAll(r.fd))
+	// Without dropAll, the kernel would copy every datagram to the host to this socket.
+	err = errors.Join(Transparent(r.fd), dropAll(r.fd))
 	if err != nil {
 		return nil, errors.Join(os.NewSyscallError("setsockopt", err), r.Close())
 	}

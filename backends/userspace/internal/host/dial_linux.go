@@ -4,12 +4,10 @@ import (
 	"context"
 	"net"
 	"net/netip"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/vipkit/vipkit/backends/userspace/internal/engine"
-	"github.com/vipkit/vipkit/backends/userspace/internal/engine/tcpconn"
 )
 
 // NodeDialer reaches endpoints from any address of the node. The capture may capture its
@@ -25,32 +23,16 @@ func NewNodeDialer(s *Sockets) *NodeDialer {
 	return &NodeDialer{Frontends: NewFrontends(s.isLocal), sockets: s}
 }
 
-// Begin begins a TCP connection, as [engine.Config].Begin.
-func (d *NodeDialer) Begin(to engine.Dial) (fd int, err error) {
-	if err := d.Refuse(to); err != nil {
-		return -1, err
-	}
-	err = d.sockets.Do(func() error {
-		fd, err = tcpconn.Begin(netip.AddrPort{}, to.To)
-		return err
-	})
-	return fd, err
-}
-
 // Dial makes a connection, as [engine.Hooks].Dial.
 func (d *NodeDialer) Dial(ctx context.Context, to engine.Dial) (conn net.Conn, err error) {
 	if err := d.Refuse(to); err != nil {
 		return nil, err
 	}
 	err = d.sockets.Do(func() error {
-		dialer := net.Dialer{KeepAlive: -1} // not needed: the cluster removes dead endpoints
-		conn, err = dialer.DialContext(ctx, strings.ToLower(string(to.Protocol)), to.To.String())
+		conn, err = engine.DialAny(ctx, to)
 		return err
 	})
-	if err != nil {
-		return nil, err // conn would be a nil pointer in an interface
-	}
-	return conn, nil
+	return conn, err
 }
 
 // isLocal reports whether an address is one of the node's own.

@@ -7,7 +7,6 @@ import (
 	"io"
 	"net"
 	"net/netip"
-	"syscall"
 
 	"github.com/vipkit/vipkit/backends/userspace/internal/engine"
 )
@@ -20,19 +19,6 @@ type Listener struct {
 	// Destination returns the frontend to which a connection was made. It is nil if that is
 	// the connection's local address.
 	Destination func(net.Conn) (netip.AddrPort, error)
-}
-
-// DropAll attaches filters with which the sockets receive nothing.
-func (l *Listener) DropAll() error {
-	return errors.Join(control(l.TCP, DropAll), control(l.UDP, DropAll))
-}
-
-func control(c syscall.Conn, set func(fd int) error) error {
-	raw, err := c.SyscallConn()
-	if err != nil {
-		return err
-	}
-	return Control(set)("", "", raw)
 }
 
 // Listeners are the sockets that a capture has opened.
@@ -49,12 +35,12 @@ func (ls *Listeners) Open(ctx context.Context, s *Sockets, at netip.AddrPort, cl
 	if l.TCP, err = s.listen(ctx, at, claim); err != nil {
 		return l, fmt.Errorf("listening at %v: %w", at, err)
 	}
-	ls.CloseFirst(l.TCP)
+	ls.sockets = append(ls.sockets, l.TCP)
 	conn, err := s.listenPacket(ctx, at, claim)
 	if err != nil {
 		return l, fmt.Errorf("listening at %v: %w", at, err)
 	}
-	ls.CloseFirst(conn)
+	ls.sockets = append(ls.sockets, conn)
 	l.UDP = &PacketListener{UDPConn: conn, Frontend: OriginalDestination}
 	return l, nil
 }
@@ -64,9 +50,6 @@ func (ls *Listeners) Serve(l Listener) {
 	l.UDP.origin = l.Origin
 	ls.Served = append(ls.Served, l)
 }
-
-// CloseFirst adds a socket that [Listeners.StopAccepting] closes.
-func (ls *Listeners) CloseFirst(c io.Closer) { ls.sockets = append(ls.sockets, c) }
 
 // CloseLast adds a socket that existing connections and sessions need: [Listeners.Close]
 // closes it.

@@ -73,8 +73,8 @@ func (s *Sockets) listen(ctx context.Context, at netip.AddrPort, claim func(fd i
 	var l net.Listener
 	err := s.Do(func() (err error) {
 		c := net.ListenConfig{Control: Control(keepAlive, claim), KeepAlive: -1}
-		// Endpoints would not see more than one path. Multipath sockets have no
-		// SO_ORIGINAL_DST, and a BPF program cannot choose them.
+		// Endpoints would not see more than one path, and multipath sockets have no
+		// SO_ORIGINAL_DST.
 		c.SetMultipathTCP(false)
 		l, err = c.Listen(ctx, "tcp", at.String())
 		return err
@@ -138,8 +138,8 @@ func keepAlive(fd int) error {
 	)
 }
 
-// DropAll attaches a filter with which a socket receives nothing.
-func DropAll(fd int) error {
+// dropAll attaches a filter with which a socket receives nothing.
+func dropAll(fd int) error {
 	drop := &unix.SockFprog{Len: 1, Filter: &unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K}}
 	return unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, drop)
 }

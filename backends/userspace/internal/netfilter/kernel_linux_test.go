@@ -3,7 +3,6 @@ package netfilter
 import (
 	"context"
 	"errors"
-	"net/netip"
 	"syscall"
 	"testing"
 
@@ -198,90 +197,6 @@ func TestCleanupOfPartialRouting(t *testing.T) {
 		}
 		if got := k.Operations(); got != 2 {
 			t.Errorf("operations: got %d, want 2", got)
-		}
-	}
-}
-
-// A routing that excludes another is complete only without it, and removes it.
-func TestOnlyOneRouting(t *testing.T) {
-	t.Parallel()
-	const fam = v1.IPv4Protocol
-	for _, c := range []struct{ own, other, want routingState }{
-		{routingAbsent, routingAbsent, routingAbsent},
-		{routingComplete, routingAbsent, routingComplete},
-		{routingPartial, routingAbsent, routingPartial},
-		{routingComplete, routingPartial, routingPartial},
-		{routingAbsent, routingComplete, routingPartial},
-	} {
-		own, other := &fakeRouting{is: map[v1.IPFamily]routingState{fam: c.own}}, &fakeRouting{is: map[v1.IPFamily]routingState{fam: c.other}}
-		w := only{own, []routing{other}}
-		if got, err := w.state(fam); err != nil || got != c.want {
-			t.Errorf("one is %d and the other %d: got %d and error %v, want %d", c.own, c.other, got, err, c.want)
-		}
-		for what, do := range map[routingState]func(v1.IPFamily) error{routingComplete: w.add, routingAbsent: w.remove} {
-			own.is[fam], other.is[fam] = c.own, c.other
-			if err := do(fam); err != nil || own.is[fam] != what || other.is[fam] != routingAbsent {
-				t.Errorf("one is %d and the other %d: got %d and %d, error %v, want %d and none", c.own, c.other, own.is[fam], other.is[fam], err, what)
-			}
-		}
-	}
-}
-
-// A routing of several parts is complete when all parts are, and absent when all are.
-func TestRoutingOfSeveralParts(t *testing.T) {
-	t.Parallel()
-	const fam = v1.IPv4Protocol
-	for _, c := range []struct{ one, two, want routingState }{
-		{routingAbsent, routingAbsent, routingAbsent},
-		{routingComplete, routingComplete, routingComplete},
-		{routingComplete, routingAbsent, routingPartial},
-		{routingAbsent, routingComplete, routingPartial},
-		{routingPartial, routingPartial, routingPartial},
-	} {
-		one, two := &fakeRouting{is: map[v1.IPFamily]routingState{fam: c.one}}, &fakeRouting{is: map[v1.IPFamily]routingState{fam: c.two}}
-		w := allOf{one, two}
-		if got, err := w.state(fam); err != nil || got != c.want {
-			t.Errorf("one is %d and the other %d: got %d and error %v, want %d", c.one, c.two, got, err, c.want)
-		}
-		if err := w.add(fam); err != nil || one.is[fam] != routingComplete || two.is[fam] != routingComplete {
-			t.Errorf("adding to %d and %d: got %d and %d, error %v, want both complete", c.one, c.two, one.is[fam], two.is[fam], err)
-		}
-		if err := w.remove(fam); err != nil || one.is[fam] != routingAbsent || two.is[fam] != routingAbsent {
-			t.Errorf("removing: got %d and %d, error %v, want both absent", one.is[fam], two.is[fam], err)
-		}
-		one.fails = syscall.EIO
-		if _, err := w.state(fam); !errors.Is(err, syscall.EIO) {
-			t.Errorf("got error %v, want %v", err, syscall.EIO)
-		}
-		two.is[fam] = routingComplete
-		if err := w.remove(fam); !errors.Is(err, syscall.EIO) || two.is[fam] != routingAbsent {
-			t.Errorf("got error %v and the second part %d, want %v and %d", err, two.is[fam], syscall.EIO, routingAbsent)
-		}
-		if err := w.add(fam); !errors.Is(err, syscall.EIO) {
-			t.Errorf("got error %v, want %v", err, syscall.EIO)
-		}
-	}
-}
-
-// IsGone accepts the errors for rules and routes that do not exist, and no other errors.
-func TestIsGone(t *testing.T) {
-	t.Parallel()
-	config := configIn(t, netnstest.NewNS(t))
-	h := config.Sockets.Netlink()
-	r := &markRoutes{Config: config, handle: h}
-	nowhere, err := r.route(v1.IPv4Protocol)
-	testenv.NoError(t, err)
-	for what, err := range map[string]error{"a rule": h.RuleDel(r.rule(v1.IPv4Protocol)), "a route": h.RouteDel(nowhere), "nothing": nil} {
-		if !host.IsGone(err) {
-			t.Errorf("removing %s that does not exist: IsGone(%v): got false, want true", what, err)
-		}
-	}
-	if err := config.LocalRoutes().Delete(netip.MustParsePrefix("192.0.2.1/32"), unix.RTN_LOCAL); err != nil {
-		t.Errorf("removing a local route that does not exist: got error %v, want none", err)
-	}
-	for _, err := range []error{unix.EPERM, unix.EBUSY, unix.EINVAL} {
-		if host.IsGone(err) {
-			t.Errorf("IsGone(%v): got true, want false", err)
 		}
 	}
 }
