@@ -2,8 +2,13 @@ package xtables
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/vipkit/vipkit/internal/netns"
 )
 
 // Prepare makes the kernel's own chains, for which a consumer may have jumps, in the network
@@ -27,14 +32,18 @@ func Prepare(ctx context.Context, c Config) error {
 func Dump(ctx context.Context, c Config) (string, error) {
 	var out []string
 	err := c.each(ctx, func(f *Family, p *programs) error {
-		found, _, err := p.find(ctx, c.Names, nil)
-		for ref, rules := range found {
+		e, err := p.find(ctx, c.Names, knowledge{})
+		if err != nil {
+			return err
+		}
+		maps.Copy(e.chains, e.jumps)
+		for ref, rules := range e.chains {
 			if c.Names.IsOpen(ref.name) {
 				slices.Sort(rules)
 			}
 			out = append(out, string(f.Family)+" "+ref.table.String()+" "+ref.name+"\n"+Lines(rules))
 		}
-		return err
+		return nil
 	})
 	slices.Sort(out)
 	return strings.Join(out, "\n"), err
@@ -42,11 +51,11 @@ func Dump(ctx context.Context, c Config) (string, error) {
 
 // each calls a function with the programs of each family.
 func (c *Config) each(ctx context.Context, do func(*Family, *programs) error) error {
-	at, err := currentNamespace()
+	at, err := netns.Current(unix.NETLINK_ROUTE)
 	if err != nil {
 		return err
 	}
-	defer at.file.Close() //nolint:errcheck // it is open for reading only
+	defer at.Close() //nolint:errcheck // nothing was written
 	for i := range c.Families {
 		p, err := findPrograms(ctx, c, c.Families[i].Family, at)
 		if err != nil {

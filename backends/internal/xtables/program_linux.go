@@ -9,9 +9,11 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/internal/legacytables"
+	"github.com/vipkit/vipkit/internal/netns"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -23,12 +25,10 @@ type programs struct {
 	// flavour is never Default.
 	flavour Flavour
 	family  v1.IPFamily
-	// isForeign may be nil, see [listing].
-	isForeign func(t Table, rule string) bool
 }
 
 // findPrograms finds the programs of a flavour.
-func findPrograms(ctx context.Context, c *Config, family v1.IPFamily, at *namespace) (programs, error) {
+func findPrograms(ctx context.Context, c *Config, family v1.IPFamily, at *netns.NS) (programs, error) {
 	stem := "iptables"
 	if family == v1.IPv6Protocol {
 		stem = "ip6tables"
@@ -37,8 +37,12 @@ func findPrograms(ctx context.Context, c *Config, family v1.IPFamily, at *namesp
 	if c.Options.Flavour != Default {
 		stem += "-" + string(c.Options.Flavour)
 	}
+	var stat unix.Stat_t
+	if err := at.Do(func() error { return unix.Stat("/proc/thread-self/ns/net", &stat) }); err != nil {
+		return programs{}, fmt.Errorf("iptables: the network namespace: %w", err)
+	}
 	p := programs{
-		process: process{namespace: at, guard: newGuard(at, guarded, c.Options.LockWait)},
+		process: process{namespace: at, guard: newGuard(stat.Ino, guarded, c.Options.LockWait)},
 		wait:    strconv.Itoa(int(c.Options.LockWait / time.Second)),
 		flavour: c.Options.Flavour, family: family,
 	}
@@ -75,41 +79,40 @@ func LookUp(name string) (string, error) {
 // find reads the chains and rules of an identity. In the flavour nft, one program prints all
 // tables, because it reads all of them anyway. In the legacy flavour, and if that program
 // fails because of a foreign table, one program prints each table in use.
-func (p *programs) find(ctx context.Context, n Names, hidden map[chainRef]hiddenRules) (found, unreachable saved, err error) {
+func (p *programs) find(ctx context.Context, n Names, known knowledge) (*existing, error) {
 	if p.flavour == NFT {
-		found, unreachable, err := p.list(ctx, p.listing(n, hidden), []string{})
+		e, err := p.list(ctx, newListing(n, known), []string{})
 		if _, stopped := errors.AsType[*stopError](err); !stopped {
-			return found, unreachable, err
+			return e, err
 		}
 	}
 	tables, err := p.tables(n)
 	if err != nil {
-		return nil, nil, fmt.Errorf("iptables: finding tables: %w", err)
+		return nil, fmt.Errorf("iptables: finding tables: %w", err)
 	}
 	var each [][]string
 	for _, t := range tables {
 		each = append(each, []string{"-t", t.String()})
 	}
-	return p.list(ctx, p.listing(n, hidden), each...)
-}
-
-func (p *programs) listing(n Names, hidden map[chainRef]hiddenRules) *listing {
-	l := newListing(n, hidden)
-	l.isForeign = p.isForeign
-	return l
+	return p.list(ctx, newListing(n, known), each...)
 }
 
 // list runs iptables-save once for each list of arguments, and parses the output.
-func (p *programs) list(ctx context.Context, l *listing, arguments ...[]string) (found, unreachable saved, err error) {
+func (p *programs) list(ctx context.Context, l *listing, arguments ...[]string) (*existing, error) {
 	for _, args := range arguments {
-		if _, err := p.process.run(ctx, program{path: p.saver, args: args, out: l}); err != nil {
-			return nil, nil, err
+		_, err := p.process.run(ctx, program{path: p.saver, args: args, out: l})
+		if isRefusal(err) && strings.Contains(err.Error(), "Parsing nftables rule failed") {
+			err = fmt.Errorf("%w: %w", errIncompatible, err)
+		}
+		if err != nil {
+			return nil, err
 		}
 	}
-	if found, unreachable, err = l.end(); err != nil {
-		return nil, nil, fmt.Errorf("iptables: parsing the output of %s: %w", p.saver, err)
+	e, err := l.end()
+	if err != nil {
+		return nil, fmt.Errorf("iptables: parsing the output of %s: %w", p.saver, err)
 	}
-	return found, unreachable, nil
+	return e, nil
 }
 
 // tables returns the tables to print. In the legacy flavour these are only existing ones:
@@ -119,7 +122,7 @@ func (p *programs) tables(n Names) (exist []Table, err error) {
 		return n.tables(), nil
 	}
 	var existing []string
-	err = p.process.namespace.do(func() (err error) {
+	err = p.process.namespace.Do(func() (err error) {
 		existing, err = legacytables.Names(p.family)
 		return err
 	})
