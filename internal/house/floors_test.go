@@ -90,7 +90,6 @@ func byFloor() [][]string {
 			"backends/kernelspace",
 			"backends/script",
 			"backends/userspace/internal/winaddr",
-			"examples/allocator/allocatorcli",
 			"internal/nft",
 		},
 		5: {
@@ -116,7 +115,6 @@ func byFloor() [][]string {
 		},
 		10: {
 			".",
-			"allocator/etcdstore/etcdallocator",
 			"examples/allocator",
 			"examples/custombackend",
 			"examples/embed",
