@@ -9,43 +9,9 @@ import (
 	"slices"
 )
 
-// maxDense is the largest range that gets a bitmap: 2 MiB of it, a /8.
-const maxDense = 1 << 24
-
-// wide is the size from which the owners of a range do not fit into the processor's
-// caches. Such a range chooses lookahead keys at once.
-const (
-	wide      = 1 << 18
-	lookahead = 32
-)
-
 // probes is how many random keys are tried before the next free one after a random key
 // is taken. It keeps the choice nearly uniform up to three quarters full.
 const probes = 4
-
-// rare: if fewer than one in so many keys of a wide range are free, lookAhead searches
-// for free keys and does not try random ones.
-const rare = 4
-
-// table remembers the taken offsets of a range, and their owners.
-type table interface {
-	// isFree is also false for blocked offsets.
-	isFree(i uint64) bool
-	next(i uint64) (uint64, bool)
-	owner(i uint64) (Owner, bool)
-	// touch loads the memory that take needs for the offsets into the processor's caches.
-	touch(offsets []uint64)
-	changer
-}
-
-type changer interface {
-	// take expects a free offset, put a taken one.
-	take(i uint64, owner Owner)
-	put(i uint64)
-	// after appends the taken offsets from i on, up to the capacity of into, and
-	// reports whether there are more.
-	after(i uint64, into []entry) ([]entry, bool)
-}
 
 // core is a range without a lock: the taken offsets, and the choice of the next one.
 type core struct {
@@ -55,18 +21,17 @@ type core struct {
 	blocked        []span
 	size, bandSize uint64 // without blocked keys
 	used, bandUsed uint64
-	table          table
+	taken          set
 	source         rand.Source
-	ahead          []uint64 // offsets of the upper band to take next if still free
 }
 
-// newCore makes an empty range. A range that does not store its owners is smaller.
-func newCore(c Config, keepOwners bool) (*core, error) {
+// newCore makes an empty range.
+func newCore(c Config) (*core, error) {
 	sh, err := c.shape()
 	if err != nil {
 		return nil, err
 	}
-	r := &core{config: c, shape: sh, source: c.Source}
+	r := &core{config: c, shape: sh, taken: newSet(sh.n), source: c.Source}
 	if r.source == nil {
 		r.source = rand.NewPCG(rand.Uint64(), rand.Uint64())
 	}
@@ -84,11 +49,6 @@ func newCore(c Config, keepOwners bool) (*core, error) {
 		if s.first < sh.band {
 			r.bandSize -= min(s.last+1, sh.band) - s.first
 		}
-	}
-	if sh.n <= maxDense {
-		r.table = newDense(sh.n, r.blocked, keepOwners)
-	} else {
-		r.table = newSparse(sh.n, r.blocked, r.source.Uint64())
 	}
 	return r, nil
 }
@@ -163,86 +123,53 @@ func (r *core) offset(k Key) (uint64, bool) {
 	if !ok {
 		return 0, false
 	}
-	if len(r.blocked) > 0 {
-		_, isBlocked := blockedAt(r.blocked, i)
-		return i, !isBlocked
-	}
-	return i, true
+	_, isBlocked := blockedAt(r.blocked, i)
+	return i, !isBlocked
 }
 
 // pick chooses a free offset: of the upper band as long as there is one.
 func (r *core) pick() (uint64, bool) {
 	switch {
 	case r.used-r.bandUsed < r.size-r.bandSize:
-		return r.pickUpper(), true
+		return r.pickWithin(r.shape.band, r.shape.n), true
 	case r.bandUsed < r.bandSize:
 		return r.pickWithin(0, r.shape.band), true
 	}
 	return 0, false
 }
 
-// pickUpper chooses a free offset of the upper band, of which there must be one. In a
-// wide range each choice waits for the memory; so pickUpper chooses several at once, and
-// the waits overlap.
-func (r *core) pickUpper() uint64 {
-	if r.shape.n < wide {
-		return r.pickWithin(r.shape.band, r.shape.n)
-	}
-	for {
-		for len(r.ahead) > 0 {
-			last := len(r.ahead) - 1
-			i := r.ahead[last]
-			r.ahead = r.ahead[:last]
-			if r.table.isFree(i) {
-				return i
-			}
-		}
-		r.lookAhead()
-	}
-}
-
-// lookAhead chooses the next offsets of the upper band. A branch on whether a random
-// key is free is mispredicted half of the time, so each key is stored, and the next one
-// overwrites it unless it is free.
-func (r *core) lookAhead() {
-	chosen, n, tries := slices.Grow(r.ahead[:0], lookahead)[:lookahead], 0, probes*lookahead
-	if upper := r.size - r.bandSize; upper-(r.used-r.bandUsed) < upper/rare {
-		tries = 0
-	}
-	for try := 0; try < tries && n < lookahead; try++ {
-		i := r.random(r.shape.band, r.shape.n)
-		chosen[n] = i
-		if r.table.isFree(i) {
-			n++
-		}
-	}
-	for ; n < lookahead; n++ {
-		chosen[n] = r.nextWithin(r.shape.band, r.shape.n)
-	}
-	r.ahead = chosen
-	r.table.touch(chosen)
-}
-
 // pickWithin chooses one of the offsets from first to before end, of which at
-// least one is free.
+// least one is free: a random one, or the next free one after it.
 func (r *core) pickWithin(first, end uint64) uint64 {
 	for range probes {
-		if i := r.random(first, end); r.table.isFree(i) {
+		if i := r.random(first, end); r.isFree(i) {
 			return i
 		}
 	}
-	return r.nextWithin(first, end)
-}
-
-// nextWithin returns the next free offset after a random one of those from first to
-// before end, of which at least one is free.
-func (r *core) nextWithin(first, end uint64) uint64 {
 	// The lower band is used only when the upper one is full: no offset after end is free.
-	if i, ok := r.table.next(r.random(first, end)); ok {
+	if i, ok := r.next(r.random(first, end)); ok {
 		return i
 	}
-	i, _ := r.table.next(first)
+	i, _ := r.next(first)
 	return i
+}
+
+// isFree is also false for blocked offsets.
+func (r *core) isFree(i uint64) bool {
+	_, isBlocked := blockedAt(r.blocked, i)
+	return !isBlocked && !r.taken.has(i)
+}
+
+// next returns the first free offset that is not less than i.
+func (r *core) next(i uint64) (uint64, bool) {
+	for {
+		i = r.taken.next(i)
+		end, isBlocked := blockedAt(r.blocked, i)
+		if !isBlocked {
+			return i, i < r.shape.n
+		}
+		i = end + 1
+	}
 }
 
 func (r *core) random(first, end uint64) uint64 {
@@ -251,8 +178,8 @@ func (r *core) random(first, end uint64) uint64 {
 }
 
 // take marks a free offset, put a taken one.
-func (r *core) take(i uint64, owner Owner) {
-	r.table.take(i, owner)
+func (r *core) take(i uint64) {
+	r.taken.add(i)
 	r.used++
 	if i < r.shape.band {
 		r.bandUsed++
@@ -260,7 +187,7 @@ func (r *core) take(i uint64, owner Owner) {
 }
 
 func (r *core) put(i uint64) {
-	r.table.put(i)
+	r.taken.remove(i)
 	r.used--
 	if i < r.shape.band {
 		r.bandUsed--

@@ -8,9 +8,8 @@
 // A [Range] is one prefix or one interval of ports in the memory of one process. Its
 // first keys are a band for requests that name a key: dynamic allocation takes the
 // other keys until they are exhausted. [IPBand] and [PortBand] give the size of the
-// band; the rule is that of Kubernetes. Up to 16 million keys, the time to choose and to
-// free a key does not depend on how full the range is. Larger ranges keep no bitmap;
-// they are as quick until they are nearly full, which ranges of that size never are.
+// band; the rule is that of Kubernetes. The time to choose and to free a key grows with the
+// logarithm of the size of the range, and does not depend on how full it is.
 //
 // # Pools
 //

@@ -8,10 +8,6 @@ import (
 	"time"
 )
 
-// taken is the owner of every key that is taken in a pool's ranges. The claim names the
-// real owner.
-const taken = Owner("taken")
-
 // index is a pool's view of its store, with its own changes in flight. A key is taken
 // in each range that has it if it has a claim, a change in flight, or a change whose
 // outcome is unknown.
@@ -46,7 +42,7 @@ func newParts(ranges []Config) ([]*core, error) {
 			parts[i].config.Draining = parts[i].config.Draining && c.Draining
 			continue
 		}
-		r, err := newCore(c, false)
+		r, err := newCore(c)
 		if err != nil {
 			return nil, err
 		}
@@ -72,8 +68,8 @@ func (x *index) setParts(parts []*core) {
 
 func (x *index) mark(k Key) {
 	for _, r := range x.parts {
-		if i, ok := r.offset(k); ok && r.table.isFree(i) {
-			r.take(i, taken)
+		if i, ok := r.offset(k); ok && r.isFree(i) {
+			r.take(i)
 		}
 	}
 }
@@ -87,7 +83,7 @@ func (x *index) unmark(k Key) {
 		return
 	}
 	for _, r := range x.parts {
-		if i, ok := r.offset(k); ok && !r.table.isFree(i) {
+		if i, ok := r.offset(k); ok && !r.isFree(i) {
 			r.put(i)
 		}
 	}

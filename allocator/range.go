@@ -1,9 +1,9 @@
 package allocator
 
 import (
-	"cmp"
 	"fmt"
 	"iter"
+	"maps"
 	"slices"
 	"sync"
 )
@@ -13,8 +13,9 @@ import (
 //
 // Any number of goroutines may use a Range.
 type Range struct {
-	mu   sync.Mutex
-	core *core
+	mu     sync.Mutex
+	core   *core
+	owners map[uint64]Owner // by offset
 }
 
 // Stats is the size and use of a range.
@@ -30,11 +31,11 @@ func (s Stats) Free() uint64 { return s.Size - s.Used }
 
 // NewRange makes an empty range. The error is [ErrTooLarge] or [ErrInvalid].
 func NewRange(c Config) (*Range, error) {
-	r, err := newCore(c, true)
+	r, err := newCore(c)
 	if err != nil {
 		return nil, err
 	}
-	return &Range{core: r}, nil
+	return &Range{core: r, owners: map[uint64]Owner{}}, nil
 }
 
 // String is the range in canonical form.
@@ -43,43 +44,52 @@ func (r *Range) String() string { return r.core.config.String() }
 // Allocate allocates one particular key of either band to owner. The error is
 // [ErrNotInRange], or [ErrAllocated], even if owner itself has the key.
 func (r *Range) Allocate(owner Owner, key Key) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	i, err := r.core.canTake(owner, key)
-	if err != nil {
+	if err := checkOwner(owner); err != nil {
 		return err
 	}
-	r.core.take(i, owner)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	i, ok := r.core.offset(key)
+	if !ok || r.core.config.Draining {
+		return &RangeError{Reason: ErrNotInRange, Key: key, Range: r.String()}
+	}
+	if holder, held := r.owners[i]; held {
+		return &HeldError{Reason: ErrAllocated, Key: key, Owner: holder}
+	}
+	r.take(i, owner)
 	return nil
 }
 
 // AllocateNext gives a random free key to owner: one of the upper band as long
 // as there is one, then one of the lower. The error is [ErrFull].
 func (r *Range) AllocateNext(owner Owner) (Key, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	i, err := r.core.canPick(owner)
+	keys, err := r.AllocateN(owner, 1)
 	if err != nil {
 		return Key{}, err
 	}
-	r.core.take(i, owner)
-	return r.core.key(i), nil
+	return keys[0], nil
 }
 
 // AllocateN gives count random free keys to owner as [Range.AllocateNext] does,
 // or none of them if there are not as many. More than 16,777,216 at once are
 // [ErrInvalid].
 func (r *Range) AllocateN(owner Owner, count int) ([]Key, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if err := r.core.hasRoom(owner, count); err != nil {
+	if err := checkOwner(owner); err != nil {
 		return nil, err
 	}
-	keys := make([]Key, 0, min(count, chunkSize)) // the caller may request very many
-	for range count {
+	if count < 0 || count > maxAtOnce {
+		return nil, fmt.Errorf("%w count: %d is not within 0 and %d", ErrInvalid, count, maxAtOnce)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if c := r.core; c.config.Draining || uint64(count) > c.size-c.used {
+		return nil, &RangeError{Reason: ErrFull, Kind: c.shape.kind, Count: count, Range: r.String()}
+	}
+	keys := make([]Key, count)
+	for n := range keys {
 		i, _ := r.core.pick()
-		r.core.take(i, owner)
-		keys = append(keys, r.core.key(i))
+		r.take(i, owner)
+		keys[n] = r.core.key(i)
 	}
 	return keys, nil
 }
@@ -90,12 +100,23 @@ func (r *Range) AllocateN(owner Owner, count int) ([]Key, error) {
 func (r *Range) Release(owner Owner, key Key) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	i, err := r.core.canPut(owner, key)
-	if err != nil || i == noOffset {
-		return err
+	i, ok := r.core.offset(key)
+	holder, held := r.owners[i]
+	switch {
+	case !ok || !held:
+		return nil
+	case holder != owner:
+		return &HeldError{Reason: ErrNotOwner, Key: key, Owner: holder}
 	}
 	r.core.put(i)
+	delete(r.owners, i)
 	return nil
+}
+
+// take marks a free offset.
+func (r *Range) take(i uint64, owner Owner) {
+	r.core.take(i)
+	r.owners[i] = owner
 }
 
 // Lookup returns the owner of a key.
@@ -106,7 +127,8 @@ func (r *Range) Lookup(key Key) (Owner, bool) {
 	if !ok {
 		return "", false
 	}
-	return r.core.table.owner(i)
+	owner, held := r.owners[i]
+	return owner, held
 }
 
 // Stats returns the size and use of the range, in constant time.
@@ -116,22 +138,16 @@ func (r *Range) Stats() Stats {
 	return r.core.stats()
 }
 
-// All yields the allocated keys in order. It holds no lock meanwhile, so the range may
-// change: it yields each key that is allocated throughout exactly once, and may or may
-// not yield the others.
+// All yields the keys that are allocated when the loop begins, in order. It holds no lock
+// meanwhile, so the range may change.
 func (r *Range) All() iter.Seq2[Key, Owner] {
 	return func(yield func(Key, Owner) bool) {
-		batch := make([]entry, 0, chunkSize)
-		for from, more := uint64(0), true; more; {
-			r.mu.Lock()
-			batch, more = r.core.table.after(from, batch[:0])
-			r.mu.Unlock()
-			slices.SortFunc(batch, func(a, b entry) int { return cmp.Compare(a.offset, b.offset) })
-			for _, e := range batch {
-				if !yield(r.core.key(e.offset), e.owner) {
-					return
-				}
-				from = e.offset + 1
+		r.mu.Lock()
+		owners := maps.Clone(r.owners)
+		r.mu.Unlock()
+		for _, i := range slices.Sorted(maps.Keys(owners)) {
+			if !yield(r.core.key(i), owners[i]) {
+				return
 			}
 		}
 	}
@@ -154,66 +170,12 @@ func (r *Range) Key(offset uint64) Key {
 	return key
 }
 
-// maxAtOnce is how many keys [Range.AllocateN] gives at most: as many as fill any
-// range that is not sparse.
-const maxAtOnce = maxDense
-
-// noOffset is an offset that no key has.
-const noOffset = ^uint64(0)
+// maxAtOnce is how many keys [Range.AllocateN] gives at most: a /8.
+const maxAtOnce = 1 << 24
 
 func checkOwner(owner Owner) error {
 	if owner == "" {
 		return fmt.Errorf("%w owner: it has no name", ErrInvalid)
 	}
 	return nil
-}
-
-func (r *core) canTake(owner Owner, key Key) (uint64, error) {
-	if err := checkOwner(owner); err != nil {
-		return 0, err
-	}
-	i, ok := r.offset(key)
-	if !ok || r.config.Draining {
-		return 0, &RangeError{Reason: ErrNotInRange, Key: key, Range: r.config.String()}
-	}
-	if holder, held := r.table.owner(i); held {
-		return 0, &HeldError{Reason: ErrAllocated, Key: key, Owner: holder}
-	}
-	return i, nil
-}
-
-func (r *core) canPick(owner Owner) (uint64, error) {
-	if err := checkOwner(owner); err != nil {
-		return 0, err
-	}
-	i, ok := r.pick()
-	if !ok || r.config.Draining {
-		return 0, &RangeError{Reason: ErrFull, Kind: r.shape.kind, Count: 1, Range: r.config.String()}
-	}
-	return i, nil
-}
-
-func (r *core) hasRoom(owner Owner, count int) error {
-	if count < 0 || count > maxAtOnce {
-		return fmt.Errorf("%w count: %d is not within 0 and %d", ErrInvalid, count, maxAtOnce)
-	}
-	if r.config.Draining || uint64(count) > r.size-r.used {
-		return &RangeError{Reason: ErrFull, Kind: r.shape.kind, Count: count, Range: r.config.String()}
-	}
-	return checkOwner(owner)
-}
-
-// canPut returns noOffset if the key is free or not in the range.
-func (r *core) canPut(owner Owner, key Key) (uint64, error) {
-	i, ok := r.offset(key)
-	if !ok {
-		return noOffset, nil
-	}
-	switch holder, held := r.table.owner(i); {
-	case !held:
-		return noOffset, nil
-	case holder != owner:
-		return noOffset, &HeldError{Reason: ErrNotOwner, Key: key, Owner: holder}
-	}
-	return i, nil
 }

@@ -31,7 +31,7 @@
 // reports the claim if its key is used, and does not free it. Write the claim again or,
 // if no object uses the key, release it:
 //
-//	etcdallocator ... release unreadable:PREFIX/claims/10.96.0.10 10.96.0.10
+//	pool.Release(ctx, allocator.Claim{Key: key, Owner: "unreadable:PREFIX/claims/10.96.0.10"})
 //
 // Deleting the claim by hand leaves the bit in the map, and the key to [Imported].
 //
@@ -44,13 +44,10 @@
 // [Imported] until a repair, or another change, gives them to another owner. Do not share a
 // map that an API server still uses: its repair frees the keys that no Service has.
 //
-// The command etcdallocator in this module shows how to use the store; it has every
-// subcommand of the library's example for other stores.
-//
 // # Versions
 //
 // The module is released together with github.com/vipkit/vipkit: for each tag vX.Y.Z of
 // the repository there is a tag allocator/etcdstore/vX.Y.Z, whose go.mod requires that
 // version. The replacement in go.work, which holds only within the repository, lets both
-// change in one commit; in go.mod it would prevent go install of the command.
+// change in one commit; in go.mod it would hide a requirement of a version that does not exist.
 package etcdstore

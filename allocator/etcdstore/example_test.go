@@ -13,8 +13,8 @@ import (
 	"github.com/vipkit/vipkit/allocator/etcdstore"
 )
 
-// The example makes a store and its pool. No etcd runs at this address, so nothing can be
-// allocated.
+// The example makes a store and its pool, and allocates an address. No etcd runs at this URL, so
+// that fails. With etcd, Create or a repair makes the maps first, once.
 func Example() {
 	client, err := clientv3.New(clientv3.Config{Endpoints: []string{"127.0.0.1:1"}, Logger: zap.NewNop()})
 	if err != nil {

@@ -89,7 +89,6 @@ func byFloor() [][]string {
 			"backends/kernelspace",
 			"backends/script",
 			"backends/userspace/internal/winaddr",
-			"examples/allocator/allocatorcli",
 			"internal/nft",
 		},
 		5: {
@@ -114,7 +113,6 @@ func byFloor() [][]string {
 		},
 		10: {
 			".",
-			"allocator/etcdstore/etcdallocator",
 			"examples/allocator",
 			"examples/custombackend",
 			"examples/embed",

@@ -83,7 +83,7 @@ func TestRootListsPackages(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(root, "doc.go"))
 	testenv.NoError(t, err)
 	for name := range floors() {
-		isCommand := strings.HasPrefix(name, "examples/") || name == "allocator/etcdstore/etcdallocator"
+		isCommand := strings.HasPrefix(name, "examples/")
 		isInternal := slices.Contains(strings.Split(name, "/"), "internal")
 		if name == "." || isCommand || isInternal {
 			continue

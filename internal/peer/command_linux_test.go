@@ -49,9 +49,9 @@ func TestAllocatorCommand(t *testing.T) {
 		{command: "allocate services/default/web 10.99.0.10 fd00:99::10", want: []string{"10.99.0.10\nfd00:99::10\n"}},
 		{command: "allocate nodes/node-1 10.99.0.10", want: []string{`10.99.0.10 is already allocated to "services/default/web"`}, fails: true},
 		{command: "allocate nodes/node-1 10.99.0.1", want: []string{`already allocated to "services/default/kubernetes"`}, fails: true},
-		{command: "show", want: []string{"10.99.0.0/24: 254 keys, 2 taken", "fd00:99::/112: 65535 keys, 1 taken", "services/default/web, bound"}},
+		{command: "show", want: []string{"10.99.0.0/24: 254 keys, 2 taken", "fd00:99::/112: 65535 keys, 1 taken", `"services/default/web", bound`}},
 		{command: "release services/default/web 10.99.0.10"},
-		{command: "try nodes/node-1 10.99.0.10", want: []string{"10.99.0.10\n"}},
+		{command: "allocate nodes/node-1 10.99.0.10", want: []string{"10.99.0.10\n"}},
 	} {
 		args := append([]string{"-store", store}, strings.Fields(c.command)...)
 		out, err := exec.CommandContext(t.Context(), program, args...).CombinedOutput()
