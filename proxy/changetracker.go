@@ -29,9 +29,9 @@ func NewServiceChangeTracker(options TrackerOptions) ServiceChangeTracker {
 	t := &tracker{
 		options:   options,
 		services:  map[types.NamespacedName]*serviceState{},
-		claims:    claims{contests: map[claimKey]*contest{}},
+		claims:    claims{owners: map[claimKey]*claim{}, rivals: map[claimKey]*rivals{}},
 		removed:   map[ServicePortName]struct{}{},
-		problems:  newProblemStore(),
+		problems:  problemStore{findings: pmap.New[problemKey, *finding]().Edit()},
 		changeLog: changeLog{start: time.Now(), open: map[types.NamespacedName]Heard{}},
 	}
 	t.claims.handOver = t.handOver
@@ -72,9 +72,7 @@ type serviceState struct {
 	ports   []*portState
 	// byName are the ports, sorted by name.
 	byName []*portState
-	// reported are the conflicts that are recorded as problems; conflictsStale says that
-	// they may have changed since.
-	reported       conflicts
+	// conflictsStale says that the conflicts that are recorded as problems may have changed.
 	conflictsStale bool
 }
 
@@ -173,7 +171,7 @@ func (t *tracker) claim(spec *serviceSpec, old *serviceState) *serviceState {
 
 // drop removes a Service.
 func (t *tracker) drop(s *serviceState) {
-	t.reportConflicts(s, conflicts{})
+	t.problems.note(conflictKey(s.spec.name), nil)
 	for _, p := range s.ports {
 		t.claims.remove(p)
 		t.problems.set(limitKey(p.spec.name), nil)

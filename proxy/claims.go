@@ -2,9 +2,8 @@ package proxy
 
 import (
 	"cmp"
-	"math/rand/v2"
+	"container/heap"
 	"net/netip"
-	"strings"
 
 	v1 "k8s.io/api/core/v1"
 )
@@ -23,9 +22,11 @@ import (
 // Adding or removing a claim affects two ports at most, however many claim the address:
 // the old owner and the new one.
 type claims struct {
-	contests map[claimKey]*contest
+	owners map[claimKey]*claim
+	// rivals are the claims to an address that another claim owns.
+	rivals map[claimKey]*rivals
 	// handOver is called when an address changes from one owner to another.
-	handOver func(key claimKey, c *contest, before *portState)
+	handOver func(before, now *portState)
 }
 
 type claimKey struct {
@@ -33,33 +34,17 @@ type claimKey struct {
 	protocol v1.Protocol
 }
 
-// Compare orders keys by address, port and protocol.
-func (k claimKey) Compare(o claimKey) int {
-	return cmp.Or(k.addr.Compare(o.addr), strings.Compare(string(k.protocol), string(o.protocol)))
-}
-
 // String returns the address, port and protocol.
 func (k claimKey) String() string { return k.addr.String() + "/" + string(k.protocol) }
 
-// contest has all claims to one address and port. They form a treap, whose nodes are the
-// ports' claims: adding or removing one takes time logarithmic in their number.
-type contest struct {
-	root  *claim
-	owner *claim
-	// reports counts the Services whose recorded conflicts name the address.
-	reports int
-}
-
 // claim is a port's claim to one of its candidates, by index.
 type claim struct {
-	port        *portState
-	left, right *claim
-	// prio is at least that of the claims below it in the treap.
-	prio      uint32
-	candidate uint16
+	port *portState
+	// position is the index of the claim among the rivals.
+	position int32
 	// kind is that of the candidate: looking it up is slow for very many claims.
 	kind FrontendKind
-	// owns says that the claim is its contest's owner.
+	// owns says that the claim owns the address.
 	owns bool
 }
 
@@ -106,16 +91,16 @@ func (cs *claims) add(p *portState) {
 	p.claims = make([]claim, p.spec.count())
 	for i := range p.claims {
 		mine := &p.claims[i]
-		mine.port, mine.candidate, mine.kind, mine.prio = p, uint16(i), p.spec.kind(i), rand.Uint32()
+		mine.port, mine.kind = p, p.spec.kind(i)
 		key := p.spec.claimKey(i)
-		c := cs.contests[key]
-		if c == nil {
-			c = &contest{}
-			cs.contests[key] = c
+		owner := cs.owners[key]
+		if owner != nil && !mine.displaces(owner) {
+			cs.wait(key, mine)
+			continue
 		}
-		c.insert(mine)
-		if c.owner == nil || mine.displaces(c.owner) {
-			cs.own(key, c, mine)
+		cs.own(key, mine)
+		if owner != nil {
+			cs.wait(key, owner)
 		}
 	}
 }
@@ -123,85 +108,84 @@ func (cs *claims) add(p *portState) {
 // remove removes all claims of a port.
 func (cs *claims) remove(p *portState) {
 	for i := range p.claims {
+		mine := &p.claims[i]
 		key := p.spec.claimKey(i)
-		c := cs.contests[key]
-		c.delete(&p.claims[i])
+		others := cs.rivals[key]
+		if !mine.owns {
+			heap.Remove(others, int(mine.position))
+		}
+		owner, first := cs.owners[key], others.first()
 		switch {
-		case c.root == nil:
-			delete(cs.contests, key)
-		case p.claims[i].owns:
-			cs.own(key, c, c.first())
-		case c.owner.port.service.spec.name == p.service.spec.name:
-			// The new reading may be younger than the old one was.
-			if first := c.first(); first != c.owner && first.displaces(c.owner) {
-				cs.own(key, c, first)
-			}
+		case mine.owns && first == nil:
+			delete(cs.owners, key)
+		case mine.owns:
+			heap.Pop(others)
+			cs.own(key, first)
+		case first != nil && owner.port.service.spec.name == p.service.spec.name && first.displaces(owner):
+			// The new reading is younger than the old one was.
+			heap.Pop(others)
+			cs.own(key, first)
+			cs.wait(key, owner)
+		}
+		if others != nil && len(*others) == 0 {
+			delete(cs.rivals, key)
 		}
 	}
 	p.claims = nil
 }
 
 // own makes a claim the owner of an address.
-func (cs *claims) own(key claimKey, c *contest, now *claim) {
-	before := c.owner
-	c.owner = now
+func (cs *claims) own(key claimKey, now *claim) {
+	before := cs.owners[key]
+	cs.owners[key] = now
 	now.owns = true
 	if before != nil {
 		before.owns = false
-		cs.handOver(key, c, before.port)
+		cs.handOver(before.port, now.port)
 	}
 }
 
-func (c *contest) first() *claim {
-	n := c.root
-	for n != nil && n.left != nil {
-		n = n.left
+// wait adds a claim to an address that another one owns.
+func (cs *claims) wait(key claimKey, c *claim) {
+	list := cs.rivals[key]
+	if list == nil {
+		list = &rivals{}
+		cs.rivals[key] = list
 	}
-	return n
+	heap.Push(list, c)
 }
 
-func (c *contest) insert(x *claim) {
-	at := &c.root
-	for *at != nil && (*at).prio >= x.prio {
-		at = (*at).child(x)
+// rivals are a heap of claims, the one with precedence first.
+type rivals []*claim
+
+func (r *rivals) first() *claim {
+	if r == nil || len(*r) == 0 {
+		return nil
 	}
-	rest := *at
-	*at = x
-	earlier, later := &x.left, &x.right // where to attach the parts of rest
-	for rest != nil {
-		if rest.compare(x) < 0 {
-			*earlier = rest
-			earlier, rest = &rest.right, rest.right
-		} else {
-			*later = rest
-			later, rest = &rest.left, rest.left
-		}
-	}
-	*earlier, *later = nil, nil
+	return (*r)[0]
 }
 
-func (c *contest) delete(x *claim) {
-	at := &c.root
-	for *at != x {
-		at = (*at).child(x)
-	}
-	left, right := x.left, x.right
-	for left != nil && right != nil {
-		if left.prio >= right.prio {
-			*at = left
-			at, left = &left.right, left.right
-		} else {
-			*at = right
-			at, right = &right.left, right.left
-		}
-	}
-	*at = cmp.Or(left, right)
+func (r *rivals) Len() int           { return len(*r) }
+func (r *rivals) Less(i, j int) bool { return (*r)[i].compare((*r)[j]) < 0 }
+
+func (r *rivals) Swap(i, j int) {
+	list := *r
+	list[i], list[j] = list[j], list[i]
+	list[i].position, list[j].position = int32(i), int32(j)
 }
 
-// child returns the link to the subtree of c that x belongs to.
-func (c *claim) child(x *claim) **claim {
-	if x.compare(c) < 0 {
-		return &c.left
-	}
-	return &c.right
+// Push implements heap.Interface.
+func (r *rivals) Push(x any) {
+	c := x.(*claim) //nolint:errcheck,forcetypeassert // nothing else is pushed
+	c.position = int32(len(*r))
+	*r = append(*r, c)
+}
+
+// Pop implements heap.Interface.
+func (r *rivals) Pop() any {
+	end := len(*r) - 1
+	last := (*r)[end]
+	(*r)[end] = nil
+	*r = (*r)[:end]
+	return last
 }

@@ -26,8 +26,8 @@ func owners(s Snapshot) map[string][]string {
 	return out
 }
 
-// rivals are Services of which each claims something that another one claims.
-func rivals() []*v1.Service {
+// rivalServices are Services of which each claims something that another one claims.
+func rivalServices() []*v1.Service {
 	return []*v1.Service{
 		apiService("young", "10.96.0.1", objects.Created(9), objects.ExternalIPs("198.51.100.1")),
 		apiService("old", "10.96.0.2", objects.Created(1), objects.LoadBalancer("198.51.100.1")),
@@ -69,7 +69,7 @@ func TestOwnersDoNotDependOnOrder(t *testing.T) {
 	const seed = 20260101
 	random := rand.New(rand.NewPCG(seed, 0))
 	for round := range 300 {
-		tr, list := newTestTracker(), rivals()
+		tr, list := newTestTracker(), rivalServices()
 		random.Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
 		for _, s := range list {
 			tr.UpdateService(s)

@@ -1,131 +1,87 @@
 package proxy
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
 	"k8s.io/apimachinery/pkg/types"
-
-	"github.com/vipkit/vipkit/internal/pmap"
 )
 
 // maxNamedConflicts is how many addresses of each kind a Service's problems name.
 const maxNamedConflicts = 8
 
-// conflicts are the addresses that a Service's ports claim and other service ports own: the
-// first of each kind, and their number by kind.
+// conflicts are the addresses of one kind that a Service claims and other service ports own:
+// the first few, and the number of further ones.
 type conflicts struct {
-	first []conflict
-	count [NodePort + 1]int
-}
-
-type conflict struct {
 	kind FrontendKind
-	key  claimKey
+	keys []claimKey
+	more int
 }
 
-func (c *conflicts) equal(o *conflicts) bool {
-	return c.count == o.count && slices.Equal(c.first, o.first)
+func (c conflicts) equal(o conflicts) bool {
+	return c.kind == o.kind && c.more == o.more && slices.Equal(c.keys, o.keys)
 }
 
-// conflicts returns the conflicts of a Service's claims.
-func (s *serviceState) conflicts() (out conflicts) {
+// conflicts returns the conflicts of a Service's claims; nil if it has none.
+func (s *serviceState) conflicts() *finding {
+	var all []conflicts
 	for _, p := range s.ports {
 		for i := range p.claims {
-			if p.claims[i].owns {
+			mine := &p.claims[i]
+			if mine.owns {
 				continue
 			}
-			kind := p.spec.kind(i)
-			if out.count[kind]++; out.count[kind] <= maxNamedConflicts {
-				out.first = append(out.first, conflict{kind, p.spec.claimKey(i)})
+			at := slices.IndexFunc(all, func(c conflicts) bool { return c.kind == mine.kind })
+			if at < 0 {
+				at, all = len(all), append(all, conflicts{kind: mine.kind})
+			}
+			if c := &all[at]; len(c.keys) < maxNamedConflicts {
+				c.keys = append(c.keys, p.spec.claimKey(i))
+			} else {
+				c.more++
 			}
 		}
+	}
+	if all == nil {
+		return nil
+	}
+	return &finding{conflicts: all}
+}
+
+// problems returns one problem for each owner of the named addresses.
+func (c conflicts) problems(service types.NamespacedName, owners map[claimKey]types.NamespacedName) (out []*Problem) {
+	var names []types.NamespacedName
+	taken := map[types.NamespacedName][]claimKey{}
+	for _, key := range c.keys {
+		owner := owners[key]
+		if taken[owner] == nil {
+			names = append(names, owner)
+		}
+		taken[owner] = append(taken[owner], key)
+	}
+	for i, owner := range names {
+		text := fmt.Sprintf("%s already belongs to Service %s", taken[owner][0], owner)
+		more := len(taken[owner]) - 1
+		if i == len(names)-1 {
+			more += c.more
+		}
+		if more > 0 {
+			text += fmt.Sprintf(", and %d more are taken", more)
+		}
+		out = append(out, &Problem{Kind: "Service", NamespacedName: service, Field: candidateField(c.kind), Err: errors.New(text)})
 	}
 	return out
-}
-
-// problems returns one problem for each kind and owner of the addresses in c.first.
-func (c *conflicts) problems(service types.NamespacedName, owners pmap.Map[claimKey, types.NamespacedName]) (out []*Problem) {
-	for kind := range FrontendKind(len(c.count)) {
-		var groups []conflictGroup
-		named := 0
-		for _, x := range c.first {
-			if x.kind == kind {
-				owner, _ := owners.Get(x.key)
-				groups = count(groups, x.key, owner)
-				named++
-			}
-		}
-		for i, g := range groups {
-			if i == len(groups)-1 {
-				g.more += c.count[kind] - named
-			}
-			out = append(out, g.problem(service, kind))
-		}
-	}
-	return out
-}
-
-// conflictGroup is the first address that one owner has, and the number of further ones.
-type conflictGroup struct {
-	key   claimKey
-	owner types.NamespacedName
-	more  int
-}
-
-func count(groups []conflictGroup, key claimKey, owner types.NamespacedName) []conflictGroup {
-	if i := slices.IndexFunc(groups, func(g conflictGroup) bool { return g.owner == owner }); i >= 0 {
-		groups[i].more++
-		return groups
-	}
-	return append(groups, conflictGroup{key: key, owner: owner})
-}
-
-func (g *conflictGroup) problem(service types.NamespacedName, kind FrontendKind) *Problem {
-	more := ""
-	if g.more > 0 {
-		more = fmt.Sprintf(", and %d more are taken", g.more)
-	}
-	return &Problem{
-		Kind:           "Service",
-		NamespacedName: service,
-		Field:          candidateField(kind),
-		Err:            fmt.Errorf("%s already belongs to Service %s%s", g.key, g.owner, more),
-	}
 }
 
 func candidateField(k FrontendKind) string {
-	return [...]string{"spec.clusterIPs", "spec.externalIPs", "status.loadBalancer.ingress", "spec.ports.nodePort"}[k&3]
+	return [...]string{"spec.clusterIPs", "spec.externalIPs", "status.loadBalancer.ingress", "spec.ports.nodePort"}[k]
 }
 
 // handOver marks the old and the new owner of an address.
-func (t *tracker) handOver(key claimKey, c *contest, before *portState) {
-	now := c.owner.port
+func (t *tracker) handOver(before, now *portState) {
 	t.markFrontends(before, now)
-	if c.reports > 0 {
-		t.problems.nameOwner(key, now)
+	if before.service.spec.name != now.service.spec.name {
+		t.problems.moved = true
 	}
-}
-
-// reportConflicts replaces the recorded conflicts of a Service.
-func (t *tracker) reportConflicts(s *serviceState, now conflicts) {
-	old := s.reported
-	s.reported = now
-	for _, x := range now.first {
-		c := t.claims.contests[x.key]
-		if c.reports++; c.reports == 1 {
-			t.problems.nameOwner(x.key, c.owner.port)
-		}
-	}
-	for _, x := range old.first {
-		c := t.claims.contests[x.key]
-		if c.reports--; c.reports == 0 {
-			t.problems.nameOwner(x.key, nil)
-		}
-	}
-	if len(now.first) == 0 {
-		t.problems.note(conflictKey(s.spec.name), nil)
-		return
-	}
-	t.problems.note(conflictKey(s.spec.name), &finding{conflicts: now})
 }

@@ -93,36 +93,6 @@ func TestEventConcernsTwoOwners(t *testing.T) {
 	}
 }
 
-// TestContestIsShallow: a claim that is added or removed is compared with few others.
-func TestContestIsShallow(t *testing.T) {
-	const count, most = 3000, 60
-	var depth func(*claim) int
-	depth = func(c *claim) int {
-		if c == nil {
-			return 0
-		}
-		return 1 + max(depth(c.left), depth(c.right))
-	}
-	for name, number := range map[string]func(int) int{
-		"ever younger": func(i int) int { return i },
-		"ever older":   func(i int) int { return count - i },
-		"mixed":        func(i int) int { return i * 1789 % count },
-	} {
-		tr := newTestTracker()
-		for i := range 2 * count { // add all, then replace all by younger ones
-			tr.UpdateService(contender(number(i%count), 1, 1, objects.Created(int64(i/count*count+number(i%count)))))
-		}
-		if len(tr.claims.contests) != count+1 {
-			t.Errorf("%s: got %d addresses, want %d", name, len(tr.claims.contests), count+1)
-		}
-		for key, c := range tr.claims.contests {
-			if got := depth(c.root); got > most {
-				t.Errorf("%s: claims to %s: got depth %d, want at most %d", name, key, got, most)
-			}
-		}
-	}
-}
-
 // TestOwnerOfAllGoes: after the owner of all addresses is removed, each gets another owner.
 func TestOwnerOfAllGoes(t *testing.T) {
 	const count = 40

@@ -20,8 +20,8 @@ func checkEmpty(t *testing.T, source ServiceChangeTracker) {
 		t.Errorf("with all objects gone: got ports %q and problems %q, want none of either", snapshotNames(s), problemText(s))
 	}
 	for what, n := range map[string]int{
-		"services": len(tr.services), "contested addresses": len(tr.claims.contests),
-		"problems": tr.problems.findings.Map().Len(), "owners that problems name": tr.problems.owners.Map().Len(),
+		"services": len(tr.services), "claimed addresses": len(tr.claims.owners),
+		"problems": tr.problems.findings.Map().Len(), "contested addresses": len(tr.claims.rivals),
 		"ports to resolve": len(tr.dirty), "ports to remove": len(tr.removed),
 	} {
 		if n != 0 {

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"net/netip"
 	"sync"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -13,30 +14,34 @@ import (
 // change the texts of all Services that claim the address.
 type problemReport struct {
 	findings pmap.Map[problemKey, *finding]
-	owners   pmap.Map[claimKey, types.NamespacedName]
-	once     sync.Once
-	list     []*Problem
+	// ports are the ports of the snapshot, if any address has two claims.
+	ports pmap.Map[ServicePortName, *ServicePort]
+	once  sync.Once
+	list  []*Problem
 }
 
-// report returns the current problems; last itself if it has the same.
-func (b *problemStore) report(last *problemReport) *problemReport {
-	if last != nil && !b.stale {
+// report returns the problems of a snapshot with these ports, and the report of the last
+// snapshot if both have the same problems.
+func (t *tracker) report(ports pmap.Map[ServicePortName, *ServicePort]) *problemReport {
+	b, last := &t.problems, t.snapshot.problems
+	moved := b.moved && ports != t.snapshot.ports
+	if last != nil && !b.stale && !moved {
 		return last
 	}
-	b.stale = false
-	now := &problemReport{findings: b.findings.Map(), owners: b.owners.Map()}
-	if last != nil && now.equal(last) {
-		b.findings, b.owners = last.findings.Edit(), last.owners.Edit()
+	b.stale, b.moved = false, false
+	now := &problemReport{findings: b.findings.Map()}
+	if last != nil && !moved && now.equal(last) {
+		b.findings = last.findings.Edit()
 		return last
+	}
+	if len(t.claims.rivals) > 0 {
+		now.ports = ports
 	}
 	return now
 }
 
-// equal reports whether both have the same problems, in time in the changes since last.
+// equal reports whether both have the same findings, in time in the changes since last.
 func (r *problemReport) equal(last *problemReport) bool {
-	for range r.owners.Diff(last.owners) {
-		return false
-	}
 	for c := range r.findings.Diff(last.findings) {
 		if !c.Old.equal(c.New) {
 			return false
@@ -51,6 +56,8 @@ func (r *problemReport) all() []*Problem {
 		return nil
 	}
 	r.once.Do(func() {
+		owners := r.owners()
+		r.ports = pmap.Map[ServicePortName, *ServicePort]{}
 		var object problemKey
 		begin := 0
 		for key, f := range r.findings.All() {
@@ -59,9 +66,43 @@ func (r *problemReport) all() []*Problem {
 				object, begin = key, len(r.list)
 			}
 			r.list = append(r.list, f.problems...)
-			r.list = append(r.list, f.conflicts.problems(key.NamespacedName, r.owners)...)
+			for _, c := range f.conflicts {
+				r.list = append(r.list, c.problems(key.NamespacedName, owners)...)
+			}
 		}
 		sortProblems(r.list[begin:])
 	})
 	return r.list
+}
+
+// owners returns the owners of the addresses that conflicts name.
+func (r *problemReport) owners() map[claimKey]types.NamespacedName {
+	if r.ports.Len() == 0 {
+		return nil
+	}
+	owners := map[claimKey]types.NamespacedName{}
+	for _, f := range r.findings.All() {
+		for _, c := range f.conflicts {
+			for _, key := range c.keys {
+				owners[key] = types.NamespacedName{}
+			}
+		}
+	}
+	note := func(name ServicePortName, addr netip.AddrPort) {
+		key := claimKey{addr, name.Protocol}
+		if _, named := owners[key]; named {
+			owners[key] = name.NamespacedName
+		}
+	}
+	for name, p := range r.ports.All() {
+		for i := range p.Frontends {
+			note(name, p.Frontends[i].Addr)
+		}
+	}
+	for key, f := range r.findings.All() {
+		for _, addr := range f.unserved {
+			note(key.port, addr)
+		}
+	}
+	return owners
 }

@@ -19,19 +19,12 @@ import (
 // problemStore has the problems of all objects, by object.
 type problemStore struct {
 	findings *pmap.Edit[problemKey, *finding]
-	// owners are the owners of the addresses that findings name.
-	owners *pmap.Edit[claimKey, types.NamespacedName]
-	// stale says that findings or owners may differ from those of the last report.
+	// stale says that findings may differ from those of the last report.
 	stale bool
+	// moved says that since then one Service may have taken an address over from another.
+	moved bool
 	// nodePorts counts the node ports of IPv4 and IPv6 that Services have.
 	nodePorts [2]int
-}
-
-func newProblemStore() problemStore {
-	return problemStore{
-		findings: pmap.New[problemKey, *finding]().Edit(),
-		owners:   pmap.New[claimKey, types.NamespacedName]().Edit(),
-	}
 }
 
 // problemKey names an object and the subject of the problem: empty for the object's own
@@ -78,14 +71,16 @@ type finding struct {
 	problems []*Problem
 	// conflicts become problems in problemReport.all: their text names the owners
 	// of the snapshot.
-	conflicts conflicts
+	conflicts []conflicts
+	// unserved are the addresses that a port owns without having a frontend there.
+	unserved []netip.AddrPort
 }
 
 func (f *finding) equal(o *finding) bool {
 	if f == nil || o == nil {
 		return f == o
 	}
-	return f.conflicts.equal(&o.conflicts) &&
+	return slices.EqualFunc(f.conflicts, o.conflicts, conflicts.equal) && slices.Equal(f.unserved, o.unserved) &&
 		slices.EqualFunc(f.problems, o.problems, func(x, y *Problem) bool { return x.compare(y) == 0 })
 }
 
@@ -107,17 +102,6 @@ func (b *problemStore) note(key problemKey, f *finding) {
 		b.findings.Delete(key)
 	default:
 		b.findings.Set(key, f)
-	}
-	b.stale = true
-}
-
-// nameOwner records the owner of an address that findings name; nil if none names it any
-// more.
-func (b *problemStore) nameOwner(key claimKey, owner *portState) {
-	if owner == nil {
-		b.owners.Delete(key)
-	} else {
-		b.owners.Set(key, owner.spec.name.NamespacedName)
 	}
 	b.stale = true
 }

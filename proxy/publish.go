@@ -58,7 +58,7 @@ func (t *tracker) publish() {
 	next := t.snapshot
 	next.node = t.node
 	next.ports = t.resolveDirty()
-	next.problems = t.problems.report(t.snapshot.problems)
+	next.problems = t.report(next.ports)
 	if first || next.ports != t.snapshot.ports || next.node != t.snapshot.node || next.problems != t.snapshot.problems {
 		next.generation++
 		t.snapshot = next
@@ -75,7 +75,7 @@ func (t *tracker) resolveDirty() pmap.Map[ServicePortName, *ServicePort] {
 		p.dirtyIndex = 0
 		if p.service.conflictsStale {
 			p.service.conflictsStale = false
-			t.reportConflicts(p.service, p.service.conflicts())
+			t.problems.note(conflictKey(p.service.spec.name), p.service.conflicts())
 		}
 		if p.published == nil {
 			// A port that was removed and added again with equal content is no change.

@@ -107,17 +107,22 @@ func (t *tracker) withinLimit(p *portState, endpoints int) []Frontend {
 		t.problems.set(limitKey(p.spec.name), nil)
 		return p.frontends
 	}
-	out := slices.Clone(p.frontends[:most])
-	if last := p.frontends[len(p.frontends)-1]; last.Kind == NodePort {
+	out, rest := slices.Clone(p.frontends[:most]), p.frontends[most:]
+	if last := rest[len(rest)-1]; last.Kind == NodePort {
+		rest = p.frontends[most-1 : len(p.frontends)-1]
 		out[most-1] = last
 	}
-	t.problems.set(limitKey(p.spec.name), []*Problem{{
+	unserved := make([]netip.AddrPort, len(rest))
+	for i := range rest {
+		unserved[i] = rest[i].Addr
+	}
+	t.problems.note(limitKey(p.spec.name), &finding{unserved: unserved, problems: []*Problem{{
 		Kind:           "Service",
 		NamespacedName: p.spec.name.NamespacedName,
 		Field:          "spec.ports",
 		Err: fmt.Errorf("port %q has %d frontends and %d endpoints, and the Service has %d ports, which are too many together: %d of the frontends are not served",
-			p.spec.name.Port, len(p.frontends), endpoints, len(p.service.ports), len(p.frontends)-most),
-	}})
+			p.spec.name.Port, len(p.frontends), endpoints, len(p.service.ports), len(rest)),
+	}}})
 	return out
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -71,7 +72,7 @@ type Account struct {
 	// Frontends is the number of frontends whose flows were looked for.
 	Frontends int
 	// Dumps is how often the kernel walked its table, Flows the number of flows that it returned,
-	// Removed that of those removed. An empty table is not walked.
+	// Removed that of those removed.
 	Dumps, Flows, Removed int
 	// Offloaded is the number of stale flows that the kernel does not remove, since another
 	// program has offloaded them to a flowtable of nf_tables.
@@ -97,9 +98,6 @@ type Cleaner struct {
 	found set[frontendKey]
 	// everything says that the next Follow must clean all frontends.
 	everything bool
-	// sizes are the numbers of flows that the last dump of all flows of a protocol returned, by
-	// its filter. Only a dump can tell, and they say which dumps cost least ([Cleaner.isCheaper]).
-	sizes map[filter]int
 }
 
 // New opens the table of the network namespace of the calling thread, which needs CAP_NET_ADMIN
@@ -117,7 +115,7 @@ func New(options Options) (*Cleaner, error) {
 }
 
 func newCleaner(options Options, t table) *Cleaner {
-	return &Cleaner{options: options, table: t, removed: map[removedEndpoint][]frontendKey{}, sizes: map[filter]int{}}
+	return &Cleaner{options: options, table: t, removed: map[removedEndpoint][]frontendKey{}}
 }
 
 // Close closes the table. The Cleaner must not be used after it.
@@ -162,16 +160,13 @@ func (c *Cleaner) clean(ctx context.Context, s step) error {
 func (c *Cleaner) execute(ctx context.Context, p *plan) error {
 	var errs []error
 	for _, family := range [...]v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol} {
-		wanted := p.wanted(family)
-		if len(wanted) == 0 {
+		protocols, frontends := p.wanted(family)
+		if len(protocols) == 0 {
 			continue
 		}
-		account := Account{Family: family}
-		for _, w := range wanted {
-			account.Frontends += len(w.flows)
-		}
+		account := Account{Family: family, Frontends: frontends}
 		start := time.Now()
-		err := c.cleanFamily(ctx, p, wanted, &account)
+		err := c.cleanFamily(ctx, p, protocols, &account)
 		account.Duration, account.Err = time.Since(start), err
 		if account.Offloaded > 0 {
 			c.retry = time.Now().Add(offloadTime)
@@ -187,57 +182,32 @@ func (c *Cleaner) execute(ctx context.Context, p *plan) error {
 	return errors.Join(errs...)
 }
 
-func (c *Cleaner) cleanFamily(ctx context.Context, p *plan, wanted map[filter]lookups, account *Account) error {
-	total, err := c.table.entries()
-	if err != nil {
-		return fmt.Errorf("count entries: %w", err)
-	}
-	if total == 0 {
-		return nil
-	}
-	d, untranslated := c.choose(wanted, total), false
-	err = c.sweepAll(ctx, d.first, account, func(f filter, fl flow) bool {
-		isStale := p.isStale(fl) || f.isGroup() && p.isStaleReply(fl)
-		untranslated = untranslated || isStale && !fl.translated()
-		return isStale
-	})
-	if err != nil && ctx.Err() != nil {
-		return err
-	}
-	if untranslated {
-		d.second = c.chooseReplies(wanted, total)
-	}
-	return errors.Join(err, c.cleanReplies(ctx, p, account, d.second, untranslated))
-}
-
 const (
 	// underWay is how long Clean waits for replies to packets that were sent before.
 	underWay = 20 * time.Millisecond
-	// maxPasses bounds how often Clean dumps them.
+	// maxPasses bounds how often Clean dumps a protocol.
 	maxPasses = 8
 )
 
-// cleanReplies removes flows that begin with a reply. Tracking may begin, or a
-// flow be removed, between a packet and the reply of the program that served the address
-// before. To the kernel the reply is then a new flow, from the address, to which all
-// further packets of the client belong: no endpoint would ever get them. Where
-// there was such traffic, more replies may be under way, so this repeats until it finds none.
-func (c *Cleaner) cleanReplies(ctx context.Context, p *plan, account *Account, filters []filter, expected bool) error {
-	for range maxPasses {
-		if expected {
-			if err := pause.For(ctx, underWay); err != nil {
-				return err
-			}
+// cleanFamily removes the stale flows of one family. If a pass has removed untranslated flows
+// of a protocol, further replies of the program that served the frontends before may be under
+// way ([plan.isStaleReply]), so it repeats until it finds none.
+func (c *Cleaner) cleanFamily(ctx context.Context, p *plan, protocols []protocol, account *Account) error {
+	var errs []error
+	for pass := range maxPasses {
+		if pass > 0 && pause.For(ctx, underWay) != nil {
+			break
 		}
-		before := account.Removed
-		if err := c.sweepAll(ctx, filters, account, func(_ filter, fl flow) bool { return p.isStaleReply(fl) }); err != nil {
-			return err
-		}
-		if expected = account.Removed > before; !expected {
-			return nil
+		protocols = slices.DeleteFunc(protocols, func(proto protocol) bool {
+			again, err := c.sweep(ctx, p, filter{account.Family, proto}, account)
+			errs = append(errs, err)
+			return !again
+		})
+		if len(protocols) == 0 {
+			break
 		}
 	}
-	return nil
+	return errors.Join(append(errs, ctx.Err())...)
 }
 
 // offloadTime is how long a UDP flow is offloaded after its last packet, by default.
@@ -246,23 +216,10 @@ const offloadTime = 30 * time.Second
 // maxNamed bounds the flows that an error names.
 const maxNamed = 10
 
-// sweepAll removes the stale flows that some filters select. The error has that of the context
-// once.
-func (c *Cleaner) sweepAll(ctx context.Context, filters []filter, account *Account, isStale func(filter, flow) bool) error {
-	var errs []error
-	for _, f := range filters {
-		if ctx.Err() != nil {
-			break
-		}
-		errs = append(errs, c.sweep(ctx, f, account, func(fl flow) bool { return isStale(f, fl) }))
-	}
-	return errors.Join(append(errs, ctx.Err())...)
-}
-
-// sweep removes the stale flows that a filter selects. When the context ends it stops without
-// an error.
-func (c *Cleaner) sweep(ctx context.Context, f filter, account *Account, isStale func(flow) bool) error {
-	stale, err := c.find(ctx, f, account, isStale)
+// sweep removes the stale flows that a filter selects, and reports whether it has removed any
+// that may have replies under way. When the context ends it stops without an error.
+func (c *Cleaner) sweep(ctx context.Context, p *plan, f filter, account *Account) (again bool, err error) {
+	stale, err := c.find(ctx, f, account, func(fl flow) bool { return p.isStale(fl) || p.isStaleReply(fl) })
 	errs, left := []error{err}, 0
 	for _, s := range stale {
 		if ctx.Err() != nil {
@@ -272,6 +229,7 @@ func (c *Cleaner) sweep(ctx context.Context, f filter, account *Account, isStale
 		switch {
 		case err == nil:
 			account.Removed++
+			again = again || s.proto != protoTCP && !s.translated()
 		case errors.Is(err, errOffloaded):
 			account.Offloaded++
 		default:
@@ -283,7 +241,7 @@ func (c *Cleaner) sweep(ctx context.Context, f filter, account *Account, isStale
 	if left > maxNamed {
 		errs = append(errs, fmt.Errorf("and %d more flows", left-maxNamed))
 	}
-	return errors.Join(errs...)
+	return again, errors.Join(errs...)
 }
 
 // maxDumps bounds how often a dump that was interrupted by changes of the table's
@@ -293,16 +251,14 @@ const maxDumps = 5
 // find returns the stale flows that a filter selects; with an error, those that it has found
 // until then.
 func (c *Cleaner) find(ctx context.Context, f filter, account *Account, isStale func(flow) bool) (stale []flow, err error) {
-	returned := 0
 	for range maxDumps {
 		if ctx.Err() != nil {
 			break
 		}
 		account.Dumps++
-		stale, returned = stale[:0], 0
+		stale = stale[:0]
 		err = c.table.dump(f, func(fl flow) {
 			account.Flows++
-			returned++
 			if isStale(fl) {
 				stale = append(stale, fl)
 			}
@@ -313,9 +269,6 @@ func (c *Cleaner) find(ctx context.Context, f filter, account *Account, isStale 
 	}
 	if err != nil {
 		return stale, fmt.Errorf("dump %v: %w", f, err)
-	}
-	if f.isGroup() {
-		c.sizes[f.group()] = returned
 	}
 	return stale, nil
 }

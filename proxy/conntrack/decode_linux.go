@@ -64,24 +64,6 @@ func decodeFlow(msg []byte) (f flow, inDefaultZone bool, err error) {
 	return f, inDefaultZone, err
 }
 
-// decodeEntries reads the number of entries.
-func decodeEntries(msg []byte) (int, error) {
-	if len(msg) < nfgenSize {
-		return 0, errMalformed
-	}
-	n := -1
-	err := attributes(msg[nfgenSize:], func(kind uint16, data []byte) error {
-		if kind == attrEntries && len(data) == 4 {
-			n = int(binary.BigEndian.Uint32(data))
-		}
-		return nil
-	})
-	if err == nil && n < 0 {
-		err = errMalformed
-	}
-	return n, err
-}
-
 type tuple struct {
 	proto        protocol
 	source, dest netip.AddrPort

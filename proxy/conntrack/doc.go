@@ -34,12 +34,11 @@
 // # Cost
 //
 // Without changes of UDP and SCTP Services there is no system call. What is expensive is a dump: the
-// kernel walks its whole table, whatever its filter is. So nothing is dumped if the table is empty,
-// or for a frontend that is removed after its last endpoint. Otherwise one dump for each family and
-// protocol serves all changed frontends, if the last one like it returned few of the entries;
-// if not, or if that is not known, a few frontends are looked up one by one with a filter in the
-// kernel (Linux 5.8 and later; in IPv6 by protocol and port only). docs/performance.md has figures,
-// also of the kernel's events, which would cost each new connection of the node more than they save.
+// kernel walks its whole table, whatever its filter is. So nothing is dumped for a frontend that is
+// removed after its last endpoint. Otherwise one dump for each family and protocol serves all
+// changed frontends, and a further one the replies under way, until there is none (eight at most).
+// docs/performance.md has figures, also of the kernel's events, which would cost each new
+// connection of the node more than they save.
 //
 // Entries are removed one by one, by tuple and identity, so that a newer flow with the same tuple
 // stays. This package encodes its few messages itself, since github.com/vishvananda/netlink offers
@@ -64,7 +63,7 @@
 // are removed (one that terminates is in the API), and those without a reply that began before
 // their frontend, or node ports at that address, existed: until the entry expires
 // (net.netfilter.nf_conntrack_tcp_timeout_syn_sent, two minutes), further attempts from the same
-// port fail. A new TCP frontend then costs a lookup, like one of UDP.
+// port fail. A new TCP frontend then costs a dump of all TCP flows.
 //
 // # Parameters
 //

@@ -2,7 +2,6 @@ package conntrack
 
 import (
 	"errors"
-	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -30,9 +29,9 @@ func TestRemovedAfterItsEndpoints(t *testing.T) {
 		dumps int
 	}{
 		"no endpoint":                            {empty, false, 0},
-		"no endpoint, dataplane may have lost":   {empty, true, 2},
-		"an endpoint drains":                     {draining(port("dns", v1.ProtocolUDP, list(vip, vip2), nil), a), false, 2},
-		"endpoint":                               {port("dns", v1.ProtocolUDP, list(vip, vip2), list(a)), false, 2},
+		"no endpoint, dataplane may have lost":   {empty, true, 1},
+		"an endpoint drains":                     {draining(port("dns", v1.ProtocolUDP, list(vip, vip2), nil), a), false, 1},
+		"endpoint":                               {port("dns", v1.ProtocolUDP, list(vip, vip2), list(a)), false, 1},
 		"a frontend less, and still no endpoint": {port("ntp", v1.ProtocolUDP, list(vip), nil), false, 0},
 	} {
 		table := &fakeTable{}
@@ -84,45 +83,4 @@ func TestRemovedButUnsure(t *testing.T) {
 		mustFollow(t, c, proxy.NewSnapshot(node()), false)
 		wantFlows(t, table)
 	})
-}
-
-// Once a dump has returned few flows of a protocol, one serves all changed frontends, with the replies
-// from them. If it has returned most of the table, each frontend costs a dump.
-func TestOneDumpServesAll(t *testing.T) {
-	t.Parallel()
-	service := port("sig", v1.ProtocolUDP, list("10.96.0.30:30", ":30030"), list(a))
-	reply, near := from(protoUDP, "10.96.0.30:30"), to(protoUDP, vip2, x)
-	for _, tc := range []struct{ others, dumps int }{{1000, 1}, {1, 4}} {
-		kept := append(slices.Repeat([]flow{to(protoUDP, "8.8.8.8:53", "8.8.8.8:53")}, 20), near)
-		table := &fakeTable{others: tc.others, flows: append([]flow{to(protoUDP, "10.96.0.30:30", x)}, kept...)}
-		c := newCleaner(Options{Foreign: isForeign}, table)
-		mustFollow(t, c, proxy.NewSnapshot(node()), true) // dumps the service range
-		table.flows = append(table.flows, to(protoUDP, "10.96.0.30:30", x), to(protoUDP, "192.0.2.1:30030", x))
-		table.dumps = 0
-		n := node("192.0.2.0/24")
-		mustFollow(t, c, proxy.NewSnapshot(n, service), false)
-		if table.dumps != tc.dumps {
-			t.Errorf("%d other entries: got %d dumps, want %d", tc.others, table.dumps, tc.dumps)
-		}
-		wantFlows(t, table, kept...)
-		table.flows = append(table.flows, reply)
-		mustFollow(t, c, proxy.NewSnapshot(n), false)
-		mustFollow(t, c, proxy.NewSnapshot(n, service), false)
-		wantFlows(t, table, kept...)
-	}
-}
-
-// An empty table is not dumped, and one whose entries cannot be counted is an error.
-func TestEntriesAreCounted(t *testing.T) {
-	t.Parallel()
-	old, new := proxy.NewSnapshot(node()), proxy.NewSnapshot(node(), port("dns", v1.ProtocolUDP, list(vip), list(a)))
-	table := &fakeTable{others: -1}
-	mustClean(t, newCleaner(Options{}, table), old, new)
-	if table.dumps != 0 {
-		t.Errorf("empty table: got %d dumps, want none", table.dumps)
-	}
-	broken := errors.New("broken")
-	if err := newCleaner(Options{}, &fakeTable{uncounted: broken}).Clean(t.Context(), old, new); !errors.Is(err, broken) {
-		t.Errorf("entries cannot be counted: got error %v, want %v", err, broken)
-	}
 }

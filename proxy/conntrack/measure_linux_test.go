@@ -69,8 +69,7 @@ func TestMeasureDumps(t *testing.T) {
 		fill(t, k, protoTCP, size.tcp)
 		fill(t, k, protoUDP, size.udp)
 		for _, f := range []filter{
-			{family: v1.IPv4Protocol, proto: protoUDP, addr: netip.MustParseAddr("10.96.0.10"), port: 53},
-			{family: v1.IPv4Protocol, proto: protoUDP}, {family: v1.IPv4Protocol, proto: protoTCP}, {family: v1.IPv6Protocol, proto: protoUDP},
+			{v1.IPv4Protocol, protoUDP}, {v1.IPv4Protocol, protoSCTP}, {v1.IPv4Protocol, protoTCP}, {v1.IPv6Protocol, protoUDP},
 		} {
 			var took []time.Duration
 			returned := 0

@@ -79,22 +79,6 @@ func TestUnlistedAddresses(t *testing.T) {
 	}
 }
 
-// At most maxFilters frontends are looked up one by one.
-func TestFiltersAreFew(t *testing.T) {
-	t.Parallel()
-	for n, want := range map[int]int{maxFilters: maxFilters, maxFilters + 1: 1} {
-		table := &fakeTable{}
-		var fronts []string
-		for i := range n {
-			fronts = append(fronts, netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 96, 1, byte(i)}), 53).String())
-		}
-		mustClean(t, newCleaner(Options{}, table), proxy.NewSnapshot(node(), port("dns", v1.ProtocolUDP, fronts, list(a))), proxy.NewSnapshot(node()))
-		if table.dumps != want {
-			t.Errorf("%d frontends: got %d dumps, want %d", n, table.dumps, want)
-		}
-	}
-}
-
 // At loopback addresses that serve node ports, flows that another program has translated are stale if
 // their endpoint is gone; those that a process of the node answers are not.
 func TestLoopbackNodePort(t *testing.T) {

@@ -6,13 +6,9 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/internal/ipaddr"
 	"github.com/vipkit/vipkit/proxy"
 )
-
-// maxFilters is how many frontends of one family and protocol are looked up one by one if nothing
-// is known about the table. Each time the kernel walks its whole table; for more frontends it is
-// less work to read all flows of the protocol once.
-const maxFilters = 8
 
 type set[K comparable] map[K]struct{}
 
@@ -36,13 +32,6 @@ func (k frontendKey) nodePort() frontendKey {
 		unspecified = netip.IPv4Unspecified()
 	}
 	return frontendKey{k.proto, netip.AddrPortFrom(unspecified, k.addr.Port())}
-}
-
-func familyOf(a netip.Addr) v1.IPFamily {
-	if a.Is4() {
-		return v1.IPv4Protocol
-	}
-	return v1.IPv6Protocol
 }
 
 // target says which flows to a frontend are stale. The zero target is a removed frontend:
@@ -281,7 +270,7 @@ func (p *plan) find(at frontendKey) (target, bool) {
 	return target{}, hasNodePort && isNodePort
 }
 
-// isStale decides about one flow, whatever filter it came through.
+// isStale decides about one flow.
 func (p *plan) isStale(f flow) bool {
 	if f.proto == protoTCP && p.options.TCP == DropHalfOpenTCP && !f.halfOpen() {
 		return false
@@ -303,90 +292,27 @@ func (p *plan) isUnowned(at frontendKey) bool {
 }
 
 // isStaleReply decides about a flow that began with a reply from a frontend that
-// another program served.
+// another program served. Tracking may begin, or a flow be removed, between a packet and
+// the reply of the program that served the address before. To the kernel the reply is
+// then a new flow, from the address, to which all further packets of the client belong:
+// no endpoint would ever get them.
 func (p *plan) isStaleReply(f flow) bool {
 	t, _ := p.find(frontendKey{f.proto, f.source})
 	return t.isNew && f.proto != protoTCP && !f.translated()
 }
 
-// lookups are the frontends of one family and protocol whose flows may be stale, as filters of
-// one frontend each.
-type lookups struct {
-	// flows select the flows to each, replies the flows that began with a reply from it.
-	flows, replies []filter
-	// all says that flows to other addresses may be stale too.
-	all bool
-}
-
-// wanted returns the frontends of one family, by the filter of all flows of a protocol.
-func (p *plan) wanted(family v1.IPFamily) map[filter]lookups {
-	wanted := map[filter]lookups{}
-	for at, t := range p.targets {
-		if familyOf(at.addr.Addr()) != family {
-			continue
-		}
-		one := filter{family: family, proto: at.proto, port: at.addr.Port()}
-		if !at.isNodePort() {
-			one.addr = at.addr.Addr()
-		}
-		w := wanted[one.group()]
-		w.flows = append(w.flows, one)
-		if t.isNew && at.proto != protoTCP {
-			one.bySource = true
-			w.replies = append(w.replies, one)
-		}
-		wanted[one.group()] = w
-	}
-	if slices.ContainsFunc(p.ranges, func(r netip.Prefix) bool { return familyOf(r.Addr()) == family }) {
-		for _, proto := range [...]protocol{protoUDP, protoSCTP} {
-			group := filter{family: family, proto: proto}
-			w := wanted[group]
-			w.all = true
-			wanted[group] = w
+// wanted returns the protocols of one family of which flows may be stale, sorted, and the
+// number of frontends whose flows may be.
+func (p *plan) wanted(family v1.IPFamily) (protocols []protocol, frontends int) {
+	for at := range p.targets {
+		if ipaddr.FamilyOf(at.addr.Addr()) == family {
+			protocols = append(protocols, at.proto)
+			frontends++
 		}
 	}
-	return wanted
-}
-
-// dumps are the filters that a Clean dumps in one family.
-type dumps struct {
-	// first are those of the flows to frontends. Groups among them also return the replies.
-	first []filter
-	// second are those of the replies that first does not return.
-	second []filter
-}
-
-// choose returns the dumps that cost least, in a table with some entries in total.
-func (c *Cleaner) choose(wanted map[filter]lookups, entries int) (d dumps) {
-	for group, w := range wanted {
-		if w.all || c.isCheaper(group, len(w.flows)+len(w.replies), entries) {
-			d.first = append(d.first, group)
-		} else {
-			d.first, d.second = append(d.first, w.flows...), append(d.second, w.replies...)
-		}
+	if slices.ContainsFunc(p.ranges, func(r netip.Prefix) bool { return ipaddr.FamilyOf(r.Addr()) == family }) {
+		protocols = append(protocols, protoUDP, protoSCTP)
 	}
-	return d
-}
-
-// chooseReplies returns the filters of all replies that cost least.
-func (c *Cleaner) chooseReplies(wanted map[filter]lookups, entries int) (all []filter) {
-	for group, w := range wanted {
-		if c.isCheaper(group, len(w.replies), entries) {
-			w.replies = []filter{group}
-		}
-		all = append(all, w.replies...)
-	}
-	return all
-}
-
-// isCheaper reports whether one dump that returns all flows of a protocol costs less than n dumps
-// of one frontend. For each dump the kernel walks over all entries, and to return one takes
-// as long as to walk over maxFilters. Without an earlier dump, all entries count as flows of
-// the protocol.
-func (c *Cleaner) isCheaper(group filter, n, entries int) bool {
-	returned, isKnown := c.sizes[group]
-	if !isKnown {
-		returned = entries
-	}
-	return n > 1 && (n-1)*entries >= maxFilters*min(returned, entries)
+	slices.Sort(protocols)
+	return slices.Compact(protocols), frontends
 }

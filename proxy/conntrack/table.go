@@ -34,8 +34,6 @@ type table interface {
 	dump(filter, func(flow)) error
 	// remove removes one flow. A missing flow is no error.
 	remove(flow) error
-	// entries returns the number of flows of all protocols and zones, at little cost.
-	entries() (int, error)
 	close() error
 	interfaces
 }
@@ -73,21 +71,10 @@ func (f *flow) halfOpen() bool {
 	return f.state == synSent || f.state == synReceived || f.state == synSent2
 }
 
-// filter selects flows by the destination, or else the source, of their first
-// packet.
+// filter selects the flows of one family and protocol.
 type filter struct {
-	family   v1.IPFamily
-	proto    protocol
-	addr     netip.Addr // invalid for all
-	port     uint16     // 0 for all
-	bySource bool
+	family v1.IPFamily
+	proto  protocol
 }
 
-// group returns the filter of all flows of the protocol.
-func (f filter) group() filter { return filter{family: f.family, proto: f.proto} }
-
-func (f filter) isGroup() bool { return f.port == 0 }
-
-func (f filter) String() string {
-	return fmt.Sprintf("%s flows of protocol %d to %v port %d", f.family, f.proto, f.addr, f.port)
-}
+func (f filter) String() string { return fmt.Sprintf("%s flows of protocol %d", f.family, f.proto) }

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/internal/ipaddr"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -19,15 +20,10 @@ const (
 	attrFilter    = 25
 	attrOrigFlags = 1
 
-	// messageStats requests the number of entries, which the reply has in attrEntries.
+	// messageStats requests the number of entries.
 	messageStats = 5
-	attrEntries  = 1
 
-	flagSourceAddr = 1 << 0
-	flagDestAddr   = 1 << 1
-	flagProtocol   = 1 << 3
-	flagSourcePort = 1 << 4
-	flagDestPort   = 1 << 5
+	flagProtocol = 1 << 3
 )
 
 // timeoutSeconds bounds the wait for one message of the kernel.
@@ -90,17 +86,6 @@ func (k *kernelTable) request(operation, flags int, family uint8) *nl.NetlinkReq
 	return r
 }
 
-func (k *kernelTable) entries() (int, error) {
-	replies, err := k.request(messageStats, unix.NLM_F_ACK, unix.AF_UNSPEC).Execute(unix.NETLINK_NETFILTER, 0)
-	if err == nil && len(replies) != 1 {
-		err = errMalformed
-	}
-	if err != nil {
-		return 0, err
-	}
-	return decodeEntries(replies[0])
-}
-
 func numberOf(family v1.IPFamily) uint8 {
 	if family == v1.IPv6Protocol {
 		return unix.AF_INET6
@@ -109,11 +94,6 @@ func numberOf(family v1.IPFamily) uint8 {
 }
 
 func (k *kernelTable) dump(f filter, visit func(flow)) error {
-	if f.family == v1.IPv6Protocol {
-		// Kernels that filter IPv6 addresses select flows with other addresses (seen in
-		// Linux 6.18). A filter of protocol and port works.
-		f.addr = netip.Addr{}
-	}
 	r := k.request(nl.IPCTNL_MSG_CT_GET, unix.NLM_F_DUMP, numberOf(f.family))
 	tuple, parts := encode(f)
 	r.AddData(tuple)
@@ -144,32 +124,17 @@ func dumpError(err, broken error) error {
 	return broken
 }
 
-// encode returns a tuple, and the parts of it that select flows. The address must be IPv4.
+// encode returns a tuple, and the parts of it that select flows.
 func encode(f filter) (tuple, parts *nl.RtAttr) {
-	addr, port, flags := nl.CTA_IP_V4_DST, nl.CTA_PROTO_DST_PORT, uint32(flagProtocol)
-	addrFlag, portFlag := uint32(flagDestAddr), uint32(flagDestPort)
-	if f.bySource {
-		addr, port = nl.CTA_IP_V4_SRC, nl.CTA_PROTO_SRC_PORT
-		addrFlag, portFlag = flagSourceAddr, flagSourcePort
-	}
 	tuple = nl.NewRtAttr(unix.NLA_F_NESTED|nl.CTA_TUPLE_ORIG, nil)
-	if f.addr.IsValid() {
-		tuple.AddRtAttr(unix.NLA_F_NESTED|nl.CTA_TUPLE_IP, nil).AddRtAttr(addr, f.addr.AsSlice())
-		flags |= addrFlag
-	}
-	proto := tuple.AddRtAttr(unix.NLA_F_NESTED|nl.CTA_TUPLE_PROTO, nil)
-	proto.AddRtAttr(nl.CTA_PROTO_NUM, []byte{byte(f.proto)})
-	if f.port != 0 {
-		proto.AddRtAttr(port, binary.BigEndian.AppendUint16(nil, f.port))
-		flags |= portFlag
-	}
+	tuple.AddRtAttr(unix.NLA_F_NESTED|nl.CTA_TUPLE_PROTO, nil).AddRtAttr(nl.CTA_PROTO_NUM, []byte{byte(f.proto)})
 	parts = nl.NewRtAttr(unix.NLA_F_NESTED|attrFilter, nil)
-	parts.AddRtAttr(attrOrigFlags, binary.NativeEndian.AppendUint32(nil, flags))
+	parts.AddRtAttr(attrOrigFlags, binary.NativeEndian.AppendUint32(nil, flagProtocol))
 	return tuple, parts
 }
 
 func (k *kernelTable) remove(f flow) error {
-	r := k.request(nl.IPCTNL_MSG_CT_DELETE, unix.NLM_F_ACK, numberOf(familyOf(f.dest.Addr())))
+	r := k.request(nl.IPCTNL_MSG_CT_DELETE, unix.NLM_F_ACK, numberOf(ipaddr.FamilyOf(f.dest.Addr())))
 	r.AddData(nl.NewRtAttr(unix.NLA_F_NESTED|nl.CTA_TUPLE_ORIG, f.tuple))
 	if f.id != nil {
 		r.AddData(nl.NewRtAttr(nl.CTA_ID, f.id))

@@ -84,9 +84,9 @@ func TestTCPFlowsBeforeTheirFrontend(t *testing.T) {
 		gone     []flow
 		dumps    int
 	}{
-		"new Service":        {DropHalfOpenTCP, none, full, halfOpen, 2},
-		"new Service, reset": {ResetTCP, none, full, halfOpen, 2},
-		"zero old Snapshot":  {DropHalfOpenTCP, proxy.Snapshot{}, full, halfOpen, 2},
+		"new Service":        {DropHalfOpenTCP, none, full, halfOpen, 1},
+		"new Service, reset": {ResetTCP, none, full, halfOpen, 1},
+		"zero old Snapshot":  {DropHalfOpenTCP, proxy.Snapshot{}, full, halfOpen, 1},
 		"new node port":      {DropHalfOpenTCP, web(vip), full, halfOpen[2:3], 1},
 		"new endpoint":       {DropHalfOpenTCP, proxy.NewSnapshot(n, port("web", v1.ProtocolTCP, list(vip, ":30053"), list(b))), full, nil, 0},
 		"new Service, kept":  {KeepTCP, none, full, nil, 0},
