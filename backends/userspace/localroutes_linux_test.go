@@ -30,7 +30,7 @@ func needLocalRoutes(t *testing.T, n network) {
 		return err
 	})
 	if errors.Is(err, proxy.ErrUnsupported) && errors.Is(err, syscall.EPERM) {
-		testenv.CannotRun(t, err.Error())
+		testenv.CannotRun(t, "needs root: BPF")
 	}
 	testenv.NoError(t, err)
 }

@@ -75,8 +75,8 @@ func TestUserspace(t *testing.T) {
 func servesWhileRunning(t *testing.T, choice ...string) {
 	t.Helper()
 	n := newNetwork(t)
-	if slices.Contains(choice, "routes") && netnstest.InUserNamespace(t) {
-		testenv.CannotRun(t, "BPF is unsupported in a user namespace")
+	if slices.Contains(choice, "routes") {
+		netnstest.NeedRoot(t, "BPF")
 	}
 	for range 2 {
 		p := n.start(t, flags("demo", choice...)...)

@@ -36,7 +36,7 @@ func captureIn(t *testing.T) *Capture {
 		return err
 	})
 	if errors.Is(err, unix.EPERM) {
-		testenv.CannotRun(t, err.Error())
+		testenv.CannotRun(t, "needs root: BPF")
 	}
 	testenv.NoError(t, err)
 	testenv.CloseAtEnd(t, c)
