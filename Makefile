@@ -44,7 +44,8 @@ IPVS := ./backends/ipvs ./internal/ipvs
 IPVSFILES = $(shell grep -rl '^//go:build ipvs' --include='*_test.go' examples)
 IPVSEXAMPLES = $(addprefix ./,$(sort $(dir $(IPVSFILES))))
 IPVSTESTS = $(shell sed -n 's/^func \(Test[A-Za-z0-9]*\).*/^\1$$/p' $(IPVSFILES) | paste -sd '|' -)
-VM := $(or $(TMPDIR),/tmp)/vipkit-vm
+# One user cannot replace the program of another one.
+VM := $(or $(TMPDIR),/tmp)/vipkit-vm-$(shell id -u)
 # Only modules that the kernel does not load when a program needs them, and ip_vs for its sysctls.
 INVM := -p 1 -timeout=90m -exec '$(VM) -modules br_netfilter,ip_vs -kernel
 WINEPROGRAMS := /usr/lib/wine/wine64=wine64 x86_64-w64-mingw32-gcc=gcc-mingw-w64-x86-64
@@ -57,7 +58,7 @@ WINDOWS := ./proxy/manifest ./backends/kernelspace/... ./backends ./proxy/... ./
 	./backends/userspace/... ./examples/kubeproxy ./examples/manifestproxy
 WINDOWSTESTS = $(shell sed -n 's/^\(Test[^:]*\):.*/^\1$$/p' .ci/wine/left-out | paste -sd '|' -)
 HASCC := { command -v cc >/dev/null 2>&1 || [ "$$CI" = true ]; }
-SKIPCHECK := $(or $(TMPDIR),/tmp)/vipkit-skipcheck
+SKIPCHECK := $(or $(TMPDIR),/tmp)/vipkit-skipcheck-$(shell id -u)
 
 # Its tests start virtual machines.
 EMULATED := /internal/vm$$

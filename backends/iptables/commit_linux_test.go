@@ -31,6 +31,7 @@ func (s *stage) holds(t *testing.T, want proxy.Snapshot, when string) {
 func TestManyServicesRemoved(t *testing.T) {
 	t.Parallel()
 	eachFlavour(t, func(t *testing.T, s *stage) {
+		NeedLargeTransactions(t, s.Options.Flavour)
 		const services = xtables.ManyRemovals + 40
 		all := newPorts(v1.IPv4Protocol, services, 1)
 		for _, step := range []struct {

@@ -22,6 +22,15 @@ func NeedPrograms(t testing.TB, o Options) {
 	testenv.NoError(t, err)
 }
 
+// NeedLargeTransactions skips a test with more rules at once than the socket of
+// iptables-nft-restore takes in a user namespace, where no program may enlarge its buffer.
+func NeedLargeTransactions(t testing.TB, f Flavour) {
+	t.Helper()
+	if f == NFT {
+		netnstest.NeedRoot(t, "large transactions of iptables-nft-restore")
+	}
+}
+
 // Dump returns all chains and rules of an identity in the namespace of the calling thread. It
 // sorts what has no meaningful order.
 func Dump(ctx context.Context, o Options) (string, error) {

@@ -220,6 +220,7 @@ func TestContextEndsDuringProgram(t *testing.T) {
 
 // The memory that a change allocates does not depend on the number of services.
 func TestAllocations(t *testing.T) {
+	NeedLargeTransactions(t, NFT)
 	s := newStage(t, Options{Flavour: NFT, Families: []v1.IPFamily{v1.IPv4Protocol}})
 	var counts []uint64
 	for _, n := range []int{20, 1000} {

@@ -174,6 +174,7 @@ func (g *growing) checkRules(t *testing.T, want proxy.Snapshot) {
 func TestGrowth(t *testing.T) {
 	for _, flavour := range flavours() {
 		t.Run(string(flavour), func(t *testing.T) {
+			NeedLargeTransactions(t, flavour)
 			g := newGrowing(t, Options{Flavour: flavour, Families: []v1.IPFamily{v1.IPv4Protocol}})
 			all := sizes()
 			// A script that exceeds the largest pipe, and more endpoints than most Services have.

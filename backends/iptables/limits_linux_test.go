@@ -13,6 +13,7 @@ import (
 
 	"github.com/vipkit/vipkit/affinity"
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
+	"github.com/vipkit/vipkit/internal/netns/netnstest"
 	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -75,6 +76,7 @@ func TestAffinityIsLimited(t *testing.T) {
 // them the list then has.
 func (s *stage) remembers(t *testing.T) (count int) {
 	t.Helper()
+	netnstest.NeedRoot(t, "writes to /proc/net/xt_recent")
 	requested := int(rememberedClients()) + 100
 	err := s.NS.Do(func() error {
 		lists, err := filepath.Glob("/proc/thread-self/net/xt_recent/*")

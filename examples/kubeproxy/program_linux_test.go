@@ -22,9 +22,7 @@ func runAgent(args []string, stderr io.Writer) int { return run(args, os.Stdout,
 // need reports that the test cannot run if a program is missing.
 func need(t *testing.T, program string) {
 	t.Helper()
-	if _, err := exec.LookPath(program); err != nil {
-		testenv.CannotRun(t, err.Error())
-	}
+	netnstest.Program(t, program)
 }
 
 const (

@@ -1,20 +1,17 @@
 package main
 
 import (
-	"os/exec"
 	"path/filepath"
 	"testing"
 
-	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/internal/netns/netnstest"
 )
 
 // TestLimits checks that the log and a metric report session affinity, which iptables keeps
 // only for a limited number of clients, while a Service has it.
 func TestLimits(t *testing.T) {
 	t.Parallel()
-	if _, err := exec.LookPath("iptables-restore"); err != nil {
-		testenv.CannotRun(t, "the package iptables is not installed")
-	}
+	netnstest.Program(t, "iptables-restore")
 	n := newNetwork(t)
 	path := filepath.Join(t.TempDir(), "web.yaml")
 	manifest := demo(t)

@@ -252,7 +252,7 @@ func TestProgramInterrupted(t *testing.T) {
 func TestProgramDenied(t *testing.T) {
 	all := users(t)
 	if len(all) == 1 {
-		t.Skip("this process is not root itself, so it cannot become a user without rights")
+		testenv.CannotRun(t, "needs root: the test becomes another user")
 	}
 	t.Setenv("VIPKIT_USER_NAMESPACE", "1") // as if a user namespace had not given the privileges
 	got := runProgram(t, all[1], func(*os.Process, string) {})

@@ -68,7 +68,7 @@ type reportCase struct {
 
 func (c *reportCase) run(t *testing.T) {
 	if c.backend == "iptables" || c.backend == "ipvs" {
-		needProgram(t, "iptables-restore")
+		netnstest.Program(t, "iptables-restore")
 	}
 	args := append([]string{"-backend", c.backend, "-services", strconv.Itoa(services), "-endpoints", strconv.Itoa(endpoints), "-changes", "10"}, c.flags...)
 	out, said, err := scale(t, args...)
@@ -89,13 +89,6 @@ func (c *reportCase) run(t *testing.T) {
 		if n, ok := r[name].(float64); !ok || n <= 0 {
 			t.Errorf("%s: got %v, want a figure", name, r[name])
 		}
-	}
-}
-
-func needProgram(t *testing.T, name string) {
-	t.Helper()
-	if _, err := exec.LookPath(name); err != nil {
-		testenv.CannotRun(t, err.Error())
 	}
 }
 

@@ -6,7 +6,6 @@ import (
 	"maps"
 	"net/netip"
 	"os"
-	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -41,22 +40,10 @@ func open(t testing.TB, ns *netns.NS) *Conn {
 	})
 }
 
-// program returns the path of a program for tests.
-func program(t testing.TB, name string) string {
-	t.Helper()
-	for _, folder := range []string{"", "/usr/sbin/"} {
-		if path, err := exec.LookPath(folder + name); err == nil {
-			return path
-		}
-	}
-	testenv.CannotRun(t, "the program "+name+" is not installed")
-	return ""
-}
-
 // ipset runs the program ipset.
 func (w world) ipset(t testing.TB, input string, args ...string) string {
 	t.Helper()
-	out, err := netnstest.Run(t, w.ns, input, program(t, "ipset"), args...)
+	out, err := netnstest.Run(t, w.ns, input, "ipset", args...)
 	testenv.NoError(t, err)
 	return out
 }

@@ -199,7 +199,7 @@ func TestDestroyAndFlush(t *testing.T) {
 	w := newWorld(t)
 	w.create(t, Set{Name: "used", Type: HashIP}, Set{Name: "free", Type: HashIP})
 	w.do(t, additions("used", Entry{Addr: addr("192.0.2.1")})...)
-	iptables := program(t, "iptables")
+	iptables := netnstest.Program(t, "iptables")
 	rule := []string{"INPUT", "-m", "set", "--match-set", "used", "dst"}
 	if _, err := netnstest.Run(t, w.ns, "", iptables, append([]string{"-A"}, rule...)...); err != nil {
 		t.Fatal(err)

@@ -53,8 +53,8 @@ func CanCreate() bool {
 
 // Privileged runs f if the process may make network namespaces. If not, it runs
 // this program again, with the same arguments and standard streams, as root of
-// a user and a network namespace of its own; there Privileged runs f. It
-// returns what f returned, or the exit status of the second process (128 plus
+// a user and a network namespace of its own, whose loopback interface is up; there
+// Privileged runs f. It returns what f returned, or the exit status of the second process (128 plus
 // the signal, if one ended it), for the caller to pass to [os.Exit].
 //
 // The first process forwards signals that would end it to the second one, and the
@@ -84,16 +84,31 @@ func PrivilegedInteractive(f func() int) (int, error) {
 }
 
 func privileged(f func() int, in *os.File) (int, error) {
-	if CanCreate() {
+	isRerun := os.Getenv(rerunMark) != ""
+	switch {
+	case CanCreate() && isRerun:
+		if err := ownLoopbackUp(); err != nil {
+			return 0, err
+		}
 		return f(), nil
-	}
-	if os.Getenv(rerunMark) != "" {
+	case CanCreate():
+		return f(), nil
+	case isRerun:
 		return 0, &UserNamespaceError{
 			Err:    unix.EPERM,
 			Reason: "the user namespace has neither CAP_SYS_ADMIN nor CAP_NET_ADMIN; run as root",
 		}
 	}
 	return rerun(rerunMark, inUserNamespace(), in)
+}
+
+// ownLoopbackUp makes the addresses of loopback usable in the namespace of the process.
+func ownLoopbackUp() error {
+	n, err := Current(unix.NETLINK_ROUTE)
+	if err != nil {
+		return err
+	}
+	return errors.Join(n.loopbackUp(), n.Close())
 }
 
 // Isolated runs this program again, as [Privileged] does, in a network namespace of its

@@ -44,14 +44,15 @@ func (n *NS) configure() error {
 	if err != nil {
 		return err
 	}
+	return n.loopbackUp()
+}
+
+func (n *NS) loopbackUp() error {
 	lo, err := n.netlink.LinkByName("lo")
 	if err != nil {
 		return fmt.Errorf("netns: loopback interface: %w", err)
 	}
-	if err := netlinkUp(n.netlink, lo); err != nil {
-		return err
-	}
-	return nil
+	return netlinkUp(n.netlink, lo)
 }
 
 // testSettings lists the parameters of a namespace for tests. New interfaces copy

@@ -21,10 +21,9 @@ func TestMain(m *testing.M) { os.Exit(netnstest.Main(m, testenv.Namespaces)) }
 // locked, so it and the namespace end with the goroutine of the test.
 func enterNamespace(t testing.TB) {
 	t.Helper()
+	netnstest.NeedNamespaces(t)
 	runtime.LockOSThread()
-	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-		testenv.CannotRun(t, fmt.Sprintf("make a network namespace: %v", err))
-	}
+	testenv.NoError(t, unix.Unshare(unix.CLONE_NEWNET))
 }
 
 // openInNamespace calls enterNamespace and opens a connection there.

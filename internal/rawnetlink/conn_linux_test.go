@@ -23,10 +23,9 @@ func TestMain(m *testing.M) { os.Exit(netnstest.Main(m, testenv.Namespaces)) }
 // goroutine of the test.
 func openInNamespace(t *testing.T) *Conn {
 	t.Helper()
+	netnstest.NeedNamespaces(t)
 	runtime.LockOSThread()
-	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-		testenv.CannotRun(t, fmt.Sprintf("make a network namespace: %v", err))
-	}
+	testenv.NoError(t, unix.Unshare(unix.CLONE_NEWNET))
 	c, err := Open(unix.NETLINK_ROUTE)
 	testenv.NoError(t, err)
 	testenv.CloseAtEnd(t, c)

@@ -30,7 +30,7 @@ func StartEtcd(t testing.TB) *Etcd {
 	t.Helper()
 	program, err := exec.LookPath("etcd")
 	if err != nil {
-		testenv.CannotRun(t, "etcd is not installed")
+		testenv.CannotRun(t, "needs the program etcd")
 	}
 	client, peer := "http://"+FreeAddress(t), "http://"+FreeAddress(t)
 	e := &Etcd{URL: client, t: t, program: program, folder: t.TempDir()}

@@ -17,7 +17,7 @@ import (
 func TestVirtualMachine(t *testing.T) {
 	for _, program := range []string{"apt-get", "busybox", "depmod", "dpkg", "qemu-system-x86_64"} {
 		if _, err := exec.LookPath(program); err != nil {
-			testenv.CannotRun(t, err.Error())
+			testenv.CannotRun(t, "needs the program "+program)
 		}
 	}
 	cache, err := os.UserCacheDir()

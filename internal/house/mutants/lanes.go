@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"time"
@@ -29,4 +30,6 @@ func lanes() map[string]lane {
 }
 
 // vmProgram is where the Makefile builds internal/vm, too.
-func vmProgram() string { return filepath.Join(os.TempDir(), "vipkit-vm") }
+func vmProgram() string {
+	return filepath.Join(os.TempDir(), fmt.Sprintf("vipkit-vm-%d", os.Getuid()))
+}

@@ -1,6 +1,6 @@
 // Command skipcheck runs "go test -json" with its own arguments and prints a
-// summary: a line for each package, the output of failed tests, the skipped
-// tests with their reasons, and at the end the totals as
+// summary: a line for each package, the output of failed tests, and at the end for
+// each reason how many tests were skipped and which, and the totals as
 //
 //	12 passed, 0 failed, 1 skipped
 //

@@ -1,10 +1,14 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"path"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -145,27 +149,58 @@ func (r *report) totals() (passed, failed, skipped int) {
 	return passed, failed, skipped
 }
 
-// close prints skipped tests with their reasons, and the totals.
+// close prints for each reason how many tests were skipped and which, and the totals.
 func (r *report) close(took time.Duration) {
-	for _, s := range r.suites {
-		for _, t := range s.with("skip") {
-			r.print("skipped  %s %s: %s\n", s.name, t.test, t.reason())
-		}
-	}
+	r.printSkipped()
 	passed, failed, skipped := r.totals()
 	r.print("took %.0f s\n%d passed, %d failed, %d skipped\n", took.Seconds(), passed, failed, skipped)
 }
 
-// reason returns the output of a test without the lines of the testing package.
+// printSkipped prints the reasons, the most frequent first.
+func (r *report) printSkipped() {
+	tests := map[string][]string{}
+	for _, s := range r.suites {
+		for _, t := range s.with("skip") {
+			tests[t.reason()] = append(tests[t.reason()], path.Base(s.name)+"."+t.test)
+		}
+	}
+	byCount := func(a, b string) int {
+		return cmp.Or(cmp.Compare(len(tests[b]), len(tests[a])), cmp.Compare(a, b))
+	}
+	for i, reason := range slices.SortedFunc(maps.Keys(tests), byCount) {
+		if i == 0 {
+			r.print("skipped  reason\n")
+		}
+		r.print("%7d  %s (%s)\n", len(tests[reason]), reason, some(tests[reason]))
+	}
+}
+
+// some names the first of many tests, or all of few.
+func some(tests []string) string {
+	const shown = 3
+	if len(tests) <= shown {
+		return strings.Join(tests, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(tests[:shown], ", "), len(tests)-shown)
+}
+
+// position is what the testing package writes before a message of a test.
+var position = regexp.MustCompile(`^\S+\.go:\d+: `)
+
+// reason returns the last message of a test, which is that of Skip.
 func (t *result) reason() string {
 	var words []string
 	for line := range strings.Lines(t.output.String()) {
 		line = strings.TrimSpace(line)
-		if line != "" && !strings.HasPrefix(line, "=== ") && !strings.HasPrefix(line, "--- ") {
-			words = append(words, line)
+		if line == "" || strings.HasPrefix(line, "=== ") || strings.HasPrefix(line, "--- ") {
+			continue
 		}
+		if at := position.FindString(line); at != "" {
+			words, line = nil, line[len(at):]
+		}
+		words = append(words, line)
 	}
-	return strings.Join(words, " ")
+	return cmp.Or(strings.Join(words, " "), "the test gives no reason")
 }
 
 // verdict returns an error if a test failed or none ran, and with ci also if one was

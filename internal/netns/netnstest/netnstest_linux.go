@@ -28,21 +28,36 @@ func OwnXtablesLock(t testing.TB) (path string) {
 	return path
 }
 
+// deniedVariable names the environment variable that tells tests why the system denies them
+// namespaces.
+const deniedVariable = "VIPKIT_NAMESPACES_DENIED"
+
 // Main runs the tests of a package with the privileges to make network namespaces: a
 // process without them runs the test program again in a user namespace. It is for
 // TestMain, and returns the exit status, which is not 0 if a test failed or a goroutine
 // is left. Where the system denies user namespaces, it writes the reason to standard
 // error and runs the tests, which then skip themselves by NeedNamespaces.
 func Main(m *testing.M, c testenv.Cost) int {
+	return WithPrivileges(func() int { return testenv.Run(m, c) })
+}
+
+// administrators are the folders of nft and iptables, which most users other than root lack in
+// their PATH.
+const administrators = ":/usr/local/sbin:/usr/sbin:/sbin"
+
+// WithPrivileges is Main for tests that run in another way than by testenv.Run.
+func WithPrivileges(tests func() int) int {
 	run := func() int {
 		if os.Getenv(lockVariable) != "" {
-			return testenv.Run(m, c) // A test has started this program.
+			return tests() // A test has started this program.
 		}
 		folder, err := os.MkdirTemp("", "vipkit-xtables")
 		if err == nil {
-			err = os.Setenv(lockVariable, filepath.Join(folder, "lock"))
+			err = errors.Join(
+				os.Setenv(lockVariable, filepath.Join(folder, "lock")),
+				os.Setenv("PATH", os.Getenv("PATH")+administrators))
 		}
-		status := testenv.Run(m, c)
+		status := tests()
 		if err = errors.Join(err, os.RemoveAll(folder)); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return max(status, 1)
@@ -50,18 +65,29 @@ func Main(m *testing.M, c testenv.Cost) int {
 		return status
 	}
 	status, err := netns.Privileged(run)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return run()
+	if err == nil {
+		return status
 	}
-	return status
+	fmt.Fprintln(os.Stderr, err)
+	reason := err.Error()
+	if denied, ok := errors.AsType[*netns.UserNamespaceError](err); ok {
+		reason = denied.Reason
+	}
+	if err := os.Setenv(deniedVariable, reason); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return run()
 }
 
 // NeedNamespaces skips a test that cannot make network namespaces.
 func NeedNamespaces(t testing.TB) {
 	t.Helper()
+	if os.Getenv(lockVariable) == "" {
+		t.Fatal("TestMain of this package does not call netnstest.Main, so only root can run this test")
+	}
 	if !netns.CanCreate() {
-		testenv.CannotRun(t, "no privileges to make network namespaces")
+		testenv.CannotRun(t, "needs namespaces: "+os.Getenv(deniedVariable))
 	}
 }
 
@@ -91,14 +117,17 @@ func Open[C io.Closer](t testing.TB, ns *netns.NS, open func() (C, error)) C {
 // NFT returns the path of the program nft.
 func NFT(t testing.TB) string {
 	t.Helper()
-	// Most users other than root lack /usr/sbin in their PATH.
-	for _, name := range []string{"nft", "/usr/sbin/nft"} {
-		if path, err := exec.LookPath(name); err == nil {
-			return path
-		}
+	return Program(t, "nft")
+}
+
+// Program returns the path of a program. It skips a test if the program is not installed.
+func Program(t testing.TB, name string) string {
+	t.Helper()
+	path, err := exec.LookPath(name)
+	if err != nil {
+		testenv.CannotRun(t, "needs the program "+name)
 	}
-	testenv.CannotRun(t, "the program nft is not installed")
-	return ""
+	return path
 }
 
 // Run runs a program in a network namespace, and returns its standard output. An error
@@ -106,7 +135,7 @@ func NFT(t testing.TB) string {
 func Run(t testing.TB, ns *netns.NS, input, path string, args ...string) (string, error) {
 	t.Helper()
 	var out, errs bytes.Buffer
-	cmd := exec.CommandContext(t.Context(), path, args...)
+	cmd := exec.CommandContext(t.Context(), Program(t, path), args...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(input), &out, &errs
 	err := ns.Do(cmd.Start)
 	if err == nil {

@@ -14,13 +14,10 @@ import (
 const Nobody = 65534
 
 // Unprivileged prepares to run this test program as a user without privileges, with
-// its own environment. It skips the test if the process is such a user already, or
-// root of a user namespace only: then all tests run without privileges.
+// its own environment. Only root can become another user.
 func Unprivileged(t testing.TB, args ...string) *exec.Cmd {
 	t.Helper()
-	if !IsRoot(t) {
-		t.Skip("this process is not root, so all tests run without privileges")
-	}
+	NeedRoot(t, "the test becomes another user")
 	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", args...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: Nobody, Gid: Nobody}}
 	cmd.Dir = "/"
@@ -34,6 +31,14 @@ func InUserNamespace(t testing.TB) bool {
 	ids, err := os.ReadFile("/proc/self/uid_map")
 	testenv.NoError(t, err)
 	return strings.Join(strings.Fields(string(ids)), " ") != "0 0 4294967295"
+}
+
+// NeedRoot skips a test that does what root of a user namespace may not.
+func NeedRoot(t testing.TB, what string) {
+	t.Helper()
+	if !IsRoot(t) {
+		testenv.CannotRun(t, "needs root: "+what)
+	}
 }
 
 // IsRoot reports whether the process is root in the initial user namespace, and so may

@@ -15,7 +15,7 @@ import (
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/klog/v2"
 
-	"github.com/vipkit/vipkit/internal/netns"
+	"github.com/vipkit/vipkit/internal/netns/netnstest"
 	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -31,11 +31,7 @@ func TestMain(m *testing.M) {
 // runPrivileged runs the tests with the privileges to make network namespaces. Without
 // them, the tests that need them report that they cannot run.
 func runPrivileged(m *testing.M) int {
-	status, err := netns.Privileged(m.Run)
-	if err != nil {
-		return m.Run()
-	}
-	return status
+	return netnstest.WithPrivileges(m.Run)
 }
 
 func histories(t *testing.T) int {

@@ -20,7 +20,6 @@ import (
 	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
 
-	"github.com/vipkit/vipkit/internal/netns"
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
 	"github.com/vipkit/vipkit/internal/testenv"
 )
@@ -41,11 +40,7 @@ func run(m *testing.M) int {
 	if name := os.Getenv(contenderVariable); name != "" {
 		return contend(name)
 	}
-	status, err := netns.Privileged(m.Run)
-	if err != nil {
-		return m.Run() // The tests report that they need privileges.
-	}
-	return status
+	return netnstest.WithPrivileges(m.Run)
 }
 
 // contend measures one contender, and writes the costs to standard output.
@@ -132,7 +127,7 @@ func needRoot(t *testing.T) {
 	testenv.NoError(t, err)
 	defer func() { _ = unix.Close(fd) }() // An error does not matter.
 	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, 1<<20); err != nil {
-		testenv.CannotRun(t, "kube-proxy needs the privileges of the machine's root")
+		testenv.CannotRun(t, "needs root: large netlink transactions of kube-proxy")
 	}
 }
 
