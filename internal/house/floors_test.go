@@ -197,7 +197,7 @@ func edges() []edge {
 				"github.com/mdlayher", "github.com/vishvananda",
 			},
 			files: []string{
-				"internal/agenttest/*_linux.go", "internal/house/mutants", "internal/house/skipcheck", "internal/servertest", "internal/vm", "internal/rawnetlink", "internal/ipset", "internal/ipvs/*_linux.go", "internal/nfnetlink", "internal/nft", "internal/netns", "internal/nodecheck/*_linux.go", "internal/legacytables",
+				"internal/agenttest/*_linux.go", "internal/house/mutants", "internal/house/skipcheck", "internal/servertest", "internal/vm", "internal/rawnetlink", "internal/ipset", "internal/ipvs/*_linux.go", "internal/nfnetlink", "internal/nft", "internal/netns", "internal/nodecheck/*_linux.go", "internal/legacytables", "internal/testing/lab",
 				"internal/peer/controlplane/*_linux.go", "internal/peer/image",
 				"backends/nftables/*_linux.go", "backends/script",
 				"backends/internal/kinds/*_linux.go", "backends/internal/stagetest/*_linux.go", "backends/internal/xtables/*_linux.go", "backends/ipvs/*_linux.go", "backends/userspace/*_linux.go", "backends/userspace/internal/engine/tcpconn/*_linux.go", "backends/userspace/internal/host/*_linux.go",
