@@ -13,6 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/internal/testing/lab"
 )
 
 // flow is one connection of a probe: a TCP connection, or a socket of its own for UDP
@@ -315,12 +317,12 @@ func (f *flow) read(received []byte, number uint16) (reply, bool) {
 			return reply{}, false
 		}
 		f.unread = []byte(rest)
-		a, err := parseAnswer(line)
+		a, err := lab.ParseAnswer(line)
 		if err != nil {
 			return reply{outcome: failed, err: err}, true
 		}
-		if a.question == strconv.Itoa(int(number)) {
-			return reply{outcome: answered, by: a.name, client: a.client, own: a.own}, true
+		if a.Question == strconv.Itoa(int(number)) {
+			return reply{outcome: answered, by: a.Name, client: a.Client, own: a.Own}, true
 		}
 	}
 }

@@ -124,13 +124,11 @@ func TestFlushForgetsTranslations(t *testing.T) {
 // A server that is closed ends its connections.
 func TestFlowToClosedServer(t *testing.T) {
 	b := setUp(t)
-	testenv.NoError(t, b.serve(t.Context(), atRemote, "brief", 9090))
+	brief := b.lab.Serve(string(atRemote), "brief", 9090)
 	to := netip.MustParseAddrPort("10.1.0.5:9090")
 	tcp := openOne(t, b, probe{from: atClient, protocol: v1.ProtocolTCP, to: to})
 	wantReply(t, "TCP at first", tcp.ask(), "brief sees 10.0.0.6")
-	last := len(b.servers) - 1
-	testenv.NoError(t, b.servers[last].Close())
-	b.servers = b.servers[:last]
+	testenv.NoError(t, brief.Close())
 	if r := tcp.ask(); r.outcome != failed && r.outcome != reset {
 		t.Errorf("TCP to a closed server: got %v, want a failure or a reset", r)
 	}

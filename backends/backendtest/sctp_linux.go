@@ -12,6 +12,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/internal/testing/lab"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -98,7 +99,7 @@ func (s *stage) serveSCTP(t *testing.T, at hostName) {
 				}
 				listener, err := s.host(at).ns.ListenSCTP(netip.AddrPortFrom(a, port))
 				testenv.NoError(t, err)
-				testenv.CloseAtEnd(t, serveOn(listener, known.name))
+				testenv.CloseAtEnd(t, lab.ServeOn(listener, known.name))
 			}
 		}
 	}

@@ -1,18 +1,28 @@
 package backendtest
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync/atomic"
+	"testing"
 
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/internal/ipaddr"
 	"github.com/vipkit/vipkit/internal/netns"
+	"github.com/vipkit/vipkit/internal/netns/netnstest"
+	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/internal/testing/lab"
 )
+
+// Main runs the tests of a package, with the privileges to build the testbed:
+// without them it runs the test program again in a user namespace. It is for
+// TestMain, and returns the status to exit with, which is not 0 if a test failed
+// or a goroutine still runs. If the system denies user namespaces it reports that
+// on standard error, and the tests that need the testbed are skipped.
+func Main(m *testing.M) int { return netnstest.Main(m, testenv.Namespaces) }
 
 // testbed is a small cluster of network namespaces, with real servers:
 //
@@ -33,9 +43,9 @@ import (
 //
 // Its methods may be called from several goroutines at once.
 type testbed struct {
-	world   world
-	hosts   []*host
-	servers []*server
+	world world
+	lab   *lab.Lab
+	hosts []*host
 	// lacks reports whether the dataplane of the node lacks a capability; nil: it has all.
 	lacks func(Capability) bool
 	// lost says that an answer was missing after the whole patience of a probe.
@@ -62,25 +72,84 @@ func (h *host) sourcePort() uint16 {
 	return uint16(firstSourcePort + h.flows.Add(1)%sourcePorts)
 }
 
-// newTestbed builds the testbed of a world. It needs the privileges of [netns.New].
-func newTestbed(ctx context.Context, w world) (*testbed, error) {
-	b := &testbed{world: w}
-	if err := b.build(ctx); err != nil {
-		return nil, errors.Join(fmt.Errorf("building the testbed: %w", err), b.Close())
-	}
-	return b, nil
+// setUp returns a testbed that ends with the test.
+func setUp(t testing.TB) *testbed {
+	t.Helper()
+	return setUpIn(t, world{})
 }
 
-// Close ends the servers and the namespaces.
-func (b *testbed) Close() error {
-	var errs []error
-	for _, s := range b.servers {
-		errs = append(errs, s.Close())
+// setUpIn returns the testbed of a world, which ends with the test.
+func setUpIn(t testing.TB, w world) *testbed {
+	t.Helper()
+	b := &testbed{world: w, lab: lab.New(t)}
+	for _, s := range hostSpecs() {
+		s.addrs = slices.DeleteFunc(s.addrs, func(a netip.Addr) bool { return !w.has(a) })
+		h := &host{hostSpec: s, ns: b.lab.Add(w.plan(s)), uplink: b.host(s.uplink)}
+		b.hosts = append(b.hosts, h)
+		if s.name == atRemoteNode && w.tunnelMTU > 0 {
+			testenv.NoError(t, b.addTunnel(h))
+		}
 	}
-	for _, h := range b.hosts {
-		errs = append(errs, h.ns.Close())
+	testenv.NoError(t, b.addIdle())
+	for _, s := range services() {
+		for _, port := range s.ports {
+			b.lab.Serve(string(s.at), s.name, port)
+		}
 	}
-	return errors.Join(errs...)
+	b.configureWorld(t)
+	return b
+}
+
+// plan returns how a host is built in the world.
+func (w *world) plan(s hostSpec) lab.Host {
+	h := lab.Host{Name: string(s.name), Uplink: string(s.uplink), Link: s.attachment}
+	bits := func(a netip.Addr) int { return a.BitLen() }
+	switch {
+	case s.name == atNode:
+		h.Sysctls = w.sysctls
+	case w.bridge != nil && isPod(s.name):
+		h.Bridge, h.Hairpin, h.Gateway = bridgeName, w.bridge.hairpin, texts(bridgeAddrs())
+		bits = func(a netip.Addr) int { return map[bool]int{true: 24, false: 64}[a.Is4()] }
+	case s.uplink == atNode && !isPod(s.name):
+		h.Gateway = texts(w.addrsAt(s.attachment))
+	}
+	var own, all, virtual []netip.Prefix
+	for _, a := range s.addrs {
+		own, all = append(own, netip.PrefixFrom(a, bits(a))), append(all, everything(a))
+	}
+	for _, p := range virtualRanges() {
+		if w.has(p.Addr()) {
+			virtual = append(virtual, p)
+		}
+	}
+	switch {
+	case s.name == atGateway:
+		h.Behind, h.Owned = texts(all), texts(virtual)
+	case s.name == atRemoteNode && w.tunnelMTU == 0:
+		h.Behind = texts(w.remotePods())
+	}
+	h.Addrs = texts(own)
+	return h
+}
+
+// remotePods returns the addresses of the pods of the other node.
+func (w *world) remotePods() (all []netip.Prefix) {
+	for _, s := range hostSpecs() {
+		for _, a := range s.addrs {
+			if s.uplink == atRemoteNode && w.has(a) {
+				all = append(all, single(a))
+			}
+		}
+	}
+	return all
+}
+
+func texts(all []netip.Prefix) string {
+	var words []string
+	for _, p := range all {
+		words = append(words, p.String())
+	}
+	return strings.Join(words, " ")
 }
 
 // host returns a host of the testbed; nil if there is none of that name.
@@ -140,125 +209,3 @@ func (b *testbed) flush() error {
 
 // conntrackTable is the table of connections; another one has expectations.
 const conntrackTable = 1
-
-func (b *testbed) build(ctx context.Context) error {
-	for _, s := range hostSpecs() {
-		if err := b.add(s); err != nil {
-			return fmt.Errorf("%s: %w", s.name, err)
-		}
-	}
-	if err := b.routeVirtual(); err != nil {
-		return err
-	}
-	for _, s := range services() {
-		if err := b.serve(ctx, s.at, s.name, s.ports...); err != nil {
-			return fmt.Errorf("server %s: %w", s.name, err)
-		}
-	}
-	return nil
-}
-
-// add makes a host and links it to its uplink, which must exist already.
-func (b *testbed) add(s hostSpec) error {
-	ns, err := netns.New()
-	if err != nil {
-		return err
-	}
-	s.addrs = slices.DeleteFunc(s.addrs, func(a netip.Addr) bool { return !b.world.has(a) })
-	h := &host{hostSpec: s, ns: ns, uplink: b.host(s.uplink)}
-	b.hosts = append(b.hosts, h)
-	if s.router {
-		if err := ns.Forward(); err != nil {
-			return err
-		}
-	}
-	switch {
-	case h.uplink == nil:
-		return nil
-	case b.world.bridge != nil && isPod(h.name):
-		return b.addToBridge(h)
-	}
-	if err := b.attach(h); err != nil || s.name != atRemoteNode || b.world.tunnelMTU == 0 {
-		return err
-	}
-	return b.addTunnel(h)
-}
-
-// attach links a host to its uplink, with static neighbour entries: no packet waits for
-// ARP or neighbour discovery.
-func (b *testbed) attach(h *host) error {
-	up := h.uplink
-	err := netns.Link(netns.End{NS: up.ns, Name: h.attachment}, netns.End{NS: h.ns, Name: uplinkName})
-	if err != nil {
-		return err
-	}
-	below, err := h.ns.HardwareAddr(uplinkName)
-	if err != nil {
-		return err
-	}
-	above, err := up.ns.HardwareAddr(h.attachment)
-	if err != nil {
-		return err
-	}
-	var errs []error
-	for _, a := range h.addrs {
-		hop := uplinkAddr(a)
-		errs = append(errs,
-			h.ns.AddAddress(uplinkName, single(a)),
-			h.ns.AddNeighbor(uplinkName, hop, above),
-			h.ns.AddRoute(netns.Route{To: everything(a), Link: uplinkName, Via: hop}),
-			up.ns.AddNeighbor(h.attachment, a, below),
-			up.ns.AddRoute(netns.Route{To: single(a), Link: h.attachment}),
-			b.routeAbove(up, a))
-		if up.name == atNode && !isPod(h.name) {
-			errs = append(errs, b.addAddresses(h.attachment, ipaddr.FamilyOf(a)))
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// routeAbove adds routes to an address behind a host on the routers above it.
-func (b *testbed) routeAbove(h *host, a netip.Addr) error {
-	if h.uplink == nil {
-		return nil
-	}
-	route := netns.Route{To: single(a), Link: h.attachment, Via: h.addr(ipaddr.FamilyOf(a))}
-	if b.world.tunnelMTU > 0 {
-		route = tunnelTo(atRemoteNode, route.To)
-	}
-	return errors.Join(h.uplink.ns.AddRoute(route), b.routeAbove(h.uplink, a))
-}
-
-// routeVirtual adds the node's other addresses and its default route, and the virtual
-// addresses to the gateway.
-func (b *testbed) routeVirtual() error {
-	node, gateway := b.host(atNode), b.host(atGateway)
-	var errs []error
-	for _, a := range node.addrs {
-		errs = append(errs, b.addAddresses(idleName, ipaddr.FamilyOf(a)), node.ns.AddRoute(netns.Route{
-			To: everything(a), Link: gateway.attachment, Via: gateway.addr(ipaddr.FamilyOf(a)),
-		}))
-	}
-	for _, a := range slices.DeleteFunc(secondaryAddrs(), func(a netip.Addr) bool { return !b.world.has(a) }) {
-		errs = append(errs, node.ns.AddSecondary(gateway.attachment, single(a)))
-	}
-	// Answers have virtual addresses as source, which are not local ones for
-	// IPv6.
-	errs = append(errs, gateway.ns.Sysctl("net/ipv6/ip_nonlocal_bind", "1"))
-	for _, r := range virtualRanges() {
-		errs = append(errs, gateway.ns.AddRoute(netns.Route{To: r, Link: "lo", Local: true}))
-	}
-	return errors.Join(errs...)
-}
-
-// serve starts servers for TCP and UDP at all addresses of a host.
-func (b *testbed) serve(ctx context.Context, at hostName, name string, ports ...uint16) error {
-	for _, port := range ports {
-		s, err := startServer(ctx, b.host(at).ns, name, port)
-		if err != nil {
-			return err
-		}
-		b.servers = append(b.servers, s)
-	}
-	return nil
-}

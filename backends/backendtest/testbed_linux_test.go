@@ -195,18 +195,6 @@ func TestEntry(t *testing.T) {
 	}
 }
 
-func TestServeMore(t *testing.T) {
-	b := setUp(t)
-	testenv.NoError(t, b.serve(t.Context(), atRemote, "extra", 9090))
-	check(t, b, []expectation{{
-		probe{from: atLocal, protocol: v1.ProtocolTCP, to: netip.MustParseAddrPort("10.1.0.5:9090")},
-		sees("extra", netip.MustParseAddr("10.0.0.5")),
-	}})
-	if err := b.serve(t.Context(), atRemote, "again", 9090); err == nil {
-		t.Error("second server at the same port: got no error, want one")
-	}
-}
-
 // The testbed needs no root: this runs a test of it as an unprivileged user.
 func TestUnprivileged(t *testing.T) {
 	cmd := netnstest.Unprivileged(t, "-test.v", "-test.run=^TestEveryPlaceReachesEveryServer$/^(routed|bridge-nf-0)$")
@@ -217,10 +205,7 @@ func TestUnprivileged(t *testing.T) {
 }
 
 func BenchmarkBuild(b *testing.B) {
-	setUp(b)
 	for b.Loop() {
-		bed, err := newTestbed(b.Context(), world{})
-		testenv.NoError(b, err)
-		testenv.NoError(b, bed.Close())
+		setUp(b)
 	}
 }

@@ -59,5 +59,8 @@ func (b *testbed) addTunnel(other *host) error {
 	for _, p := range prefixes("10.0.0.0/24", "fd00:10::/64") {
 		errs = append(errs, other.ns.AddRoute(tunnelTo(atNode, p)))
 	}
+	for _, p := range b.world.remotePods() {
+		errs = append(errs, node.ns.AddRoute(tunnelTo(other.name, p)))
+	}
 	return errors.Join(errs...)
 }

@@ -15,6 +15,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/internal/netns"
+	"github.com/vipkit/vipkit/internal/testing/lab"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -140,9 +141,9 @@ func exchangeDatagrams(conn net.Conn, size int) error {
 }
 
 func isAnswerTo(question, line string) error {
-	a, err := parseAnswer(line)
-	if err == nil && a.question != question {
-		err = fmt.Errorf("got %d bytes back, want the %d that were sent", len(a.question), len(question))
+	a, err := lab.ParseAnswer(line)
+	if err == nil && a.Question != question {
+		err = fmt.Errorf("got %d bytes back, want the %d that were sent", len(a.Question), len(question))
 	}
 	return err
 }

@@ -5,8 +5,6 @@ import (
 	"net/netip"
 
 	v1 "k8s.io/api/core/v1"
-
-	"github.com/vipkit/vipkit/internal/ipaddr"
 )
 
 // nodeAddr is a further address of the node.
@@ -54,29 +52,48 @@ func severalAddrs() []nodeAddr {
 	return append(all, nodeAddr{towards: prefixes("172.18.2.4/32"), addr: all[0].addr})
 }
 
-// addAddresses adds the addresses of a family to an interface of the node. The kernel
+// addrsAt returns the addresses of the node at an interface towards another host. The kernel
 // prefers the first one of IPv4 and the last one of IPv6; at eth0 that is the node's own.
-func (b *testbed) addAddresses(link string, family v1.IPFamily) error {
-	own := single(b.addr(atNode, family))
-	var all []netip.Prefix
-	for _, a := range b.world.addrs {
-		if a.link == link && ipaddr.FamilyOf(a.addr.Addr()) == family {
+func (w *world) addrsAt(link string) (all []netip.Prefix) {
+	for _, own := range hostSpecs()[0].addrs {
+		if !w.has(own) {
+			continue
+		}
+		further := w.furtherAt(link, own)
+		if (link == "eth0") == own.Is4() {
+			all = append(append(all, single(own)), further...)
+		} else {
+			all = append(append(all, further...), single(own))
+		}
+	}
+	return all
+}
+
+// furtherAt returns the further addresses of the node at an interface, in the family of an address.
+func (w *world) furtherAt(link string, family netip.Addr) (all []netip.Prefix) {
+	for _, a := range w.addrs {
+		if a.link == link && a.addr.Addr().Is4() == family.Is4() {
 			all = append(all, a.addr)
 		}
 	}
-	switch isFirst := (link == "eth0") == (family == v1.IPv4Protocol); {
-	case link == idleName:
-	case isFirst:
-		all = append([]netip.Prefix{own}, all...)
-	default:
-		all = append(all, own)
-	}
+	return all
+}
+
+// addIdle adds the secondary addresses of the node, and the idle interface with its addresses.
+func (b *testbed) addIdle() error {
 	var errs []error
-	if len(all) > 0 && link == idleName && family == v1.IPv4Protocol {
-		errs = append(errs, b.node().AddBridge(link))
+	for _, a := range secondaryAddrs() {
+		if b.world.has(a) {
+			errs = append(errs, b.node().AddSecondary(b.host(atGateway).attachment, single(a)))
+		}
 	}
-	for _, a := range all {
-		errs = append(errs, b.node().AddAddress(link, a))
+	for i, a := range b.host(atNode).addrs {
+		for j, p := range b.world.furtherAt(idleName, a) {
+			if i+j == 0 {
+				errs = append(errs, b.node().AddBridge(idleName))
+			}
+			errs = append(errs, b.node().AddAddress(idleName, p))
+		}
 	}
 	return errors.Join(errs...)
 }

@@ -56,6 +56,15 @@ const (
 	forwardsNothing forwarding = "nothing"
 )
 
+// bridgeName has the prefix of the interfaces of routed pods, so that scenarios that
+// recognize pods by this prefix work here, too.
+const bridgeName = "cali-bridge"
+
+// bridgeAddrs are the addresses of the node on the bridge, with the ranges of the pods. The bridge is
+// younger than the links to other hosts, as on most nodes: the kernel walks over interfaces in the order
+// of their age when it selects a source address.
+func bridgeAddrs() []netip.Prefix { return prefixes("10.0.0.1/24", "fd00:10::1/64") }
+
 // bridge has the settings of the bridge of the node's pods.
 type bridge struct {
 	// filtered: net.bridge.bridge-nf-call-iptables and -ip6tables are 1.

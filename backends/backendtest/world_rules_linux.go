@@ -131,8 +131,11 @@ const firewall = `table inet firewall {
 func (b *testbed) configureWorld(t testing.TB) {
 	t.Helper()
 	var errs []error
-	for name, value := range b.world.sysctls {
-		errs = append(errs, b.node().Sysctl(name, value))
+	if b.world.bridge != nil {
+		filtered := map[bool]string{true: "1", false: "0"}[b.world.bridge.filtered]
+		errs = append(errs,
+			b.node().Sysctl("net/bridge/bridge-nf-call-iptables", filtered),
+			b.node().Sysctl("net/bridge/bridge-nf-call-ip6tables", filtered))
 	}
 	for _, r := range b.world.routes {
 		errs = append(errs, b.node().AddRoute(r))

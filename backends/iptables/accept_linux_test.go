@@ -3,7 +3,6 @@ package iptables
 import (
 	"context"
 	"errors"
-	"net"
 	"net/netip"
 	"os"
 	"testing"
@@ -27,31 +26,6 @@ func servedPort() *proxy.ServicePort {
 	return port
 }
 
-// greetAt sends the greeting of stagetest.Ask to each client of an address of the node.
-func (s *stage) greetAt(t *testing.T, address string) {
-	t.Helper()
-	l, err := s.NS.Listen(t.Context(), "tcp", address)
-	testenv.NoError(t, err)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		for {
-			c, err := l.Accept()
-			if errors.Is(err, net.ErrClosed) {
-				return
-			}
-			if err == nil {
-				_, _ = c.Write([]byte("hello\n")) // the client notices if that fails
-				_ = c.Close()
-			}
-		}
-	}()
-	t.Cleanup(func() {
-		_ = l.Close()
-		<-done
-	})
-}
-
 // connect returns the error of a connection from a namespace, which may take some time.
 func connect(t *testing.T, from *netns.NS, address string, limit time.Duration) error {
 	t.Helper()
@@ -70,7 +44,7 @@ func TestFirewallThatDropsByDefault(t *testing.T) {
 	t.Parallel()
 	eachFlavour(t, func(t *testing.T, s *stage) {
 		client := newRow(t, s)
-		s.greetAt(t, "192.0.2.1:32000")
+		s.Lab.Serve("node", "node", 32_000)
 		for _, args := range [][]string{
 			{"-P", "FORWARD", "DROP"},
 			{"-A", "INPUT", "-m", "conntrack", "--ctstate", "RELATED,ESTABLISHED", "-j", "ACCEPT"}, {"-P", "INPUT", "DROP"},
@@ -130,7 +104,7 @@ func TestOwnAddressInServiceRange(t *testing.T) {
 		own := stagetest.ClusterIP(v1.IPv4Protocol, 77)
 		testenv.NoError(t, s.NS.AddAddress("lo", netip.PrefixFrom(own, 32)))
 		address := netip.AddrPortFrom(own, 53).String()
-		s.greetAt(t, address)
+		s.Lab.Serve("node", "node", 53)
 		for name, from := range map[string]*netns.NS{"client": client, "node": s.NS} {
 			if err := connect(t, from, address, reachable); err != nil {
 				t.Errorf("%s: %v", name, err)

@@ -26,7 +26,7 @@ const servedHosts = 8
 // other.
 func newRow(t *testing.T, s *stage) (client *netns.NS) {
 	t.Helper()
-	r := stagetest.NewRow(t, s.NS, servedHosts)
+	r := stagetest.NewRow(s.Lab, servedHosts)
 	// Packets that are not translated are lost at the server.
 	err := s.NS.AddRoute(netns.Route{To: netip.MustParsePrefix("0.0.0.0/0"), Link: "servers", Via: r.Hosts[0]})
 	testenv.NoError(t, err)

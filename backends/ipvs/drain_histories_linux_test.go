@@ -100,10 +100,10 @@ func (d *drainStage) addIPv6(t *testing.T) {
 	everywhere := netip.MustParsePrefix("::/0")
 	err := errors.Join(
 		d.NS.AddAddress("clients", near), d.NS.AddAddress("servers", far),
-		d.Client.AddAddress("up", netip.MustParsePrefix("2001:db8::2/64")),
-		d.Server.AddAddress("up", netip.PrefixFrom(stagetest.HostIP(v1.IPv6Protocol, 2), 64)),
-		d.Client.AddRoute(netns.Route{To: everywhere, Link: "up", Via: near.Addr()}),
-		d.Server.AddRoute(netns.Route{To: everywhere, Link: "up", Via: far.Addr()}))
+		d.Client.AddAddress("eth0", netip.MustParsePrefix("2001:db8::2/64")),
+		d.Server.AddAddress("eth0", netip.PrefixFrom(stagetest.HostIP(v1.IPv6Protocol, 2), 64)),
+		d.Client.AddRoute(netns.Route{To: everywhere, Link: "eth0", Via: near.Addr()}),
+		d.Server.AddRoute(netns.Route{To: everywhere, Link: "eth0", Via: far.Addr()}))
 	testenv.NoError(t, err)
 }
 
@@ -128,7 +128,7 @@ func TestCleanupWhileServicesDrain(t *testing.T) {
 // as much as a first one, and the Service can return.
 func TestDrainServiceDisturbed(t *testing.T) {
 	s := newStage(t, drainServices())
-	w := newTalkers(t, s.NS, 2)
+	w := newTalkers(t, s, 2)
 	p, other := w.port(0, 0, 1), localPort(1)
 	other.Frontends = other.Frontends[:2]
 	s.Apply(t, snapshotOf())

@@ -31,7 +31,7 @@ type drainStage struct {
 func newDrainStage(t *testing.T, o Options, change func(*proxy.ServicePort)) *drainStage {
 	t.Helper()
 	s := newStage(t, o)
-	d := &drainStage{stage: s, talkers: newTalkers(t, s.NS, 2)}
+	d := &drainStage{stage: s, talkers: newTalkers(t, s, 2)}
 	d.both, d.second = d.port(0, 0, 1), d.port(0, 1)
 	if change != nil {
 		change(d.both)
@@ -264,7 +264,7 @@ func TestDrainBySchedulers(t *testing.T) {
 			sources := []netip.Addr{{}}
 			for i := range 12 {
 				a := netip.AddrFrom4([4]byte{192, 0, 2, byte(10 + i)})
-				testenv.NoError(t, d.Client.AddSecondary("up", netip.PrefixFrom(a, 24)))
+				testenv.NoError(t, d.Client.AddSecondary("eth0", netip.PrefixFrom(a, 24)))
 				sources = append(sources, a)
 			}
 			d.both, d.second = by(d.both, start), by(d.second, start)
@@ -295,7 +295,7 @@ func TestDrainBySchedulers(t *testing.T) {
 // With dh, an endpoint that leaves goes at once.
 func TestNoDrainingWithDestinationHashing(t *testing.T) {
 	s := newStage(t, Options{Scheduler: "dh"})
-	w := newTalkers(t, s.NS, 2)
+	w := newTalkers(t, s, 2)
 	both, one := w.port(0, 0, 1), w.port(0, 1)
 	s.Apply(t, snapshotOf(both))
 	s.Apply(t, snapshotOf(one))

@@ -37,7 +37,7 @@ func dial(t *testing.T, from *netns.NS, to netip.AddrPort, limit time.Duration) 
 // check node ports as long as a Service has them.
 func TestFirewallThatDropsByDefault(t *testing.T) {
 	s := newStage(t, Options{Families: []v1.IPFamily{v1.IPv4Protocol}})
-	w := newTalkers(t, s.NS, 1)
+	w := newTalkers(t, s, 1)
 	for _, command := range []string{
 		"iptables -P FORWARD DROP", "iptables -A INPUT -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT",
 		"iptables -A INPUT -p tcp --dport 30000 -j ACCEPT", "iptables -P INPUT DROP",
@@ -71,7 +71,7 @@ func TestFirewallThatDropsByDefault(t *testing.T) {
 // that it does not have: the kernel limits ICMP errors, but not resets.
 func TestRefusedWithoutLimit(t *testing.T) {
 	s := newStage(t, Options{})
-	w := newTalkers(t, s.NS, 1)
+	w := newTalkers(t, s, 1)
 	p := stagetest.Port(v1.IPv4Protocol, 0, 0)
 	p.Frontends[0].FromInside, p.Frontends[0].FromOutside = proxy.TrafficRoute{Action: proxy.Reject}, proxy.TrafficRoute{Action: proxy.Reject}
 	s.Apply(t, snapshotOf(p))

@@ -22,7 +22,6 @@ import (
 	"github.com/vipkit/vipkit/endpoints"
 	"github.com/vipkit/vipkit/internal/ipaddr"
 	"github.com/vipkit/vipkit/internal/ipvs"
-	"github.com/vipkit/vipkit/internal/netns"
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
 	"github.com/vipkit/vipkit/internal/pause"
 	"github.com/vipkit/vipkit/internal/testenv"
@@ -167,9 +166,9 @@ type talkers struct {
 
 const talkPort = 7777
 
-func newTalkers(t *testing.T, node *netns.NS, hosts int) *talkers {
+func newTalkers(t *testing.T, s *stage, hosts int) *talkers {
 	t.Helper()
-	w := &talkers{Row: stagetest.NewRow(t, node, hosts)}
+	w := &talkers{Row: stagetest.NewRow(s.Lab, hosts)}
 	for _, a := range w.Hosts {
 		w.real = append(w.real, netip.AddrPortFrom(a, talkPort))
 	}

@@ -281,7 +281,7 @@ func TestAddressesThatStayAreNoDrift(t *testing.T) {
 // the node. Node ports follow the addresses of interfaces, whose changes are noticed at once.
 func TestAddressesOfTheNode(t *testing.T) {
 	s := newStage(t, Options{})
-	w := newTalkers(t, s.NS, 1)
+	w := newTalkers(t, s, 1)
 	p := w.port(0, 0)
 	p.Frontends[0].Kind, p.Frontends[0].Addr = proxy.ExternalIP, addrPort("192.0.2.1", 80)
 	p.Frontends = append(p.Frontends, stagetest.NodePort(v1.IPv4Protocol, 30_000))

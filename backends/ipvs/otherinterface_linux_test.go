@@ -24,7 +24,7 @@ import (
 // backend's device are rejected, and packets to an address that nothing has do not leave the node.
 func TestServiceAddressOfAnotherInterface(t *testing.T) {
 	s := newStage(t, Options{})
-	w := stagetest.NewRow(t, s.NS, 1)
+	w := stagetest.NewRow(s.Lab, 1)
 	s.run(t, "ip link add nodelocaldns type dummy")
 	var ports []*proxy.ServicePort
 	want := map[netip.Addr]string{}
@@ -43,8 +43,8 @@ func TestServiceAddressOfAnotherInterface(t *testing.T) {
 			s.NS.AddAddress("nodelocaldns", netip.PrefixFrom(dns, dns.BitLen())),
 			s.NS.AddAddress("clients", netip.MustParsePrefix(x.node)),
 			s.NS.AddRoute(netns.Route{To: everywhere, Link: "clients"}),
-			w.Client.AddAddress("up", netip.MustParsePrefix(x.client)),
-			w.Client.AddAddress("up", netip.PrefixFrom(nowhere, nowhere.BitLen())),
+			w.Client.AddAddress("eth0", netip.MustParsePrefix(x.client)),
+			w.Client.AddAddress("eth0", netip.PrefixFrom(nowhere, nowhere.BitLen())),
 		); err != nil {
 			t.Fatal(err)
 		}

@@ -31,7 +31,7 @@ func (w *talkers) answering(t testing.TB, to netip.AddrPort, connections int) ma
 // flag is served with the default.
 func TestSchedulerFlags(t *testing.T) {
 	s := newStage(t, Options{Scheduler: "mh,mh-port"})
-	w := newTalkers(t, s.NS, 2)
+	w := newTalkers(t, s, 2)
 	choose := func(scheduler string) *proxy.ServicePort {
 		p := w.port(0, 0, 1)
 		if scheduler != "" {

@@ -54,7 +54,7 @@ func (s *stage) isUnchanged(t testing.TB, when, before string) {
 func TestUnloaded(t *testing.T) {
 	nft := netnstest.NFT(t)
 	s := newStage(t, Options{})
-	w := newTalkers(t, s.NS, 2)
+	w := newTalkers(t, s, 2)
 	p := w.port(0, 0)
 	s.Apply(t, snapshotOf(p, localPort(3)))
 	before := s.dump(t)
@@ -152,7 +152,7 @@ func TestLockHeld(t *testing.T) {
 // device and comes back, and an open connection goes on.
 func TestServiceAddressAtInterface(t *testing.T) {
 	s := newStage(t, Options{})
-	w := newTalkers(t, s.NS, 1)
+	w := newTalkers(t, s, 1)
 	p := w.port(0, 0)
 	p.Frontends[0].Kind, p.Frontends[0].Addr = proxy.ExternalIP, addrPort("203.0.113.50", 80)
 	vip := p.Frontends[0].Addr
@@ -188,7 +188,7 @@ func TestServiceAddressAtInterface(t *testing.T) {
 // virtual servers, marks and entries, and the address stays until the last one has gone.
 func TestSharedPort(t *testing.T) {
 	s := newStage(t, Options{})
-	w := newTalkers(t, s.NS, 2)
+	w := newTalkers(t, s, 2)
 	var ports []*proxy.ServicePort
 	for i, protocol := range []v1.Protocol{v1.ProtocolTCP, v1.ProtocolUDP, v1.ProtocolSCTP} {
 		p := w.port(0, i%2, 1)

@@ -35,7 +35,7 @@ func (s *stage) traffic(t testing.TB, of proxy.Snapshot) map[proxy.ServicePortNa
 // goes on after a restart. Other service ports, and virtual servers of other programs, have none.
 func TestTraffic(t *testing.T) {
 	s := newStage(t, Options{})
-	w := newTalkers(t, s.NS, 2)
+	w := newTalkers(t, s, 2)
 	p, udp, idle := w.port(0, 0, 1), w.port(1, 0), stagetest.Port(v1.IPv6Protocol, 2, 1)
 	p.Local, p.ExternalLocal = p.Cluster[:1], true
 	external := p.Frontends[0]

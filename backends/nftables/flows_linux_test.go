@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -18,6 +19,7 @@ import (
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
 	"github.com/vipkit/vipkit/internal/nft"
 	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/internal/testing/lab"
 	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
 	"github.com/vipkit/vipkit/proxy/conntrack"
@@ -25,25 +27,22 @@ import (
 
 // plain has the addresses of a flowStage.
 type plain struct {
-	client, clientSide, serverSide, gateway netip.Prefix
-	ends                                    [2]netip.Prefix
-	vip, external                           netip.Addr
-	all, vips                               netip.Prefix
+	client, clientSide, servers, serverSide, vips string
+	ends                                          [2]netip.Addr
+	vip, external, nodeIP                         netip.Addr
 }
 
 func plainOf(fam v1.IPFamily) plain {
-	p, a := netip.MustParsePrefix, netip.MustParseAddr
+	a := netip.MustParseAddr
 	if fam == v1.IPv6Protocol {
 		return plain{
-			client: p("2001:db8:1::2/64"), clientSide: p("2001:db8:1::1/64"), serverSide: p("fd00:10::1/64"), gateway: p("fd00:10::9/64"),
-			ends: [2]netip.Prefix{p("fd00:10::2/64"), p("fd00:10::3/64")},
-			vip:  a("fd00:96::10"), external: a("fd00:96::20"), all: p("::/0"), vips: p("fd00:96::/112"),
+			client: "2001:db8:1::2/64", clientSide: "2001:db8:1::1/64", servers: "fd00:10::9/64 fd00:10::2/64 fd00:10::3/64", serverSide: "fd00:10::1/64", vips: "fd00:96::/112",
+			ends: [2]netip.Addr{a("fd00:10::2"), a("fd00:10::3")}, vip: a("fd00:96::10"), external: a("fd00:96::20"), nodeIP: a("2001:db8:1::1"),
 		}
 	}
 	return plain{
-		client: p("192.0.2.2/24"), clientSide: p("192.0.2.1/24"), serverSide: p("10.0.0.1/16"), gateway: p("10.0.0.9/16"),
-		ends: [2]netip.Prefix{p("10.0.0.2/16"), p("10.0.0.3/16")},
-		vip:  a("10.96.0.10"), external: a("10.96.0.20"), all: p("0.0.0.0/0"), vips: p("10.96.0.0/16"),
+		client: "192.0.2.2/24", clientSide: "192.0.2.1/24", servers: "10.0.0.9/16 10.0.0.2/16 10.0.0.3/16", serverSide: "10.0.0.1/16", vips: "10.96.0.0/16",
+		ends: [2]netip.Addr{a("10.0.0.2"), a("10.0.0.3")}, vip: a("10.96.0.10"), external: a("10.96.0.20"), nodeIP: a("192.0.2.1"),
 	}
 }
 
@@ -58,35 +57,19 @@ type flowStage struct {
 }
 
 func newFlowStage(t *testing.T, fam v1.IPFamily) *flowStage {
-	s := &flowStage{plain: plainOf(fam), fam: fam, client: netnstest.NewNS(t)}
-	s.stage = &stage{&stagetest.Stage[Options]{NS: netnstest.NewNS(t), New: New}}
-	server := netnstest.NewNS(t)
-	must := func(err error) {
-		t.Helper()
-		testenv.NoError(t, err)
-	}
-	must(netns.Link(netns.End{NS: s.client, Name: "up"}, netns.End{NS: s.NS, Name: "clients"}))
-	must(netns.Link(netns.End{NS: server, Name: "up"}, netns.End{NS: s.NS, Name: "servers"}))
-	must(s.NS.AddAddress("clients", s.clientSide))
-	must(s.NS.AddAddress("servers", s.serverSide))
-	must(s.client.AddAddress("up", s.plain.client))
-	must(s.client.AddRoute(netns.Route{To: s.all, Link: "up", Via: s.clientSide.Addr()}))
-	for _, p := range []netip.Prefix{s.gateway, s.ends[0], s.ends[1]} {
-		must(server.AddAddress("up", p))
-	}
-	must(server.AddRoute(netns.Route{To: s.all, Link: "up", Via: s.serverSide.Addr()}))
-	must(server.AddRoute(netns.Route{To: s.vips, Link: "lo", Local: true}))
-	must(server.Sysctl("net/ipv6/ip_nonlocal_bind", "1"))
-	must(s.NS.AddRoute(netns.Route{To: s.vips, Link: "servers", Via: s.gateway.Addr()}))
-	must(s.NS.Forward())
-	for name, at := range map[string]netip.AddrPort{
-		"A": netip.AddrPortFrom(s.ends[0].Addr(), 5353), "B": netip.AddrPortFrom(s.ends[1].Addr(), 5353),
-		"gateway": netip.AddrPortFrom(s.vip, 53), "external gateway": netip.AddrPortFrom(s.external, 53),
-	} {
-		answer(t, server, at, name)
-	}
+	s := &flowStage{plain: plainOf(fam), fam: fam, stage: newStage(t, Options{})}
+	s.client = s.Lab.Add(lab.Host{Name: "clients", Uplink: "node", Addrs: s.plain.client, Gateway: s.clientSide})
+	s.Lab.Add(lab.Host{Name: "servers", Uplink: "node", Addrs: s.servers, Gateway: s.serverSide, Owned: s.vips, Serve: []uint16{53, 5353}})
 	s.startAgent(t)
 	return s
+}
+
+// nameOf names the server that has an address.
+func (s *flowStage) nameOf(server netip.AddrPort) string {
+	return map[netip.AddrPort]string{
+		netip.AddrPortFrom(s.ends[0], 5353): "A", netip.AddrPortFrom(s.ends[1], 5353): "B",
+		netip.AddrPortFrom(s.vip, 53): "gateway", netip.AddrPortFrom(s.external, 53): "external gateway",
+	}[server]
 }
 
 // startAgent replaces the backend and the conntrack cleaner by new ones.
@@ -117,36 +100,13 @@ func (s *flowStage) with(frontends, ends string) proxy.Snapshot {
 	var pool []string
 	for i, name := range []string{"A", "B"} {
 		if strings.Contains(ends, name) {
-			pool = append(pool, netip.AddrPortFrom(s.ends[i].Addr(), 5353).String())
+			pool = append(pool, netip.AddrPortFrom(s.ends[i], 5353).String())
 		}
 	}
 	if at == "" {
 		return proxy.NewSnapshot(node)
 	}
 	return proxy.NewSnapshot(node, snapshots.Port("service-00001/UDP", at, pool...))
-}
-
-// answer replies to datagrams with a name and the request, until the test ends.
-func answer(t *testing.T, ns *netns.NS, at netip.AddrPort, name string) {
-	t.Helper()
-	conn, err := ns.ListenPacket(t.Context(), "udp", at.String())
-	testenv.NoError(t, err)
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		for buf := make([]byte, 64); ; {
-			n, from, err := conn.ReadFrom(buf)
-			if err != nil {
-				return
-			}
-			if _, err := conn.WriteTo([]byte(name+"/"+string(buf[:n])), from); err != nil {
-				return
-			}
-		}
-	})
-	t.Cleanup(func() {
-		_ = conn.Close()
-		wg.Wait()
-	})
 }
 
 // sender is a client that sends all the time from one port.
@@ -160,9 +120,9 @@ type reply struct {
 	request int64
 }
 
-func newSender(t *testing.T, ns *netns.NS, port uint16, dest netip.AddrPort) *sender {
+func (x *flowStage) newSender(t *testing.T, port uint16, dest netip.AddrPort) *sender {
 	t.Helper()
-	conn, err := ns.ListenPacket(t.Context(), "udp", fmt.Sprintf(":%d", port))
+	conn, err := x.client.ListenPacket(t.Context(), "udp", fmt.Sprintf(":%d", port))
 	testenv.NoError(t, err)
 	s := &sender{replies: make(chan reply, 1<<16)}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -177,15 +137,14 @@ func newSender(t *testing.T, ns *netns.NS, port uint16, dest netip.AddrPort) *se
 		}
 	})
 	wg.Go(func() {
-		for buf := make([]byte, 64); ctx.Err() == nil; {
+		for buf := make([]byte, 256); ctx.Err() == nil; {
 			n, _, err := conn.ReadFrom(buf)
 			if err != nil {
 				continue
 			}
-			server, number, _ := strings.Cut(string(buf[:n]), "/")
-			var r reply
-			if _, err := fmt.Sscan(number, &r.request); err == nil {
-				r.server = server
+			a, err := lab.ParseAnswer(string(buf[:n]))
+			r := reply{server: x.nameOf(a.Own)}
+			if r.request, _ = strconv.ParseInt(a.Question, 10, 64); err == nil {
 				s.replies <- r
 			}
 		}
@@ -230,9 +189,9 @@ func TestStaleFlows(t *testing.T) {
 
 func testStaleFlows(t *testing.T, s *flowStage) {
 	senders := []*sender{
-		newSender(t, s.client, 4001, netip.AddrPortFrom(s.vip, 53)),
-		newSender(t, s.client, 4002, netip.AddrPortFrom(s.external, 53)),
-		newSender(t, s.client, 4003, netip.AddrPortFrom(s.clientSide.Addr(), 30053)),
+		s.newSender(t, 4001, netip.AddrPortFrom(s.vip, 53)),
+		s.newSender(t, 4002, netip.AddrPortFrom(s.external, 53)),
+		s.newSender(t, 4003, netip.AddrPortFrom(s.nodeIP, 30053)),
 	}
 	servers := func(want [3]string) [3]string {
 		return [3]string{senders[0].nextServer(t, want[0]), senders[1].nextServer(t, want[1]), senders[2].nextServer(t, want[2])}

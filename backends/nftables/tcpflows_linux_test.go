@@ -1,14 +1,10 @@
 package nftables
 
 import (
-	"bufio"
 	"context"
 	"errors"
-	"fmt"
-	"net"
 	"net/netip"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -20,8 +16,8 @@ import (
 
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/endpoints"
-	"github.com/vipkit/vipkit/internal/netns"
 	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/internal/testing/lab"
 	"github.com/vipkit/vipkit/proxy"
 	"github.com/vipkit/vipkit/proxy/conntrack"
 )
@@ -48,7 +44,7 @@ func TestTCPPolicies(t *testing.T) {
 			s.echoes(t, conn, s.Hosts[0])
 			s.setEndpoint(t, s.silent) // The first endpoint is terminating.
 			s.echoes(t, conn, s.Hosts[0])
-			connected := make(chan net.Conn, 1)
+			connected := make(chan *lab.Conn, 1)
 			limit := tcpPatience
 			if !tc.connectsAnywhere {
 				limit = 3 * time.Second
@@ -69,7 +65,7 @@ func TestTCPPolicies(t *testing.T) {
 				s.echoes(t, conn, s.Hosts[0])
 				return
 			}
-			if _, err := s.echo(conn); !errors.Is(err, syscall.ECONNRESET) {
+			if _, err := conn.Ask(t.Context()); !errors.Is(err, syscall.ECONNRESET) {
 				t.Errorf("connection to the removed endpoint: got error %v, want %v", err, syscall.ECONNRESET)
 			}
 		})
@@ -93,7 +89,7 @@ func TestTCPAttemptBeforeItsService(t *testing.T) {
 			s := newTCPTestbed(t, tc.policy)
 			s.Apply(t, proxy.NewSnapshot(stagetest.Node()))
 			vip := netip.AddrPortFrom(s.silent, 80)
-			connected := make(chan net.Conn, 1)
+			connected := make(chan *lab.Conn, 1)
 			go func() { connected <- s.dialTo(t, vip, tc.limit) }()
 			s.awaitFlow(t, s.silent)
 			port := stagetest.Port(v1.IPv4Protocol, 0, 0)
@@ -123,7 +119,7 @@ func newTCPTestbed(t *testing.T, policy conntrack.TCPPolicy) *tcpTestbed {
 	t.Helper()
 	s := &tcpTestbed{testbed: newTestbed(t, 2), silent: stagetest.HostIP(v1.IPv4Protocol, 9)}
 	s.inAPI.Store(true)
-	hardware, err := s.Server.HardwareAddr("up")
+	hardware, err := s.Server.HardwareAddr("eth0")
 	testenv.NoError(t, err)
 	testenv.NoError(t, s.NS.AddNeighbor("servers", s.silent, hardware))
 	var c *conntrack.Cleaner
@@ -136,36 +132,8 @@ func newTCPTestbed(t *testing.T, policy conntrack.TCPPolicy) *tcpTestbed {
 	testenv.NoError(t, err)
 	t.Cleanup(func() { _ = c.Close() }) // Only this test uses it.
 	s.Flows = c
-	echoNames(t, s.Server)
+	s.Lab.Serve("servers", "server", 9090)
 	return s
-}
-
-// echoNames replies to each line of each connection with the local address.
-func echoNames(t *testing.T, server *netns.NS) {
-	t.Helper()
-	l, err := server.Listen(t.Context(), "tcp", "0.0.0.0:9090")
-	testenv.NoError(t, err)
-	ctx, cancel := context.WithCancel(context.Background())
-	var all sync.WaitGroup
-	all.Go(func() {
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return // The test ends.
-			}
-			context.AfterFunc(ctx, func() { _ = conn.Close() })
-			all.Go(func() {
-				for lines := bufio.NewScanner(conn); lines.Scan(); {
-					_, _ = fmt.Fprintln(conn, conn.LocalAddr()) // The client notices a missing reply.
-				}
-			})
-		}
-	})
-	t.Cleanup(func() {
-		cancel()
-		_ = l.Close() // Nothing uses it any more.
-		all.Wait()
-	})
 }
 
 // setEndpoint makes one address the only endpoint.
@@ -177,14 +145,14 @@ func (s *tcpTestbed) setEndpoint(t *testing.T, to netip.Addr) {
 }
 
 // dial connects to the Service. It returns nil if the connection fails or takes too long.
-func (s *tcpTestbed) dial(t *testing.T, limit time.Duration) net.Conn {
+func (s *tcpTestbed) dial(t *testing.T, limit time.Duration) *lab.Conn {
 	return s.dialTo(t, netip.AddrPortFrom(stagetest.ClusterIP(v1.IPv4Protocol, 0), 80), limit)
 }
 
-func (s *tcpTestbed) dialTo(t *testing.T, to netip.AddrPort, limit time.Duration) net.Conn {
+func (s *tcpTestbed) dialTo(t *testing.T, to netip.AddrPort, limit time.Duration) *lab.Conn {
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
-	conn, err := s.Client.Dial(ctx, "tcp", to.String())
+	conn, err := lab.Dial(ctx, s.Client, "tcp", to.String())
 	if err != nil {
 		return nil
 	}
@@ -192,23 +160,13 @@ func (s *tcpTestbed) dialTo(t *testing.T, to netip.AddrPort, limit time.Duration
 	return conn
 }
 
-func (s *tcpTestbed) echo(conn net.Conn) (string, error) {
-	if err := conn.SetDeadline(time.Now().Add(tcpPatience)); err != nil {
-		return "", err
-	}
-	if _, err := fmt.Fprintln(conn, "who?"); err != nil {
-		return "", err
-	}
-	return bufio.NewReader(conn).ReadString('\n')
-}
-
-func (s *tcpTestbed) echoes(t *testing.T, conn net.Conn, want netip.Addr) {
+func (s *tcpTestbed) echoes(t *testing.T, conn *lab.Conn, want netip.Addr) {
 	t.Helper()
 	if conn == nil {
 		t.Fatal("connection: got none, want one")
 	}
-	if got, err := s.echo(conn); err != nil || got != netip.AddrPortFrom(want, 9090).String()+"\n" {
-		t.Errorf("server of the connection: got %q, error %v, want %v", got, err, want)
+	if got, err := conn.Ask(t.Context()); err != nil || got.Own != netip.AddrPortFrom(want, 9090) {
+		t.Errorf("server of the connection: got %+v, error %v, want %v", got, err, want)
 	}
 }
 

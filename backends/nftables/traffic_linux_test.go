@@ -28,7 +28,7 @@ type testbed struct {
 func newTestbed(t testing.TB, hosts int) *testbed {
 	t.Helper()
 	s := newStage(t, Options{})
-	return &testbed{s, stagetest.NewRow(t, s.NS, hosts)}
+	return &testbed{s, stagetest.NewRow(s.Lab, hosts)}
 }
 
 // pool returns n endpoints from first on, and from the start after the last one.
@@ -127,7 +127,7 @@ func TestAffinityClientsAreBounded(t *testing.T) {
 	s.Apply(t, proxy.NewSnapshot(stagetest.Node(), p))
 	for i := range clients {
 		source := netip.AddrFrom4([4]byte{192, 0, 2, byte(10 + i)})
-		testenv.NoError(t, s.Client.AddAddress("up", netip.PrefixFrom(source, 24)))
+		testenv.NoError(t, s.Client.AddAddress("eth0", netip.PrefixFrom(source, 24)))
 		err := s.Client.Do(func() error { return stagetest.Ask(t.Context(), source, p.Frontends[0].Addr.String()) })
 		if err != nil {
 			t.Errorf("client %d of %d: %v", i+1, clients, err)

@@ -3,8 +3,6 @@
 package main
 
 import (
-	"io"
-	"net"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -13,6 +11,7 @@ import (
 	"github.com/vipkit/vipkit/internal/agenttest"
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
 	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/internal/testing/lab"
 )
 
 // kubeProxyIPVS is what kube-proxy's mode ipvs leaves, in part: with a Service at 10.96.0.30:80, a
@@ -138,7 +137,7 @@ func TestKubeProxyIPVSUnloaded(t *testing.T) {
 
 // kubeProxyWorld returns a node that kube-proxy's mode ipvs has left, with an open connection. The
 // rules are those of a program of iptables.
-func kubeProxyWorld(t *testing.T, mode, program string) (*world, net.Conn) {
+func kubeProxyWorld(t *testing.T, mode, program string) (*world, *lab.Conn) {
 	t.Helper()
 	for _, program := range []string{"ipvsadm", "ipset", program} {
 		need(t, program)
@@ -156,29 +155,28 @@ func (w *world) serveEcho() {
 	echo.Spec.Ports[0].NodePort = 0
 	w.api.put("services", echo)
 	w.api.put("endpointslices", slice("echo", 7000))
-	w.echoTCP("7000")
 }
 
 // dialEcho connects to the Service echo.
-func (w *world) dialEcho() net.Conn {
+func (w *world) dialEcho() *lab.Conn {
 	w.t.Helper()
-	c, err := w.node.Client.Dial(w.t.Context(), "tcp", "10.96.0.30:80")
+	c, err := lab.Dial(w.t.Context(), w.node.Client, "tcp", "10.96.0.30:80")
 	testenv.NoError(w.t, err)
 	w.t.Cleanup(func() { _ = c.Close() }) // It is closed before unless the test fails.
 	w.wantEcho(c, "new")
 	return c
 }
 
-// closeEcho closes a connection.
-func (w *world) closeEcho(c net.Conn) {
+// closeEcho closes a connection without a reset, so that IPVS remembers it for some time.
+func (w *world) closeEcho(c *lab.Conn) {
 	w.t.Helper()
-	if err := c.Close(); err != nil {
+	if err := c.Conn.Close(); err != nil {
 		w.t.Error(err)
 	}
 }
 
 // drains checks that the agent waits for a connection, which goes on, and closes it.
-func (w *world) drains(p *agenttest.Program, c net.Conn, reason string) {
+func (w *world) drains(p *agenttest.Program, c *lab.Conn, reason string) {
 	w.t.Helper()
 	p.Await(waiting, reason)
 	w.wantEcho(c, "draining")
@@ -226,42 +224,10 @@ func (w *world) awaitNoneOf(command string, texts ...string) (got, left string) 
 	return got, left
 }
 
-// echoTCP accepts connections at a port of the pod and sends back what they send, until the
-// test ends.
-func (w *world) echoTCP(port string) {
+// wantEcho asks over a connection.
+func (w *world) wantEcho(c *lab.Conn, when string) {
 	w.t.Helper()
-	l, err := w.node.Pods.Listen(w.t.Context(), "tcp", net.JoinHostPort(podIP, port))
-	testenv.NoError(w.t, err)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return // the listener is closed
-			}
-			go func() {
-				_, _ = io.Copy(c, c) // ends with the connection
-				_ = c.Close()
-			}()
-		}
-	}()
-	w.t.Cleanup(func() {
-		_ = l.Close() // an error does not matter
-		<-done
-	})
-}
-
-// wantEcho sends a text over a connection and waits for it.
-func (w *world) wantEcho(c net.Conn, text string) {
-	w.t.Helper()
-	testenv.NoError(w.t, c.SetDeadline(time.Now().Add(patience)))
-	got := make([]byte, len(text))
-	_, err := io.WriteString(c, text)
-	if err == nil {
-		_, err = io.ReadFull(c, got)
-	}
-	if err != nil || string(got) != text {
-		w.t.Fatalf("%s: got %q over the connection, error %v", text, got, err)
+	if _, err := c.Ask(w.t.Context()); err != nil {
+		w.t.Fatalf("%s: got error %v over the connection, want an answer", when, err)
 	}
 }

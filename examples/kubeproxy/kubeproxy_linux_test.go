@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -42,10 +41,7 @@ type world struct {
 
 func newWorld(t *testing.T, settings string) *world {
 	t.Helper()
-	w := &world{t: t, node: agenttest.NewNode(t), api: newAPIServer()}
-	for _, port := range []string{"8080", "8081"} {
-		w.node.Serve(t, net.JoinHostPort(podIP, port), port)
-	}
+	w := &world{t: t, node: agenttest.NewNode(t, 8080, 8081, 5353, 7000), api: newAPIServer()}
 	w.startAPI()
 	w.api.put("nodes", node(nodeIP))
 	w.api.put("servicecidrs", &networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: "kubernetes"}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{"10.96.0.0/16"}}})
@@ -81,13 +77,25 @@ func (w *world) start(flags ...string) *agenttest.Program {
 	return start(w.t, w.node.NS, append([]string{"-config", w.config, "-hostname-override", "node-1"}, flags...)...)
 }
 
-// wantAnswer waits until an address replies with a text; empty if no connection succeeds.
+// ask connects to an address, and returns the port of the endpoint that answers; empty if none does.
+func (w *world) ask(ctx context.Context, address string) (port string, err error) {
+	a, err := w.node.Ask(ctx, address)
+	if err == nil && a.Own.Addr().String() != podIP {
+		err = fmt.Errorf("the server is %v, want one of %s", a.Own, podIP)
+	}
+	if err != nil {
+		return "", err
+	}
+	return fmt.Sprint(a.Own.Port()), nil
+}
+
+// wantAnswer waits until the endpoint with a port answers at an address; empty if none answers.
 func (w *world) wantAnswer(address, want string) {
 	w.t.Helper()
 	var got string
 	var err error
 	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
-		if got, err = w.node.Ask(w.t.Context(), address); got == want && (err == nil) == (want != "") {
+		if got, err = w.ask(w.t.Context(), address); got == want && (err == nil) == (want != "") {
 			return
 		}
 	}
@@ -273,7 +281,7 @@ func (w *world) load() (check func()) {
 			default:
 			}
 			ctx, cancel := context.WithTimeout(w.t.Context(), 2*time.Second)
-			if got, err := w.node.Ask(ctx, virtualIP); err != nil || got != "8080" {
+			if got, err := w.ask(ctx, virtualIP); err != nil || got != "8080" {
 				failures = append(failures, fmt.Errorf("connection %d: got reply %q: %w", count, got, err))
 			}
 			cancel()

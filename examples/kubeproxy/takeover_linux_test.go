@@ -25,7 +25,6 @@ func TestFlowsFollowATakeover(t *testing.T) {
 	endpoints.Ports[0].Name, endpoints.Ports[0].Protocol = new("dns"), new(v1.ProtocolUDP)
 	w.api.put("services", dns)
 	w.api.put("endpointslices", endpoints)
-	w.echo("10.244.1.11:5353")
 	before := w.start()
 	before.Await("msg=serving")
 	before.Terminate(stopped)
@@ -42,28 +41,6 @@ func TestFlowsFollowATakeover(t *testing.T) {
 		t.Errorf("no reply within %v after the start, want one", patience)
 	}
 	p.Terminate(stopped)
-}
-
-// echo sends datagrams to an address of the pods back, until the test ends.
-func (w *world) echo(at string) {
-	w.t.Helper()
-	socket, err := w.node.Pods.ListenPacket(w.t.Context(), "udp", at)
-	testenv.NoError(w.t, err)
-	var ended sync.WaitGroup
-	ended.Go(func() {
-		buffer := make([]byte, 16)
-		for {
-			n, from, err := socket.ReadFrom(buffer)
-			if err != nil {
-				return // The socket is closed.
-			}
-			_, _ = socket.WriteTo(buffer[:n], from) // The sender repeats lost datagrams.
-		}
-	})
-	w.t.Cleanup(func() {
-		_ = socket.Close() // An error does not matter.
-		ended.Wait()
-	})
 }
 
 // sender sends datagrams from one port to an address, a thousand a second, until the

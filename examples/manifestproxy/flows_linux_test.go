@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"net"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -10,54 +9,23 @@ import (
 
 	"github.com/vipkit/vipkit/internal/agenttest"
 	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/internal/testing/lab"
 )
 
-// echoAddress serves datagrams: the reply to each is the address of the server.
-func (n network) echoAddress(t *testing.T, at string) {
+// awaitReply sends datagrams by a socket until the wanted server answers.
+func awaitReply(t *testing.T, c *lab.Conn, want string) {
 	t.Helper()
-	socket, err := n.Pods.ListenPacket(t.Context(), "udp", at)
-	testenv.NoError(t, err)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		buf := make([]byte, 1)
-		for {
-			_, from, err := socket.ReadFrom(buf)
-			if err != nil {
-				return // The socket has been closed.
-			}
-			_, _ = socket.WriteTo([]byte(at), from) // The client repeats lost datagrams.
-		}
-	}()
-	t.Cleanup(func() {
-		if err := socket.Close(); err != nil {
-			t.Error(err)
-		}
-		<-done
-	})
-}
-
-// awaitReply sends datagrams by a socket until it gets the wanted reply.
-func awaitReply(t *testing.T, socket net.Conn, want string) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	got, buf := "", make([]byte, 64)
-	for ctx.Err() == nil {
-		_ = socket.SetDeadline(time.Now().Add(100 * time.Millisecond))
-		_, err := socket.Write([]byte("x"))
-		if err != nil {
-			continue // The kernel reports the ICMP error of an earlier datagram.
-		}
-		size, err := socket.Read(buf)
-		if err != nil {
-			continue
-		}
-		if got = string(buf[:size]); got == want {
+	var got lab.Answer
+	var err error
+	for end := time.Now().Add(patience); time.Now().Before(end); {
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		got, err = c.Ask(ctx) // The kernel may report the ICMP error of an earlier datagram.
+		cancel()
+		if err == nil && got.Own.String() == want {
 			return
 		}
 	}
-	t.Fatalf("server that replies: got %q, want %q", got, want)
+	t.Fatalf("server that replies: got %+v, error %v, want %q", got, err, want)
 }
 
 // TestDatagramsFollowTheEndpoints checks that a client that sends datagrams all the time, from
@@ -65,9 +33,6 @@ func awaitReply(t *testing.T, socket net.Conn, want string) {
 func TestDatagramsFollowTheEndpoints(t *testing.T) {
 	t.Parallel()
 	n := newNetwork(t)
-	for _, at := range []string{agenttest.Pod1IP, agenttest.Pod2IP} {
-		n.echoAddress(t, net.JoinHostPort(at, "8053"))
-	}
 	path := filepath.Join(t.TempDir(), "dns.yaml")
 	manifest := `{apiVersion: v1, kind: Service, metadata: {name: dns}, spec: {clusterIP: 10.96.0.53, ports: [{port: 53, protocol: UDP}]}}
 ---
@@ -77,7 +42,7 @@ func TestDatagramsFollowTheEndpoints(t *testing.T) {
 	write(t, path, manifest)
 	p := n.start(t, flags(path)...)
 	p.Await("msg=sync", "full=true", "ports=1")
-	socket, err := n.Client.Dial(t.Context(), "udp", "10.96.0.53:53")
+	socket, err := lab.Dial(t.Context(), n.Client, "udp", "10.96.0.53:53")
 	testenv.NoError(t, err)
 	awaitReply(t, socket, agenttest.Pod1IP+":8053")
 	write(t, path, replace(t, manifest, agenttest.Pod1IP, agenttest.Pod2IP))
@@ -96,7 +61,6 @@ func TestDatagramsReachALaterService(t *testing.T) {
 		t.Run(strings.Join(flag, " "), func(t *testing.T) {
 			t.Parallel()
 			n := newNetwork(t)
-			n.echoAddress(t, net.JoinHostPort(agenttest.Pod1IP, "8053"))
 			path := filepath.Join(t.TempDir(), "dns.yaml")
 			manifest := `{apiVersion: v1, kind: Service, metadata: {name: dns}, spec: {clusterIP: 10.96.0.53, ports: [{port: 53, protocol: UDP}]}}
 ---
@@ -106,7 +70,7 @@ func TestDatagramsReachALaterService(t *testing.T) {
 			write(t, path, replace(t, manifest, "10.96.0.53", "10.96.0.54"))
 			p := n.start(t, append(flags(path), flag...)...)
 			p.Await("msg=sync", "full=true", "ports=1")
-			socket, err := n.Client.Dial(t.Context(), "udp", "10.96.0.53:53")
+			socket, err := lab.Dial(t.Context(), n.Client, "udp", "10.96.0.53:53")
 			testenv.NoError(t, err)
 			for range 5 {
 				_, _ = socket.Write([]byte("x")) // The kernel may report ICMP errors.

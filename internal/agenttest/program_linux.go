@@ -14,6 +14,7 @@ import (
 
 	"github.com/vipkit/vipkit/internal/netns"
 	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/internal/testing/lab"
 )
 
 // Program is a process that runs the agent in a network namespace. Only the goroutine
@@ -36,19 +37,16 @@ func Command(t testing.TB, flags ...string) *exec.Cmd {
 	return exec.Command(exe, flags...)
 }
 
-// Start starts a command that is or runs [Command]. The process is killed when the test ends at
-// the latest, and patience bounds each wait for it. If the test fails, its log has the process's
+// Start starts a command that is or runs [Command]. The process is killed when the test or its program
+// ends at the latest, and patience bounds each wait for it. If the test fails, its log has the process's
 // log.
 func Start(t testing.TB, ns *netns.NS, patience time.Duration, cmd *exec.Cmd) *Program {
 	t.Helper()
 	p := &Program{t: t, ns: ns, patience: patience, cmd: cmd, lines: make(chan string, 10_000)}
 	cmd.Env = Environ()
-	if _, err := cmd.StdinPipe(); err != nil {
-		t.Fatal(err)
-	}
 	out, err := cmd.StderrPipe()
 	testenv.NoError(t, err)
-	testenv.NoError(t, ns.Do(cmd.Start))
+	testenv.NoError(t, lab.Start(ns, cmd))
 	p.out = out
 	go p.read(out)
 	t.Cleanup(func() {

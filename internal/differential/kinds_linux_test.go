@@ -60,11 +60,17 @@ type host struct{ *netns.NS }
 // the tables that it has made.
 func newHost(t *testing.T) host {
 	h := host{netnstest.NewNS(t)}
+	h.use(t)
+	return h
+}
+
+// use starts each kind and cleans it up.
+func (h host) use(t *testing.T) {
+	t.Helper()
 	for _, k := range kinds() {
 		b := h.start(t, k, backends.Identity{})
 		cleanUp(t, b)
 	}
-	return h
 }
 
 // start opens a backend and applies a Service of both families.

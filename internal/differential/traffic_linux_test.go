@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/netip"
 	"slices"
@@ -20,6 +19,7 @@ import (
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
 	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/internal/testing/lab"
 	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -113,7 +113,7 @@ func TestTrafficFromKindToKind(t *testing.T) {
 					t.Error("connections during the switch: got none, want some")
 				}
 				for _, f := range open {
-					if err := f.exchange(); err != nil {
+					if err := f.exchange(t); err != nil {
 						t.Errorf("open during the switch: %s: %v", f.name, err)
 					}
 				}
@@ -195,7 +195,7 @@ func apply(t *testing.T, b proxy.Backend, s proxy.Snapshot) {
 func TestAddressOfTheRangeComesAndGoes(t *testing.T) {
 	const silence = 300 * time.Millisecond
 	p := newPlace(t)
-	serve(t, p.NS, "[::]:7777")
+	p.lab.Serve("node", "node", 7777)
 	for _, k := range kinds() {
 		b := p.open(t, k, backends.Identity{})
 		apply(t, b, web(0))
@@ -221,7 +221,7 @@ func (p place) wantComesAndGoes(t *testing.T, kind string, address netip.Prefix,
 	if err := p.AddAddress("pod", address); err != nil {
 		t.Error(err)
 	}
-	if err := connect(patience); err != nil {
+	if err := connect(time.Minute); err != nil {
 		t.Errorf("%s: connecting to the node's address %v: %v", kind, address, err)
 	}
 	if _, err := netnstest.Run(t, p.NS, "", "ip", "addr", "del", address.String(), "dev", "pod"); err != nil {
@@ -243,24 +243,20 @@ func TestFlowOfTheNodeEndsWithItsService(t *testing.T) {
 	tproxy := kinds()[3]
 	b := p.open(t, tproxy, backends.Identity{})
 	apply(t, b, web(0))
-	clients := map[string]net.Conn{"10.96.0.10:80": nil, "[fd00:96::10]:80": nil}
+	clients := map[string]*lab.Conn{"10.96.0.10:80": nil, "[fd00:96::10]:80": nil}
 	for to := range clients {
-		c, err := p.Dial(t.Context(), "udp", to)
+		c, err := lab.Dial(t.Context(), p.NS, "udp", to)
 		testenv.NoError(t, err)
 		testenv.CloseAtEnd(t, c)
 		clients[to] = c
-		exchange := func() error {
-			_, err := io.WriteString(c, "?")
-			if err == nil {
-				_, err = io.ReadFull(c, make([]byte, len(greeting)))
-			}
-			return err
+		for range 2 {
+			_, err := c.Ask(t.Context())
+			testenv.NoError(t, err)
 		}
-		testenv.NoError(t, errors.Join(c.SetDeadline(time.Now().Add(patience)), exchange(), exchange()))
 	}
 	testenv.NoError(t, b.Apply(t.Context(), web(0), proxy.NewSnapshot(web(0).Node())))
 	for to, c := range clients {
-		if _, err := io.WriteString(c, "?"); !errors.Is(err, unix.EPERM) {
+		if _, err := c.Ask(t.Context()); !errors.Is(err, unix.EPERM) {
 			t.Errorf("%s: sending to %s after the Service is gone: got %v, want that the node drops it: %v", tproxy.name, to, err, unix.EPERM)
 		}
 	}

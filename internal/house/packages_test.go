@@ -43,6 +43,7 @@ func onlyForTests() []string {
 		"internal/simhns",
 		"internal/storm",
 		"internal/testenv",
+		"internal/testing/lab",
 		"internal/testing/objects",
 		"internal/testing/snapshots",
 		"internal/vm",

@@ -16,6 +16,7 @@ import (
 	"github.com/vipkit/vipkit/internal/netns"
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
 	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/internal/testing/lab"
 	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -52,20 +53,12 @@ const dual, pods = "192.0.2.1 2001:db8::1", "10.1.0.0/16 fd00:1::/32"
 // ports.
 func setUp(t *testing.T, hairpin bool) *netns.NS {
 	t.Helper()
-	n := netnstest.NewNS(t)
-	pod := netnstest.NewNS(t)
-	for _, err := range []error{
-		n.Forward(),
-		n.AddBridge("cni0"),
-		netns.Link(netns.End{NS: n, Name: "port"}, netns.End{NS: pod, Name: "eth0"}),
-		n.AddPort("cni0", "port", hairpin),
-		n.AddAddress("cni0", netip.MustParsePrefix("10.1.0.1/24")),
-		n.AddAddress("cni0", netip.MustParsePrefix("fd00:1::1/64")),
-		n.AddBridge("unused0"),
-		n.AddAddress("unused0", netip.MustParsePrefix("10.1.7.1/24")),
-	} {
-		testenv.NoError(t, err)
-	}
+	n := lab.New(t,
+		lab.Host{Name: "node"},
+		lab.Host{Name: "port", Uplink: "node", Bridge: "cni0", Hairpin: hairpin, Gateway: "10.1.0.1/24 fd00:1::1/64"},
+	).NS("node")
+	testenv.NoError(t, n.AddBridge("unused0"))
+	testenv.NoError(t, n.AddAddress("unused0", netip.MustParsePrefix("10.1.7.1/24")))
 	return n
 }
 

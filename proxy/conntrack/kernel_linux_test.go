@@ -2,11 +2,9 @@ package conntrack
 
 import (
 	"errors"
-	"fmt"
 	"net"
 	"net/netip"
 	"os"
-	"os/exec"
 	"slices"
 	"testing"
 
@@ -17,6 +15,7 @@ import (
 	"github.com/vipkit/vipkit/internal/netns"
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
 	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/internal/testing/lab"
 	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -176,21 +175,10 @@ func TestForeignFlows(t *testing.T) {
 // Flows of which only one direction is in another zone are other programs' too.
 func TestZonesOfOneDirection(t *testing.T) {
 	t.Parallel()
-	nft := netnstest.NFT(t)
-	ns, c := newKernelCleaner(t, Options{})
-	if err := errors.Join(
-		ns.AddAddress("lo", netip.MustParsePrefix("10.96.0.10/32")),
-		ns.Do(func() error {
-			out, err := exec.CommandContext(t.Context(), nft, "add table ip t; add chain ip t c { type filter hook output priority -300; }; "+
-				"add rule ip t c udp sport 4001 ct original zone set 5; add rule ip t c udp sport 4002 ct zone set 6; add rule ip t c udp dport 53 ct state new").CombinedOutput()
-			if err != nil {
-				return fmt.Errorf("%w: %s", err, out)
-			}
-			return nil
-		}),
-	); err != nil {
-		t.Fatal(err)
-	}
+	ns := lab.New(t, lab.Host{Name: "node", Rules: `table ip t { chain c { type filter hook output priority -300
+		udp sport 4001 ct original zone set 5; udp sport 4002 ct zone set 6; udp dport 53 ct state new; }; }`}).NS("node")
+	c := netnstest.Open(t, ns, func() (*Cleaner, error) { return New(Options{}) })
+	testenv.NoError(t, ns.AddAddress("lo", netip.MustParsePrefix("10.96.0.10/32")))
 	at := netip.MustParseAddrPort(vip)
 	for _, from := range []string{"10.96.0.10:4000", "10.96.0.10:4001", "10.96.0.10:4002"} {
 		socket, err := ns.ListenPacket(t.Context(), "udp", from)

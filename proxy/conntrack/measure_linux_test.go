@@ -18,8 +18,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/internal/netns"
-	"github.com/vipkit/vipkit/internal/netns/netnstest"
 	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/internal/testing/lab"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -201,21 +201,14 @@ func listen(t *testing.T, ns *netns.NS, drop bool) (end func() (events, losses i
 // TestMeasureEvents measures what new flows cost the process that sends their first packets, with
 // and without a socket that listens to the kernel's events of connection tracking.
 func TestMeasureEvents(t *testing.T) {
-	nft := netnstest.NFT(t)
-	ns := netnstest.NewNS(t)
-	if err := errors.Join(
-		netns.Link(netns.End{NS: ns, Name: "up"}, netns.End{NS: netnstest.NewNS(t), Name: "eth0"}),
-		ns.AddAddress("up", netip.MustParsePrefix("10.1.0.1/8")),
-	); err != nil {
-		t.Fatal(err)
-	}
+	ns := lab.New(t,
+		lab.Host{Name: "node", Rules: "table ip t { chain c { type filter hook output priority 0; ct state invalid drop; }; }"},
+		lab.Host{Name: "up", Uplink: "node", Gateway: "10.1.0.1/8"},
+	).NS("node")
 	for i := range 256 {
 		if err := ns.AddNeighbor("up", netip.AddrFrom4([4]byte{10, 2, 0, byte(i)}), net.HardwareAddr{2, 0, 0, 0, 0, 1}); err != nil {
 			t.Fatal(err)
 		}
-	}
-	if out, err := netnstest.Run(t, ns, "table ip t { chain c { type filter hook output priority 0; ct state invalid drop; }; }", nft, "-f", "-"); err != nil {
-		t.Fatal(out, err)
 	}
 	costs := map[string][]time.Duration{}
 	for range 7 {

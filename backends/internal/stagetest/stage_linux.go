@@ -5,14 +5,19 @@ import (
 
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/internal/netns"
-	"github.com/vipkit/vipkit/internal/netns/netnstest"
 	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/internal/testing/lab"
 	"github.com/vipkit/vipkit/proxy"
 )
+
+// nodeName is the host of a lab that has the backend.
+const nodeName = "node"
 
 // Stage is a network namespace with a backend in it. O are the options of the
 // backend.
 type Stage[O any] struct {
+	// Lab has the namespace as the host node.
+	Lab     *lab.Lab
 	NS      *netns.NS
 	Options O
 	// Backend is what [Stage.Apply] applies to.
@@ -28,7 +33,8 @@ type Stage[O any] struct {
 // NewStage makes a namespace that ends with the test, and a backend in it.
 func NewStage[O any](t testing.TB, o O, newBackend func(O) (proxy.Backend, error)) *Stage[O] {
 	t.Helper()
-	s := &Stage[O]{NS: netnstest.NewNS(t), Options: o, New: newBackend}
+	l := lab.New(t, lab.Host{Name: nodeName})
+	s := &Stage[O]{Lab: l, NS: l.NS(nodeName), Options: o, New: newBackend}
 	s.Restart(t)
 	return s
 }
@@ -36,7 +42,7 @@ func NewStage[O any](t testing.TB, o O, newBackend func(O) (proxy.Backend, error
 // Beside returns a stage in the same namespace, with a backend with other options.
 func (s *Stage[O]) Beside(t testing.TB, o O) *Stage[O] {
 	t.Helper()
-	other := &Stage[O]{NS: s.NS, Options: o, New: s.New}
+	other := &Stage[O]{Lab: s.Lab, NS: s.NS, Options: o, New: s.New}
 	other.Restart(t)
 	return other
 }

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/vipkit/vipkit/internal/agenttest"
-	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/internal/testing/lab"
 )
 
 const (
@@ -38,16 +38,9 @@ type userspaceNode struct {
 func newUserspaceNode(t *testing.T) *userspaceNode {
 	t.Helper()
 	needWine(t)
-	n := &userspaceNode{Node: agenttest.NewNode(t), t: t, manifests: filepath.Join(t.TempDir(), "services.yaml"), path: buildExample(t, "manifestproxy")}
+	n := &userspaceNode{Node: agenttest.NewNode(t, 8080, 5353), t: t, manifests: filepath.Join(t.TempDir(), "services.yaml"), path: buildExample(t, "manifestproxy")}
 	n.system = startSystem(t, n.Do)
 	n.system.serveNetsh(n.NS)
-	for _, a := range []string{agenttest.Pod1IP, agenttest.Pod2IP} {
-		n.Serve(t, a+":8080", a)
-	}
-	server, err := n.Pods.ListenUDP(t.Context(), 5353)
-	testenv.NoError(t, err)
-	testenv.CloseAtEnd(t, server)
-	go server.Serve(func(_ []byte, _, own netip.AddrPort) []byte { return []byte(own.Addr().String()) })
 	return n
 }
 
@@ -121,7 +114,7 @@ func (n *userspaceNode) answers(address string, times int) (map[string]int, erro
 		if err != nil {
 			return nil, err
 		}
-		all[answer]++
+		all[answer.Own.Addr().String()]++
 	}
 	return all, nil
 }
@@ -148,9 +141,13 @@ func (n *userspaceNode) askUDP(address string) (string, error) {
 	if _, err := c.WriteTo([]byte("who"), net.UDPAddrFromAddrPort(netip.MustParseAddrPort(address))); err != nil {
 		return "", err
 	}
-	answer := make([]byte, 100)
-	size, _, err := c.ReadFrom(answer)
-	return string(answer[:size]), err
+	line := make([]byte, 200)
+	size, _, err := c.ReadFrom(line)
+	if err != nil {
+		return "", err
+	}
+	answer, err := lab.ParseAnswer(string(line[:size]))
+	return answer.Own.Addr().String(), err
 }
 
 // wantAddresses waits until the interface has all of some addresses, or none of them.
@@ -195,7 +192,7 @@ func TestUserspace(t *testing.T) {
 	n.write()
 	n.wantAddresses(false, webIP)
 	if answer, err := n.Ask(t.Context(), webIP+":80"); err == nil {
-		t.Errorf("connection to a Service that was removed: got answer %q, want an error", answer)
+		t.Errorf("connection to a Service that was removed: got answer %+v, want an error", answer)
 	}
 	n.wantAnswers(stickyIP+":80", 1)
 	n.proxy.kill()
@@ -278,7 +275,7 @@ func (n *userspaceNode) load(ctx context.Context, address string, rate float64, 
 				if err != nil {
 					failures = append(failures, err)
 				} else {
-					answers[answer]++
+					answers[answer.Own.Addr().String()]++
 				}
 				mu.Unlock()
 			}

@@ -1,4 +1,4 @@
-package backendtest
+package lab
 
 import (
 	"bufio"
@@ -15,11 +15,11 @@ import (
 	"github.com/vipkit/vipkit/internal/netns"
 )
 
-// server answers on one port, TCP and UDP, in both families. A TCP client gets a
+// Server answers on one port, TCP and UDP, in both families. A TCP client gets a
 // greeting first. An answer is a line of four words: the question, however long (0 for
 // the greeting), the name of the server, the address at which it sees the client,
 // and its own address that the client used.
-type server struct {
+type Server struct {
 	name     string
 	listener net.Listener
 	packets  *netns.UDPServer // nil for a server of connections alone
@@ -38,7 +38,7 @@ const idleTime = 10 * time.Minute
 // maxLine is the maximum length of a question by TCP, in bytes.
 const maxLine = 1 << 20
 
-func startServer(ctx context.Context, ns *netns.NS, name string, port uint16) (*server, error) {
+func serve(ctx context.Context, ns *netns.NS, name string, port uint16) (*Server, error) {
 	listener, err := ns.Listen(ctx, "tcp", fmt.Sprintf("[::]:%d", port))
 	if err != nil {
 		return nil, err
@@ -47,7 +47,7 @@ func startServer(ctx context.Context, ns *netns.NS, name string, port uint16) (*
 	if err != nil {
 		return nil, errors.Join(err, listener.Close())
 	}
-	s := serveOn(listener, name)
+	s := ServeOn(listener, name)
 	s.packets = packets
 	s.work.Go(func() {
 		packets.Serve(func(question []byte, client, own netip.AddrPort) []byte {
@@ -57,21 +57,25 @@ func startServer(ctx context.Context, ns *netns.NS, name string, port uint16) (*
 	return s, nil
 }
 
-// serveOn starts a server for connections of a listener alone.
-func serveOn(listener net.Listener, name string) *server {
-	s := &server{name: name, listener: listener, conns: map[net.Conn]struct{}{}}
+// ServeOn starts a server for the connections of a listener, such as one of SCTP.
+func ServeOn(listener net.Listener, name string) *Server {
+	s := &Server{name: name, listener: listener, conns: map[net.Conn]struct{}{}}
 	s.work.Go(s.serveTCP)
 	return s
 }
 
-// Close ends the server and all its connections.
-func (s *server) Close() error {
+// Close ends the server and all its connections. It can be called more than once.
+func (s *Server) Close() error {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return nil
+	}
+	s.closed = true
 	errs := []error{s.listener.Close()}
 	if s.packets != nil {
 		errs = append(errs, s.packets.Close())
 	}
-	s.mu.Lock()
-	s.closed = true
 	for c := range s.conns {
 		// The handler of the connection closes it too.
 		_ = c.Close()
@@ -81,33 +85,39 @@ func (s *server) Close() error {
 	return errors.Join(append(errs, s.err)...)
 }
 
-func (s *server) answer(question string, client, own netip.AddrPort) []byte {
+func (s *Server) answer(question string, client, own netip.AddrPort) []byte {
 	return fmt.Appendf(nil, "%s %s %v %v\n", question, s.name, unmapped(client), unmapped(own))
 }
 
-// answer is the answer of a server.
-type answer struct {
-	question, name string
-	client, own    netip.AddrPort
+// Answer is the answer of a server.
+type Answer struct {
+	// Question is what the client has sent; 0 in a greeting.
+	Question string
+	// Name is the name of the server.
+	Name string
+	// Client is the address at which the server sees the client, and Own the address of the server that
+	// the client used, as the server sees it.
+	Client, Own netip.AddrPort
 }
 
-func parseAnswer(line string) (answer, error) {
+// ParseAnswer parses the line of an answer.
+func ParseAnswer(line string) (Answer, error) {
 	words := strings.Fields(line)
 	if len(words) != 4 {
-		return answer{}, fmt.Errorf("answer %q: want four words", line)
+		return Answer{}, fmt.Errorf("answer %q: want four words", line)
 	}
 	client, err := netip.ParseAddrPort(words[2])
 	if err != nil {
-		return answer{}, fmt.Errorf("answer %q: %w", line, err)
+		return Answer{}, fmt.Errorf("answer %q: %w", line, err)
 	}
 	own, err := netip.ParseAddrPort(words[3])
 	if err != nil {
-		return answer{}, fmt.Errorf("answer %q: %w", line, err)
+		return Answer{}, fmt.Errorf("answer %q: %w", line, err)
 	}
-	return answer{question: words[0], name: words[1], client: client, own: own}, nil
+	return Answer{Question: words[0], Name: words[1], Client: client, Own: own}, nil
 }
 
-func (s *server) serveTCP() {
+func (s *Server) serveTCP() {
 	for {
 		conn, err := s.listener.Accept()
 		if errors.Is(err, net.ErrClosed) {
@@ -125,7 +135,7 @@ func (s *server) serveTCP() {
 	}
 }
 
-func (s *server) register(conn net.Conn) bool {
+func (s *Server) register(conn net.Conn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -137,7 +147,7 @@ func (s *server) register(conn net.Conn) bool {
 }
 
 // serveConn sends a greeting to a client and answers its questions until it closes.
-func (s *server) serveConn(conn net.Conn) {
+func (s *Server) serveConn(conn net.Conn) {
 	defer func() {
 		_ = conn.Close()
 		s.mu.Lock()

@@ -1,0 +1,38 @@
+package lab
+
+import (
+	"os/exec"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/vipkit/vipkit/internal/netns"
+)
+
+// Start starts a program in a network namespace. The kernel kills the program when this process ends, in
+// whatever way: otherwise it would keep the namespace.
+func Start(ns *netns.NS, cmd *exec.Cmd) error {
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{}
+	}
+	cmd.SysProcAttr.Pdeathsig = unix.SIGKILL
+	started := make(chan error, 1)
+	go func() {
+		// For the kernel, the end of this thread is the end of the parent.
+		err := ns.Do(func() error {
+			if err := cmd.Start(); err != nil {
+				return err
+			}
+			pid := cmd.Process.Pid
+			started <- nil
+			for err := error(unix.EINTR); err == unix.EINTR; { //nolint:errorlint // a system call returns it
+				err = unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
+			}
+			return nil // The caller waits for the status.
+		})
+		if err != nil {
+			started <- err
+		}
+	}()
+	return <-started
+}
