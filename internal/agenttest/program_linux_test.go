@@ -135,6 +135,7 @@ func TestFailures(t *testing.T) {
 // is closed.
 func TestEndsWithItsTest(t *testing.T) {
 	t.Parallel()
+	netnstest.NeedNamespaces(t)
 	var p *Program
 	t.Run("inner", func(t *testing.T) { p = startAgent(t, "wait") })
 	if p.cmd.ProcessState == nil || p.cmd.ProcessState.ExitCode() != -1 {
