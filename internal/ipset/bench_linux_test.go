@@ -28,7 +28,7 @@ func benchmarkAdd(b *testing.B, isNew bool) {
 	for _, o := range ops {
 		fmt.Fprintf(&text, "add a %v\n", o.Entry)
 	}
-	program := program(b, "ipset")
+	program := netnstest.Program(b, "ipset")
 	for name, add := range map[string]func(w world){
 		"vipkit": func(w world) { w.do(b, ops...) },
 		"ipset": func(w world) {
