@@ -3,14 +3,12 @@ package backendtest
 import (
 	"io"
 	"math/rand/v2"
-	"strings"
 	"testing"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -71,10 +69,6 @@ func (s *subject) apply(t testing.TB, next proxy.Snapshot) {
 		if err = s.try(t, next); err == nil {
 			return
 		}
-	}
-	if strings.Contains(err.Error(), "Message too long") {
-		// In a user namespace no program may enlarge the buffer of its socket as it needs.
-		testenv.CannotRun(t, "needs root: large transactions of nft and iptables")
 	}
 	t.Fatalf("Apply: got errors in %d tries, the last one %v", patienceWithFaults, err)
 }
