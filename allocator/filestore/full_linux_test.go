@@ -61,8 +61,8 @@ func inMountNamespace(t *testing.T) {
 		GidMappings: []syscall.SysProcIDMap{{HostID: os.Getgid(), Size: 1}},
 	}
 	out, err := cmd.CombinedOutput()
-	if errors.Is(err, syscall.EPERM) || errors.Is(err, syscall.EINVAL) {
-		testenv.CannotRun(t, "a mount namespace: "+err.Error())
+	if errors.As(err, new(*os.PathError)) { // The kernel refuses to start the process.
+		testenv.CannotRun(t, "needs root or user namespaces: the test mounts a small disk")
 	}
 	if err != nil || !strings.Contains(string(out), "PASS: "+t.Name()) {
 		t.Fatalf("%v\n%s", err, out)

@@ -2,7 +2,6 @@ package iptables_test
 
 import (
 	"os"
-	"strings"
 	"testing"
 
 	"github.com/vipkit/vipkit/backends/backendtest"
@@ -24,9 +23,6 @@ func testConformance(t *testing.T, o iptables.Options) {
 	iptables.NeedPrograms(t, o)
 	backendtest.Run(t, backendtest.Config{
 		New: func(t testing.TB) proxy.Backend {
-			if strings.HasSuffix(t.Name(), "/Economy") {
-				iptables.NeedLargeTransactions(t, o.Flavour)
-			}
 			testenv.NoError(t, iptables.Prepare(t.Context(), o))
 			b, err := iptables.New(o)
 			testenv.NoError(t, err)

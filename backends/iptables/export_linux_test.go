@@ -27,7 +27,7 @@ func NeedPrograms(t testing.TB, o Options) {
 func NeedLargeTransactions(t testing.TB, f Flavour) {
 	t.Helper()
 	if f == NFT {
-		netnstest.NeedRoot(t, "large transactions of iptables-nft-restore")
+		netnstest.NeedRoot(t, "large transactions of nft and iptables")
 	}
 }
 

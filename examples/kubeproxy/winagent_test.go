@@ -279,7 +279,7 @@ func anInterface(t *testing.T) (address, mac string) {
 			return p.Addr().String(), mac
 		}
 	}
-	testenv.CannotRun(t, "no interface has an address of IPv4 and a MAC address")
+	testenv.CannotRun(t, "needs an interface with an IPv4 address and a MAC address")
 	return "", ""
 }
 

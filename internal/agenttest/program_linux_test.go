@@ -133,6 +133,7 @@ func TestFailures(t *testing.T) {
 // A program ends with its test.
 func TestEndsWithItsTest(t *testing.T) {
 	t.Parallel()
+	netnstest.NeedNamespaces(t)
 	var p *Program
 	t.Run("inner", func(t *testing.T) { p = startAgent(t, "wait") })
 	if p.cmd.ProcessState == nil || p.cmd.ProcessState.ExitCode() != -1 {

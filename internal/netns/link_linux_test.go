@@ -13,7 +13,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/vipkit/vipkit/internal/netns"
-	"github.com/vipkit/vipkit/internal/netns/netnstest"
 	"github.com/vipkit/vipkit/internal/testenv"
 )
 
@@ -34,8 +33,8 @@ func must(t *testing.T, errs ...error) {
 // 2001:db8:2::/64 are local to host b.
 func router(t *testing.T) (a, b *netns.NS) {
 	t.Helper()
-	a, b = netnstest.NewNS(t), netnstest.NewNS(t)
-	middle := netnstest.NewNS(t)
+	a, b = newNS(t), newNS(t)
+	middle := newNS(t)
 	must(t, middle.Forward())
 	for i, host := range []*netns.NS{a, b} {
 		near := fmt.Sprintf("to-%d", i)
@@ -130,7 +129,7 @@ func TestSecondaryIsNoSource(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
-	a, b := netnstest.NewNS(t), netnstest.NewNS(t)
+	a, b := newNS(t), newNS(t)
 	link(t, a, "eth0", b, "eth0")
 	must(t,
 		a.AddAddress("eth0", netip.MustParsePrefix("fd00::1/64")),
@@ -159,10 +158,10 @@ func TestBridge(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
-	middle := netnstest.NewNS(t)
+	middle := newNS(t)
 	must(t, middle.AddBridge("br0"), middle.AddAddress("br0", netip.MustParsePrefix("10.1.0.1/24")))
 	for i, hairpin := range []bool{true, false} {
-		host, port := netnstest.NewNS(t), fmt.Sprintf("port%d", i)
+		host, port := newNS(t), fmt.Sprintf("port%d", i)
 		link(t, middle, port, host, "eth0")
 		must(t, middle.AddPort("br0", port, hairpin))
 		l, err := middle.Netlink().LinkByName(port)
@@ -195,7 +194,7 @@ func TestVXLAN(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
-	hosts := []*netns.NS{netnstest.NewNS(t), netnstest.NewNS(t)}
+	hosts := []*netns.NS{newNS(t), newNS(t)}
 	link(t, hosts[0], "eth0", hosts[1], "eth0")
 	outer := []string{"192.0.2.1", "192.0.2.2"}
 	for i, n := range hosts {
@@ -228,7 +227,7 @@ func TestVXLAN(t *testing.T) {
 // A rule selects another routing table for packets by their source, destination or mark.
 func TestRules(t *testing.T) {
 	t.Parallel()
-	n := netnstest.NewNS(t)
+	n := newNS(t)
 	must(t, n.AddBridge("to-1"), n.AddBridge("to-2"))
 	for i, c := range []struct {
 		rule     netns.Rule
@@ -265,7 +264,7 @@ func TestRules(t *testing.T) {
 
 func TestLinkErrors(t *testing.T) {
 	t.Parallel()
-	a, b := netnstest.NewNS(t), netnstest.NewNS(t)
+	a, b := newNS(t), newNS(t)
 	link(t, a, "eth0", b, "eth0")
 	address := netip.MustParsePrefix("10.1.0.1/24")
 	route := netns.Route{To: netip.MustParsePrefix("10.2.0.0/16"), Link: "eth0"}

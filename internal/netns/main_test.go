@@ -3,10 +3,11 @@
 package netns_test
 
 import (
+	"fmt"
 	"os"
 	"testing"
 
-	"github.com/vipkit/vipkit/internal/netns/netnstest"
+	"github.com/vipkit/vipkit/internal/netns"
 	"github.com/vipkit/vipkit/internal/testenv"
 )
 
@@ -14,5 +15,23 @@ func TestMain(m *testing.M) {
 	if act := os.Getenv(actVariable); act != "" {
 		os.Exit(perform(act))
 	}
-	os.Exit(netnstest.Main(m, testenv.Namespaces))
+	run := func() int { return testenv.Run(m, testenv.Namespaces) }
+	status, err := netns.Privileged(run)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		status = run()
+	}
+	os.Exit(status)
+}
+
+// newNS makes a namespace, which is closed at the end of the test.
+func newNS(t *testing.T) *netns.NS {
+	t.Helper()
+	if !netns.CanCreate() {
+		testenv.CannotRun(t, "needs root or user namespaces")
+	}
+	n, err := netns.New()
+	testenv.NoError(t, err)
+	testenv.CloseAtEnd(t, n)
+	return n
 }

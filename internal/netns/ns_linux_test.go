@@ -13,7 +13,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/vipkit/vipkit/internal/netns"
-	"github.com/vipkit/vipkit/internal/netns/netnstest"
 	"github.com/vipkit/vipkit/internal/testenv"
 )
 
@@ -41,7 +40,7 @@ func outerID(t *testing.T) string {
 func TestNewIsIsolated(t *testing.T) {
 	t.Parallel()
 	outside := outerID(t)
-	a, b := netnstest.NewNS(t), netnstest.NewNS(t)
+	a, b := newNS(t), newNS(t)
 	ids := map[string]bool{outside: true, idWithin(t, a): true, idWithin(t, b): true}
 	if len(ids) != 3 {
 		t.Errorf("namespaces outside, a and b: got %v, want three different ones", ids)
@@ -56,7 +55,7 @@ func TestNewIsIsolated(t *testing.T) {
 
 func TestCurrent(t *testing.T) {
 	t.Parallel()
-	a := netnstest.NewNS(t)
+	a := newNS(t)
 	want := idWithin(t, a)
 	err := a.Do(func() error {
 		c, err := netns.Current()
@@ -76,7 +75,7 @@ func TestCurrent(t *testing.T) {
 func TestDoRestoresNamespaces(t *testing.T) {
 	t.Parallel()
 	outside := outerID(t)
-	a, b := netnstest.NewNS(t), netnstest.NewNS(t)
+	a, b := newNS(t), newNS(t)
 	wantA, wantB := idWithin(t, a), idWithin(t, b)
 	var wg sync.WaitGroup
 	for range 50 {
@@ -116,7 +115,7 @@ func nested(a, b *netns.NS) ([]string, error) {
 
 func TestDoErrors(t *testing.T) {
 	t.Parallel()
-	n := netnstest.NewNS(t)
+	n := newNS(t)
 	want := errors.New("from within")
 	if err := n.Do(func() error { return want }); !errors.Is(err, want) {
 		t.Errorf("Do: got error %v, want that of the function", err)
@@ -134,8 +133,8 @@ func TestDoErrors(t *testing.T) {
 
 func TestNewSettings(t *testing.T) {
 	t.Parallel()
-	n := netnstest.NewNS(t)
-	peer := netnstest.NewNS(t)
+	n := newNS(t)
+	peer := newNS(t)
 	link(t, n, "later", peer, "peer")
 	type want struct{ pattern, value string }
 	for _, w := range []want{
@@ -163,7 +162,7 @@ func TestNewSettings(t *testing.T) {
 
 func TestSysctl(t *testing.T) {
 	t.Parallel()
-	n := netnstest.NewNS(t)
+	n := newNS(t)
 	testenv.NoError(t, n.Forward())
 	testenv.NoError(t, n.Sysctl("net/ipv4/ip_default_ttl", "17"))
 	got := map[string]string{}
@@ -199,7 +198,7 @@ func sysctls(t *testing.T, n *netns.NS, pattern string) map[string]string {
 
 // Close leaves no file descriptor open.
 func TestCloseLeavesNoDescriptors(t *testing.T) {
-	netnstest.NewNS(t) // From now on, the descriptors that the runtime opens once are open.
+	newNS(t) // From now on, the descriptors that the runtime opens once are open.
 	before := openFiles(t)
 	for range 20 {
 		n, err := netns.New()

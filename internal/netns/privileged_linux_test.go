@@ -11,19 +11,21 @@ import (
 	"os/signal"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/vipkit/vipkit/internal/netns"
-	"github.com/vipkit/vipkit/internal/netns/netnstest"
 	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // The tests of Privileged run this test binary without privileges; actVariable names what
 // it then does, which is not to run tests.
 const actVariable = "NETNS_TEST_ACT"
+
+const nobody = 65534
 
 func perform(act string) int {
 	switch act {
@@ -87,9 +89,24 @@ func actPrivileged(act string) int {
 // unprivileged prepares a run of this program as a user without privileges.
 func unprivileged(t *testing.T, act string, args ...string) *exec.Cmd {
 	t.Helper()
-	cmd := netnstest.Unprivileged(t, args...)
+	newNS(t) // It skips the test on systems without privileges.
+	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", args...)
 	cmd.Env = []string{actVariable + "=" + act}
-	return cmd
+	if os.Getuid() == 0 && !inUserNamespace(t) {
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+		return cmd
+	}
+	testenv.CannotRun(t, "needs root: the test becomes another user")
+	return nil
+}
+
+// inUserNamespace reads the map of user IDs: only the initial user namespace maps all of
+// them.
+func inUserNamespace(t *testing.T) bool {
+	t.Helper()
+	ids, err := os.ReadFile("/proc/self/uid_map")
+	testenv.NoError(t, err)
+	return strings.Join(strings.Fields(string(ids)), " ") != "0 0 4294967295"
 }
 
 func TestPrivilegedPassesOn(t *testing.T) {

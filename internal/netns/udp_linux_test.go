@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/vipkit/vipkit/internal/netns"
-	"github.com/vipkit/vipkit/internal/netns/netnstest"
 	"github.com/vipkit/vipkit/internal/testenv"
 )
 
@@ -34,7 +33,7 @@ func ask(t *testing.T, ns *netns.NS, address string, questions int) net.Conn {
 // was sent while it did not read.
 func TestUDPServer(t *testing.T) {
 	t.Parallel()
-	ns := netnstest.NewNS(t)
+	ns := newNS(t)
 	questions := 2000
 	if os.Getenv("VIPKIT_USER_NAMESPACE") != "" {
 		questions = 100 // There, the buffer is limited by net.core.rmem_max.

@@ -5,6 +5,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -84,6 +85,7 @@ func environment(ci bool) []string {
 // A user gets namespaces, and with them the programs of administrators.
 func TestUserGetsNamespaces(t *testing.T) {
 	t.Parallel()
+	netnstest.Program(t, "iptables")
 	cmd := netnstest.Unprivileged(t, "-test.v", both)
 	cmd.Env = environment(true)
 	out, err := cmd.CombinedOutput()
@@ -120,5 +122,31 @@ func TestDeniedUserSeesTheReason(t *testing.T) {
 				t.Errorf("CI %t: want %q in:\n%s", c.ci, want, out)
 			}
 		}
+	}
+}
+
+// recorder is a test that ends with a message.
+type recorder struct {
+	testing.TB
+	message string
+}
+
+func (r *recorder) Fatal(args ...any) {
+	r.message = fmt.Sprint(args...)
+	runtime.Goexit()
+}
+
+// Root, as in CI, also notices that a package lacks Main, without which users get no namespaces.
+func TestNamespacesNeedMain(t *testing.T) {
+	t.Setenv("XTABLES_LOCKFILE", "") // Main sets it.
+	r := &recorder{TB: t}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		netnstest.NeedNamespaces(r)
+	}()
+	<-ended
+	if !strings.Contains(r.message, "does not call netnstest.Main") {
+		t.Errorf("got %q, want a message about Main", r.message)
 	}
 }
