@@ -61,7 +61,7 @@ func wishes(s *v1.Service) (out []wish) {
 				}
 			}
 			if port.NodePort != 0 {
-				add(NodePort, unspecified(family).String(), port.NodePort)
+				add(NodePort, ipaddr.Unspecified(family).String(), port.NodePort)
 			}
 		}
 	}
