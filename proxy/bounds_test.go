@@ -53,21 +53,6 @@ func TestOneServiceIsBounded(t *testing.T) {
 	}
 }
 
-// TestConflictsAreCounted: a Service that claims very many addresses of another one gets
-// one problem for all of them.
-func TestConflictsAreCounted(t *testing.T) {
-	tr := newTestTracker()
-	tr.UpdateService(hugeService("first", "10.96.0.1", 1, 300))
-	tr.UpdateService(hugeService("second", "10.96.0.2", 1, 300))
-	want := []string{
-		"Service ns/second: spec.externalIPs: 198.51.0.1:1000/TCP already belongs to Service ns/first, and 299 more are taken",
-		"Service ns/second: spec.ports.nodePort: 0.0.0.0:30000/TCP already belongs to Service ns/first",
-	}
-	if got := problemText(newest(t, tr)); !slices.Equal(got, want) {
-		t.Errorf("got problems %q, want %q", got, want)
-	}
-}
-
 // TestPortsShareAddresses: the memory of a Service with many addresses does not grow with
 // its ports.
 func TestPortsShareAddresses(t *testing.T) {

@@ -93,36 +93,6 @@ func TestEventConcernsTwoOwners(t *testing.T) {
 	}
 }
 
-// TestOwnerOfAllGoes: after the owner of all addresses is removed, each gets another owner.
-func TestOwnerOfAllGoes(t *testing.T) {
-	const count = 40
-	addr := func(i int) string { return fmt.Sprintf("198.51.100.%d", i) }
-	var all []string
-	for i := range count {
-		all = append(all, addr(i))
-	}
-	tr := newTestTracker()
-	tr.UpdateService(apiService("owner", "10.96.1.1", objects.Created(1), objects.ExternalIPs(all...)))
-	for i := range count {
-		tr.UpdateService(contender(i, 0, 1, objects.ExternalIPs(addr(i), addr((i+1)%count)), objects.Ports("http 80")))
-	}
-	if got := problemText(newest(t, tr)); len(got) != count {
-		t.Fatalf("with the owner of all: got %d problems, want one for each of %d others", len(got), count)
-	}
-	tr.DeleteService(objectName("owner"))
-	s := newest(t, tr)
-	for i := range count {
-		// The older of the two that claim it owns it.
-		want := contenderName(max(0, i-1)) + ":http"
-		if i == 0 {
-			want = contenderName(0) + ":http"
-		}
-		if got := owners(s)[addr(i)+":80/TCP"]; !slices.Equal(got, []string{want}) {
-			t.Errorf("%s: got owners %q, want %q", addr(i), got, want)
-		}
-	}
-}
-
 // TestEveryLoserIsNamed: each loser has a problem that names the current owner.
 func TestEveryLoserIsNamed(t *testing.T) {
 	const count = 50
