@@ -44,7 +44,8 @@ func TestOneServiceIsBounded(t *testing.T) {
 		t.Errorf("got %d pairs of frontend and endpoint, want up to %d", slots, maxSlots)
 	}
 	problems := problemText(s)
-	if len(problems) != portCount || !strings.Contains(problems[0], "has 402 frontends and 1000 endpoints") {
+	if len(problems) != portCount || !strings.Contains(problems[0], "has 402 frontends and 1000 endpoints") ||
+		!strings.HasSuffix(problems[0], ": 377 of the frontends are not served") {
 		t.Errorf("got problems %.300q, want one for each port", problems)
 	}
 	tr.UpdateEndpointSlice(apiSlice("huge-1", "huge", "10.1.0.1"))

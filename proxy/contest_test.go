@@ -127,6 +127,38 @@ func TestEveryLoserIsNamed(t *testing.T) {
 	}
 }
 
+// TestOwnersSwap: two Services swap addresses that their own problems only count, with and
+// without frontends there; the problem of a third Service names the new owner.
+func TestOwnersSwap(t *testing.T) {
+	const x, y = "203.0.113.1", "203.0.113.2"
+	taken, hosts := claimed(maxNamedConflicts), manyAddrs(1000)
+	for _, own := range []int{0, 600} { // 600 addresses and 1,000 endpoints are too many for further frontends
+		tr := newTestTracker()
+		update := func(addrs ...string) {
+			for i, name := range []string{"a", "b"} {
+				external := append(slices.Clone(taken), addrs[1-i])
+				external = append(external, objects.Many(own, func(n int) string { return fmt.Sprintf("192.%d.%d.%d", 1+i, n/250, 1+n%250) })...)
+				tr.UpdateService(apiService(name, fmt.Sprint("10.96.0.", 1+i), objects.Created(1), objects.LoadBalancer(addrs[i]), objects.ExternalIPs(external...)))
+				tr.UpdateEndpointSlice(apiSlice(name+"-1", name, hosts...))
+			}
+		}
+		tr.UpdateService(apiService("first", "10.96.0.9", objects.Created(0), objects.ExternalIPs(taken...)))
+		tr.UpdateService(apiService("third", "10.96.0.8", objects.Created(2), objects.ExternalIPs(x)))
+		update(x, y)
+		before := problemText(newest(t, tr))
+		update(y, x)
+		after := problemText(newest(t, tr))
+		last := len(before) - 1
+		if len(after) != len(before) || !slices.Equal(after[:last], before[:last]) {
+			t.Errorf("%d further addresses: got problems %q, want those of the two as before: %q", own, after, before)
+		}
+		want := fmt.Sprintf("Service ns/third: spec.externalIPs: %s:80/TCP already belongs to Service ns/", x)
+		if got := []string{before[last], after[last]}; !slices.Equal(got, []string{want + "a", want + "b"}) {
+			t.Errorf("%d further addresses: got problems %q before and after, want %q with a and b", own, got, want)
+		}
+	}
+}
+
 // TestOwnerWithoutFrontend: neither the old nor the new owner of an address has a
 // frontend for it, as both have too many; the problem of a third Service names the new
 // owner.

@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -198,11 +197,13 @@ func findPort(all []portSpec, index map[ServicePortName]int, name ServicePortNam
 }
 
 func readProtocol(p v1.Protocol) (v1.Protocol, error) {
-	p = cmp.Or(p, v1.ProtocolTCP)
-	if ipaddr.ProtocolNumber(p) == 0 {
-		return "", fmt.Errorf("unknown protocol %q", p)
+	switch p {
+	case "":
+		return v1.ProtocolTCP, nil
+	case v1.ProtocolTCP, v1.ProtocolUDP, v1.ProtocolSCTP:
+		return p, nil
 	}
-	return p, nil
+	return "", fmt.Errorf("unknown protocol %q", p)
 }
 
 // clusterIP finds the ClusterIP of a family. Objects from before dual stack
