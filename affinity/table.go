@@ -5,6 +5,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/vipkit/vipkit/internal/ipaddr"
 )
 
 // DefaultClients is the default limit of a [Table], in clients.
@@ -86,7 +88,7 @@ func (t *Table) Get(client netip.Addr) (endpoint netip.AddrPort, ok bool) {
 
 // Put sets the endpoint of a client, and records a new connection of it.
 func (t *Table) Put(client netip.Addr, endpoint netip.AddrPort) {
-	client, endpoint = client.Unmap(), unmap(endpoint)
+	client, endpoint = client.Unmap(), ipaddr.Unmap(endpoint)
 	if !t.put(client, endpoint) && t.budget.makeRoom() {
 		t.put(client, endpoint) // If other goroutines used the room, the table does not keep the client.
 	}
@@ -137,7 +139,7 @@ func (t *Table) forgetOne() bool {
 
 // Remove removes all clients of an endpoint, and returns their number.
 func (t *Table) Remove(endpoint netip.AddrPort) int {
-	endpoint = unmap(endpoint)
+	endpoint = ipaddr.Unmap(endpoint)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.expire(time.Since(t.start))
@@ -156,11 +158,6 @@ func (t *Table) Len() int {
 	defer t.mu.Unlock()
 	t.expire(time.Since(t.start))
 	return len(t.clients)
-}
-
-// unmap returns an address and port whose address is not an IPv4-mapped IPv6 address.
-func unmap(a netip.AddrPort) netip.AddrPort {
-	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
 }
 
 // expire removes the clients whose timeout has passed. They are the first in the

@@ -169,9 +169,7 @@ const (
 )
 
 // String returns the kind in one word.
-func (k OpKind) String() string {
-	return [...]string{"add", "replace", "remove", "?"}[k&3]
-}
+func (k OpKind) String() string { return enum.Name(k, "add", "replace", "remove") }
 
 // MarshalText returns what String returns, so that JSON has names and not numbers. A value that
 // has no name is an error.

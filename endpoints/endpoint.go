@@ -44,9 +44,7 @@ const (
 )
 
 // String returns none, elsewhere or here.
-func (h Hint) String() string {
-	return [...]string{"none", "elsewhere", "here", "?"}[h&3]
-}
+func (h Hint) String() string { return enum.Name(h, "none", "elsewhere", "here") }
 
 // MarshalText returns what String returns, so that JSON has names and not numbers. A value that
 // has no name is an error.

@@ -2,8 +2,9 @@ package endpoints
 
 import "strings"
 
-// names keeps one copy of every string in use, and counts its users. Many
-// endpoints have the same node name and hints.
+// names keeps one copy of every string in use, and counts its users: many endpoints have
+// the same node name and hints. Package unique would need a handle beside each string, since it
+// forgets a string without handles.
 type names map[string]*name
 
 type name struct {

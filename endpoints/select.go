@@ -31,9 +31,7 @@ const (
 )
 
 // String returns terminating, none or cluster.
-func (f LocalFallback) String() string {
-	return [...]string{"terminating", "none", "cluster", "?"}[f&3]
-}
+func (f LocalFallback) String() string { return enum.Name(f, "terminating", "none", "cluster") }
 
 // MarshalText returns what String returns, so that JSON has names and not numbers. A value that
 // has no name is an error.

@@ -93,36 +93,6 @@ func TestEventConcernsTwoOwners(t *testing.T) {
 	}
 }
 
-// TestOwnerOfAllGoes: after the owner of all addresses is removed, each gets another owner.
-func TestOwnerOfAllGoes(t *testing.T) {
-	const count = 40
-	addr := func(i int) string { return fmt.Sprintf("198.51.100.%d", i) }
-	var all []string
-	for i := range count {
-		all = append(all, addr(i))
-	}
-	tr := newTestTracker()
-	tr.UpdateService(apiService("owner", "10.96.1.1", objects.Created(1), objects.ExternalIPs(all...)))
-	for i := range count {
-		tr.UpdateService(contender(i, 0, 1, objects.ExternalIPs(addr(i), addr((i+1)%count)), objects.Ports("http 80")))
-	}
-	if got := problemText(newest(t, tr)); len(got) != count {
-		t.Fatalf("with the owner of all: got %d problems, want one for each of %d others", len(got), count)
-	}
-	tr.DeleteService(objectName("owner"))
-	s := newest(t, tr)
-	for i := range count {
-		// The older of the two that claim it owns it.
-		want := contenderName(max(0, i-1)) + ":http"
-		if i == 0 {
-			want = contenderName(0) + ":http"
-		}
-		if got := owners(s)[addr(i)+":80/TCP"]; !slices.Equal(got, []string{want}) {
-			t.Errorf("%s: got owners %q, want %q", addr(i), got, want)
-		}
-	}
-}
-
 // TestEveryLoserIsNamed: each loser has a problem that names the current owner.
 func TestEveryLoserIsNamed(t *testing.T) {
 	const count = 50
@@ -154,6 +124,38 @@ func TestEveryLoserIsNamed(t *testing.T) {
 	// An older snapshot keeps its problems.
 	if got := problemText(before); len(got) != count-1 || !strings.HasSuffix(got[0], "belongs to Service ns/s0001, and 89 more are taken") {
 		t.Errorf("older snapshot: got problems %.300q, want those at its time", got)
+	}
+}
+
+// TestOwnersSwap: two Services swap addresses that their own problems only count, with and
+// without frontends there; the problem of a third Service names the new owner.
+func TestOwnersSwap(t *testing.T) {
+	const x, y = "203.0.113.1", "203.0.113.2"
+	taken, hosts := claimed(maxNamedConflicts), manyAddrs(1000)
+	for _, own := range []int{0, 600} { // 600 addresses and 1,000 endpoints are too many for further frontends
+		tr := newTestTracker()
+		update := func(addrs ...string) {
+			for i, name := range []string{"a", "b"} {
+				external := append(slices.Clone(taken), addrs[1-i])
+				external = append(external, objects.Many(own, func(n int) string { return fmt.Sprintf("192.%d.%d.%d", 1+i, n/250, 1+n%250) })...)
+				tr.UpdateService(apiService(name, fmt.Sprint("10.96.0.", 1+i), objects.Created(1), objects.LoadBalancer(addrs[i]), objects.ExternalIPs(external...)))
+				tr.UpdateEndpointSlice(apiSlice(name+"-1", name, hosts...))
+			}
+		}
+		tr.UpdateService(apiService("first", "10.96.0.9", objects.Created(0), objects.ExternalIPs(taken...)))
+		tr.UpdateService(apiService("third", "10.96.0.8", objects.Created(2), objects.ExternalIPs(x)))
+		update(x, y)
+		before := problemText(newest(t, tr))
+		update(y, x)
+		after := problemText(newest(t, tr))
+		last := len(before) - 1
+		if len(after) != len(before) || !slices.Equal(after[:last], before[:last]) {
+			t.Errorf("%d further addresses: got problems %q, want those of the two as before: %q", own, after, before)
+		}
+		want := fmt.Sprintf("Service ns/third: spec.externalIPs: %s:80/TCP already belongs to Service ns/", x)
+		if got := []string{before[last], after[last]}; !slices.Equal(got, []string{want + "a", want + "b"}) {
+			t.Errorf("%d further addresses: got problems %q before and after, want %q with a and b", own, got, want)
+		}
 	}
 }
 

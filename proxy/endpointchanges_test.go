@@ -6,9 +6,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/vipkit/vipkit/endpoints"
 )
@@ -58,18 +55,9 @@ func addressesOf(all []*endpoints.Endpoint) (out []netip.AddrPort) {
 // TestHasEndpoint checks that a tracker knows endpoints that are in no pool, until they leave the
 // API.
 func TestHasEndpoint(t *testing.T) {
-	tracker := NewServiceChangeTracker(TrackerOptions{})
-	slice := &discoveryv1.EndpointSlice{
-		ObjectMeta:  metav1.ObjectMeta{Namespace: "default", Name: "web-1", Labels: map[string]string{discoveryv1.LabelServiceName: "web"}},
-		AddressType: discoveryv1.AddressTypeIPv4,
-		Ports:       []discoveryv1.EndpointPort{{Name: new("http"), Port: new(int32(80)), Protocol: new(v1.ProtocolTCP)}},
-		Endpoints: []discoveryv1.Endpoint{
-			{Addresses: []string{"10.0.0.1"}},
-			{Addresses: []string{"10.0.0.2"}, Conditions: discoveryv1.EndpointConditions{Ready: new(false), Serving: new(false), Terminating: new(true)}},
-		},
-	}
-	tracker.UpdateEndpointSlice(slice)
-	name := ServicePortName{NamespacedName: types.NamespacedName{Namespace: "default", Name: "web"}, Port: "http", Protocol: v1.ProtocolTCP, Family: v1.IPv4Protocol}
+	tracker := newTestTracker()
+	tracker.UpdateEndpointSlice(apiSlice("web-1", "web", "10.0.0.1", "10.0.0.2 U T"))
+	name := portName("web")
 	other := name
 	other.Protocol = v1.ProtocolUDP
 	for _, c := range []struct {
@@ -77,18 +65,18 @@ func TestHasEndpoint(t *testing.T) {
 		at   string
 		want bool
 	}{
-		{name, "10.0.0.1:80", true},
-		{name, "10.0.0.2:80", true}, // terminating
+		{name, "10.0.0.1:8080", true},
+		{name, "10.0.0.2:8080", true}, // terminating
 		{name, "10.0.0.2:81", false},
-		{name, "10.0.0.3:80", false},
-		{other, "10.0.0.1:80", false},
+		{name, "10.0.0.3:8080", false},
+		{other, "10.0.0.1:8080", false},
 	} {
 		if got := tracker.HasEndpoint(c.name, netip.MustParseAddrPort(c.at)); got != c.want {
 			t.Errorf("HasEndpoint(%v, %s): got %t, want %t", c.name, c.at, got, c.want)
 		}
 	}
-	tracker.DeleteEndpointSlice(types.NamespacedName{Namespace: "default", Name: "web-1"})
-	if tracker.HasEndpoint(name, netip.MustParseAddrPort("10.0.0.1:80")) {
+	tracker.DeleteEndpointSlice(objectName("web-1"))
+	if tracker.HasEndpoint(name, netip.MustParseAddrPort("10.0.0.1:8080")) {
 		t.Error("HasEndpoint after the slice was deleted: got true, want false")
 	}
 }

@@ -122,7 +122,7 @@ func (b *problemStore) countNodePorts(p *portSpec, by int) {
 func (b *problemStore) checkNodePorts(o *TrackerOptions, n *Node) {
 	name := types.NamespacedName{Name: n.Name}
 	var problems []*Problem
-	for i, family := range [...]v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol} {
+	for i, family := range ipaddr.Families() {
 		served := n.NodePorts.All || !o.NodePortAddresses.selectsPrimary() ||
 			slices.ContainsFunc(n.NodePorts.Prefixes, func(p netip.Prefix) bool { return ipaddr.FamilyOf(p.Addr()) == family })
 		if b.nodePorts[i] > 0 && !served {

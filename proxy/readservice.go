@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -48,23 +49,46 @@ func readService(s *v1.Service, o *TrackerOptions) *serviceSpec {
 		internalLocal: spec.InternalTrafficPolicy != nil && *spec.InternalTrafficPolicy == v1.ServiceInternalTrafficPolicyLocal,
 		externalLocal: spec.ExternalTrafficPolicy == v1.ServiceExternalTrafficPolicyLocal && hasExternalAddresses(spec, o),
 	}
-	var err error
-	if out.affinity, err = affinity.FromService(spec); err != nil {
-		field := "spec.sessionAffinity"
-		if wrong, ok := errors.AsType[*affinity.FieldError](err); ok {
-			field, err = wrong.Field, wrong.Err
-		}
-		r.report(field, err)
-	}
+	out.affinity = r.affinity()
 	if spec.Type == v1.ServiceTypeLoadBalancer && out.externalLocal {
 		out.healthCheckNodePort = r.port("spec.healthCheckNodePort", spec.HealthCheckNodePort)
 	}
 	out.annotations = r.annotations()
-	for _, family := range []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol} {
+	for _, family := range ipaddr.Families() {
 		out.ports = append(out.ports, r.ports(out.name, family)...)
 	}
 	out.problems = r.problems
 	return out
+}
+
+// maxAffinityTimeout is the longest timeout that the API accepts.
+const maxAffinityTimeout = 24 * time.Hour
+
+// affinity reads the session affinity. A kind that the API would refuse is none, and a
+// timeout that it would refuse the nearest meaning.
+func (r *specReader) affinity() affinity.Config {
+	spec := &r.service.Spec
+	switch spec.SessionAffinity {
+	case "", v1.ServiceAffinityNone:
+		return affinity.Config{}
+	case v1.ServiceAffinityClientIP:
+	default:
+		r.report("spec.sessionAffinity", fmt.Errorf("unknown kind %q", spec.SessionAffinity))
+		return affinity.Config{}
+	}
+	c := spec.SessionAffinityConfig
+	if c == nil || c.ClientIP == nil || c.ClientIP.TimeoutSeconds == nil {
+		return affinity.Config{Timeout: affinity.DefaultTimeout}
+	}
+	timeout := time.Duration(*c.ClientIP.TimeoutSeconds) * time.Second
+	if timeout > 0 && timeout <= maxAffinityTimeout {
+		return affinity.Config{Timeout: timeout}
+	}
+	r.report("spec.sessionAffinityConfig.clientIP.timeoutSeconds", fmt.Errorf("%v is not within 1s and %v", timeout, maxAffinityTimeout))
+	if timeout > 0 {
+		return affinity.Config{Timeout: maxAffinityTimeout}
+	}
+	return affinity.Config{Timeout: affinity.DefaultTimeout}
 }
 
 // hasExternalAddresses reports whether the external traffic policy of a Service
@@ -170,13 +194,6 @@ func findPort(all []portSpec, index map[ServicePortName]int, name ServicePortNam
 		return -1
 	}
 	return slices.IndexFunc(all, func(p portSpec) bool { return p.name == name })
-}
-
-func unspecified(family v1.IPFamily) netip.Addr {
-	if family == v1.IPv6Protocol {
-		return netip.IPv6Unspecified()
-	}
-	return netip.IPv4Unspecified()
 }
 
 func readProtocol(p v1.Protocol) (v1.Protocol, error) {

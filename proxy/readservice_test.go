@@ -205,6 +205,17 @@ func TestReadServicePolicies(t *testing.T) {
 			"affinity with bad timeout", apiService("web", "10.96.0.1", affinity(v1.ServiceAffinityClientIP, timeout(-1))),
 			[]string{"policy: affinity=3h0m0s", plain, "! spec.sessionAffinityConfig.clientIP.timeoutSeconds: -1s is not within 1s and 24h0m0s"},
 		},
+		{"affinity with empty client IP", apiService("web", "10.96.0.1", affinity(v1.ServiceAffinityClientIP, &v1.SessionAffinityConfig{ClientIP: &v1.ClientIPConfig{}})), []string{"policy: affinity=3h0m0s", plain}},
+		{"shortest affinity", apiService("web", "10.96.0.1", affinity(v1.ServiceAffinityClientIP, timeout(1))), []string{"policy: affinity=1s", plain}},
+		{"longest affinity", apiService("web", "10.96.0.1", affinity(v1.ServiceAffinityClientIP, timeout(86_400))), []string{"policy: affinity=24h0m0s", plain}},
+		{
+			"affinity too long", apiService("web", "10.96.0.1", affinity(v1.ServiceAffinityClientIP, timeout(86_401))),
+			[]string{"policy: affinity=24h0m0s", plain, "! spec.sessionAffinityConfig.clientIP.timeoutSeconds: 24h0m1s is not within 1s and 24h0m0s"},
+		},
+		{
+			"affinity of zero", apiService("web", "10.96.0.1", affinity(v1.ServiceAffinityClientIP, timeout(0))),
+			[]string{"policy: affinity=3h0m0s", plain, "! spec.sessionAffinityConfig.clientIP.timeoutSeconds: 0s is not within 1s and 24h0m0s"},
+		},
 		{"affinity unknown", apiService("web", "10.96.0.1", affinity("Cookie", nil)), []string{"policy:", plain, `! spec.sessionAffinity: unknown kind "Cookie"`}},
 	})
 }

@@ -62,15 +62,10 @@ type Destination struct {
 // it; users call it to find out why a packet is forwarded or not. It reads every
 // service port, so it is not meant for the data path.
 func Route(s Snapshot, p Packet) Verdict {
-	p.Source, p.Destination = unmap(p.Source), unmap(p.Destination)
+	p.Source, p.Destination = ipaddr.Unmap(p.Source), ipaddr.Unmap(p.Destination)
 	r := router{snapshot: s, packet: p}
 	r.run()
 	return r.verdict
-}
-
-// unmap turns an IPv4-mapped IPv6 address, as sockets report it, into IPv4.
-func unmap(a netip.AddrPort) netip.AddrPort {
-	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
 }
 
 type router struct {
@@ -95,7 +90,7 @@ func (r *router) run() {
 		return
 	}
 	if r.packet.ToNode && r.servesNodePorts(dst.Addr()) {
-		wanted := netip.AddrPortFrom(unspecified(ipaddr.FamilyOf(dst.Addr())), dst.Port())
+		wanted := netip.AddrPortFrom(ipaddr.Unspecified(ipaddr.FamilyOf(dst.Addr())), dst.Port())
 		if port, f := r.find(wanted); port != nil {
 			r.reason("%s/%s is the %s of %s, and %s serves node ports", dst, r.packet.Protocol, f.Kind, port.Name, dst.Addr())
 			r.frontend(port, f)

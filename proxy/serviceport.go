@@ -194,7 +194,7 @@ const (
 
 // String returns the name of the constant.
 func (k FrontendKind) String() string {
-	return [...]string{"ClusterIP", "ExternalIP", "LoadBalancer", "NodePort"}[k&3]
+	return enum.Name(k, "ClusterIP", "ExternalIP", "LoadBalancer", "NodePort")
 }
 
 // MarshalText returns what String returns, so that JSON has names and not numbers. A value that
@@ -247,9 +247,7 @@ const (
 )
 
 // String returns the action in lower case.
-func (a Action) String() string {
-	return [...]string{"pass", "forward", "reject", "drop"}[a&3]
-}
+func (a Action) String() string { return enum.Name(a, "pass", "forward", "reject", "drop") }
 
 // MarshalText returns what String returns, so that JSON has names and not numbers. A value that
 // has no name is an error.
@@ -271,9 +269,7 @@ const (
 )
 
 // String returns "cluster" or "local".
-func (p Pool) String() string {
-	return [...]string{"cluster", "local"}[p&1]
-}
+func (p Pool) String() string { return enum.Name(p, "cluster", "local") }
 
 // MarshalText returns what String returns, so that JSON has names and not numbers. A value that
 // has no name is an error.
@@ -301,9 +297,7 @@ const (
 )
 
 // String returns "never", "non-pods" or "always".
-func (m Masquerade) String() string {
-	return [...]string{"never", "non-pods", "always", "?"}[m&3]
-}
+func (m Masquerade) String() string { return enum.Name(m, "never", "non-pods", "always") }
 
 // MarshalText returns what String returns, so that JSON has names and not numbers. A value that
 // has no name is an error.

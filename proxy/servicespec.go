@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/vipkit/vipkit/affinity"
+	"github.com/vipkit/vipkit/internal/ipaddr"
 )
 
 // serviceSpec is the part of a Service that concerns a proxy, for all its ports and
@@ -90,7 +91,7 @@ func (p *portSpec) addr(i int) netip.AddrPort {
 	case i == 0:
 		return netip.AddrPortFrom(a.clusterIP, p.number)
 	case i > len(a.external):
-		return netip.AddrPortFrom(unspecified(p.name.Family), p.nodePort)
+		return netip.AddrPortFrom(ipaddr.Unspecified(p.name.Family), p.nodePort)
 	default:
 		return netip.AddrPortFrom(a.external[i-1].addr, p.number)
 	}

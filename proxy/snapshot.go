@@ -78,7 +78,7 @@ func (s Snapshot) All() iter.Seq[*ServicePort] {
 // one has, and those that only the old one has. They are the endpoints that flows may go to,
 // in both pools and draining; a nil port has none.
 func (c Change) Endpoints() (gained, lost []netip.AddrPort) {
-	before, now := c.Old.servers(), c.New.servers()
+	before, now := c.Old.Servers(), c.New.Servers()
 	for a := range now {
 		if _, ok := before[a]; !ok {
 			gained = append(gained, a)
@@ -94,8 +94,9 @@ func (c Change) Endpoints() (gained, lost []netip.AddrPort) {
 	return gained, lost
 }
 
-// servers returns the endpoints that flows may go to.
-func (p *ServicePort) servers() map[netip.AddrPort]struct{} {
+// Servers returns the endpoints that flows may go to, in both pools and draining; a nil
+// port has none.
+func (p *ServicePort) Servers() map[netip.AddrPort]struct{} {
 	if p == nil {
 		return nil
 	}

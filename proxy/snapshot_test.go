@@ -163,7 +163,7 @@ func TestNames(t *testing.T) {
 	}
 	want := []string{
 		"ClusterIP", "pass", "cluster", "never", "ExternalIP", "forward", "local", "non-pods",
-		"LoadBalancer", "reject", "cluster", "always", "NodePort", "drop", "local", "?",
+		"LoadBalancer", "reject", "?", "always", "NodePort", "drop", "?", "?",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("names of constants (-want +got):\n%s", diff)

@@ -102,9 +102,7 @@ const (
 )
 
 // String returns default, report or mend.
-func (a Action) String() string {
-	return [...]string{"default", "report", "mend", "?"}[a&3]
-}
+func (a Action) String() string { return enum.Name(a, "default", "report", "mend") }
 
 // MarshalText returns what String returns, so that JSON has names and not numbers. A value that
 // has no name is an error.

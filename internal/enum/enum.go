@@ -12,6 +12,15 @@ type Value interface {
 	fmt.Stringer
 }
 
+// Name returns the name of a value, for String; names are those of the values from 0 on. A
+// value without a name is "?".
+func Name[T ~uint8](v T, names ...string) string {
+	if int(v) >= len(names) {
+		return "?"
+	}
+	return names[v]
+}
+
 // Marshal returns the name of a value, for MarshalText. A value above the last one is an error.
 func Marshal[T Value](v, last T) ([]byte, error) {
 	if v > last {

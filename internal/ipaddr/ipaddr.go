@@ -60,6 +60,20 @@ func FamilyOf(a netip.Addr) v1.IPFamily {
 	return v1.IPv6Protocol
 }
 
+// Families returns both IP families, IPv4 first.
+func Families() [2]v1.IPFamily { return [...]v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol} }
+
+// Unspecified returns the unspecified address of a family.
+func Unspecified(family v1.IPFamily) netip.Addr {
+	if family == v1.IPv6Protocol {
+		return netip.IPv6Unspecified()
+	}
+	return netip.IPv4Unspecified()
+}
+
+// Unmap returns an IPv4-mapped IPv6 address, as sockets report it, as IPv4.
+func Unmap(a netip.AddrPort) netip.AddrPort { return netip.AddrPortFrom(a.Addr().Unmap(), a.Port()) }
+
 // Errors of [CheckHost].
 var (
 	errUnspecified = errors.New("is the unspecified address")

@@ -7,6 +7,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/internal/ipaddr"
 	"github.com/vipkit/vipkit/internal/legacytables"
 	"github.com/vipkit/vipkit/internal/nfnetlink"
 	"github.com/vipkit/vipkit/proxy"
@@ -14,7 +15,7 @@ import (
 
 // legacyFirewalls checks the tables filter of iptables' legacy flavour.
 func (n node) legacyFirewalls(of needs) (found []*proxy.Problem) {
-	for _, f := range [...]v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol} {
+	for _, f := range ipaddr.Families() {
 		if !HasServices(n.Snapshot, f) {
 			continue
 		}

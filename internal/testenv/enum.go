@@ -33,6 +33,11 @@ func RoundTrip[T interface {
 	if len(names) != int(last-first)+1 {
 		t.Errorf("%T: got names %v, want one for each value", last, names)
 	}
+	for v := last + 1; v > last; v++ {
+		if names[v.String()] {
+			t.Errorf("%T %d: got name %v, which another value has", v, uint8(v), v)
+		}
+	}
 	if data, err := json.Marshal(last + 1); err == nil {
 		t.Errorf("%T %d: got JSON %s, want an error", last, last+1, data)
 	}

@@ -11,6 +11,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/internal/enum"
+	"github.com/vipkit/vipkit/internal/ipaddr"
 	"github.com/vipkit/vipkit/internal/pause"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -34,9 +35,7 @@ const (
 )
 
 // String returns keep, drop-half-open or reset.
-func (p TCPPolicy) String() string {
-	return [...]string{"keep", "drop-half-open", "reset", "?"}[p&3]
-}
+func (p TCPPolicy) String() string { return enum.Name(p, "keep", "drop-half-open", "reset") }
 
 // MarshalText returns what String returns, so that JSON has names and not numbers. A value that
 // has no name is an error.
@@ -159,7 +158,7 @@ func (c *Cleaner) clean(ctx context.Context, s step) error {
 
 func (c *Cleaner) execute(ctx context.Context, p *plan) error {
 	var errs []error
-	for _, family := range [...]v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol} {
+	for _, family := range ipaddr.Families() {
 		protocols, frontends := p.wanted(family)
 		if len(protocols) == 0 {
 			continue

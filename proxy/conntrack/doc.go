@@ -37,8 +37,8 @@
 // kernel walks its whole table, whatever its filter is. So nothing is dumped for a frontend that is
 // removed after its last endpoint. Otherwise one dump for each family and protocol serves all
 // changed frontends, and a further one the replies under way, until there is none (eight at most).
-// docs/performance.md has figures, also of the kernel's events, which would cost each new
-// connection of the node more than they save.
+// docs/performance.md has figures. The kernel's events of new flows would cost each new connection
+// of the node more than they save.
 //
 // Entries are removed one by one, by tuple and identity, so that a newer flow with the same tuple
 // stays. This package encodes its few messages itself, since github.com/vishvananda/netlink offers

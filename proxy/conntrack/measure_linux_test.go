@@ -4,20 +4,16 @@ package conntrack
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"slices"
 	"testing"
 	"time"
 
-	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/vipkit/vipkit/internal/netns"
 	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/internal/testing/lab"
 	"github.com/vipkit/vipkit/proxy"
@@ -148,101 +144,4 @@ func TestMeasureChurn(t *testing.T) {
 		x.run(i, proto, i%2 == 0, i%4 < 2)
 	}
 	t.Logf("60 Services, 20 of them of UDP: %d dumps, %v", dumps, took)
-}
-
-// listen subscribes to events of new flows. With drop, a filter of the socket drops all of
-// them. It returns a function that ends it, which returns the number of events and of losses.
-func listen(t *testing.T, ns *netns.NS, drop bool) (end func() (events, losses int)) {
-	t.Helper()
-	const newFlows, bufferSize = 1, 32 << 20
-	var fd int
-	if err := ns.Do(func() (err error) {
-		if fd, err = unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_NETFILTER); err != nil {
-			return err
-		}
-		none := []unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K}}
-		if drop {
-			err = unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: 1, Filter: &none[0]})
-		}
-		return errors.Join(err,
-			unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, bufferSize),
-			unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 100_000}),
-			unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: newFlows}))
-	}); err != nil {
-		t.Fatal(err)
-	}
-	quit, done := make(chan struct{}), make(chan struct{})
-	events, losses := 0, 0
-	go func() {
-		defer close(done)
-		for buf := make([]byte, 64<<10); ; {
-			switch _, _, err := unix.Recvfrom(fd, buf, 0); {
-			case err == nil:
-				events++
-			case errors.Is(err, unix.ENOBUFS):
-				losses++
-			default: // The timeout: no event is left.
-				select {
-				case <-quit:
-					return
-				default:
-				}
-			}
-		}
-	}()
-	return func() (int, int) {
-		close(quit)
-		<-done
-		_ = unix.Close(fd) // The process ends soon.
-		return events, losses
-	}
-}
-
-// TestMeasureEvents measures what new flows cost the process that sends their first packets, with
-// and without a socket that listens to the kernel's events of connection tracking.
-func TestMeasureEvents(t *testing.T) {
-	ns := lab.New(t,
-		lab.Host{Name: "node", Rules: "table ip t { chain c { type filter hook output priority 0; ct state invalid drop; }; }"},
-		lab.Host{Name: "up", Uplink: "node", Gateway: "10.1.0.1/8"},
-	).NS("node")
-	for i := range 256 {
-		if err := ns.AddNeighbor("up", netip.AddrFrom4([4]byte{10, 2, 0, byte(i)}), net.HardwareAddr{2, 0, 0, 0, 0, 1}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	costs := map[string][]time.Duration{}
-	for range 7 {
-		costs["nobody listens"] = append(costs["nobody listens"], sendFlows(t, ns))
-		for what, drop := range map[string]bool{"a socket whose filter drops all events": true, "a socket that is read": false} {
-			end := listen(t, ns, drop)
-			costs[what] = append(costs[what], sendFlows(t, ns))
-			events, losses := end()
-			t.Logf("%s: %d events, %d losses", what, events, losses)
-		}
-	}
-	for what, took := range costs {
-		t.Logf("%s: processor time of the sender for a flow, median %v (%v to %v)", what, median(took), took[0], took[len(took)-1])
-	}
-}
-
-// sendFlows sends the first packets of many flows, and returns the processor time for each.
-func sendFlows(t *testing.T, ns *netns.NS) time.Duration {
-	t.Helper()
-	const flows = 100_000
-	var before, after unix.Rusage
-	if err := ns.Do(func() error {
-		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM, 0)
-		if err != nil {
-			return err
-		}
-		err = unix.Getrusage(unix.RUSAGE_THREAD, &before)
-		for i := 0; i < flows && err == nil; i++ {
-			err = unix.Sendto(fd, []byte("?"), 0, &unix.SockaddrInet4{Port: 1024 + i/256, Addr: [4]byte{10, 2, 0, byte(i)}})
-		}
-		return errors.Join(err, unix.Getrusage(unix.RUSAGE_THREAD, &after), unix.Close(fd))
-	}); err != nil {
-		t.Fatal(err)
-	}
-	testenv.NoError(t, ns.Netlink().ConntrackTableFlush(netlink.ConntrackTable))
-	return time.Duration(after.Utime.Nano()-before.Utime.Nano()+after.Stime.Nano()-before.Stime.Nano()) / flows
 }

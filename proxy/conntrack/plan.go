@@ -27,11 +27,7 @@ func (k frontendKey) isNodePort() bool { return k.addr.Addr().IsUnspecified() }
 
 // nodePort returns the key of the node port that a flow to k may use.
 func (k frontendKey) nodePort() frontendKey {
-	unspecified := netip.IPv6Unspecified()
-	if k.addr.Addr().Is4() {
-		unspecified = netip.IPv4Unspecified()
-	}
-	return frontendKey{k.proto, netip.AddrPortFrom(unspecified, k.addr.Port())}
+	return frontendKey{k.proto, netip.AddrPortFrom(ipaddr.Unspecified(ipaddr.FamilyOf(k.addr.Addr())), k.addr.Port())}
 }
 
 // target says which flows to a frontend are stale. The zero target is a removed frontend:
@@ -88,7 +84,7 @@ func (c *Cleaner) plan(s step) (*plan, error) {
 	}
 	changes := slices.Collect(new.Changes(old))
 	for _, change := range changes {
-		if s.direct && len(servers(change.Old)) == 0 {
+		if s.direct && len(change.Old.Servers()) == 0 {
 			continue // Its translated flows were removed with its last endpoint.
 		}
 		for _, at := range keys(change.Old) {

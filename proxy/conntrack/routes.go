@@ -51,23 +51,9 @@ func (k *kept) hasServer(at netip.AddrPort) bool {
 		return false
 	}
 	if k.servers == nil {
-		k.servers = servers(k.port)
+		k.servers = k.port.Servers()
 	}
 	return k.servers.has(at)
-}
-
-// servers returns the endpoints that flows may go to; never nil, and none for a nil port.
-func servers(p *proxy.ServicePort) set[netip.AddrPort] {
-	s := set[netip.AddrPort]{}
-	if p == nil {
-		return s
-	}
-	for _, list := range [...][]*endpoints.Endpoint{p.Cluster, p.Local, p.Draining} {
-		for _, e := range list {
-			s[e.Addr] = struct{}{}
-		}
-	}
-	return s
 }
 
 // sides are the routes of the flows of pods, of the node and of all others.

@@ -25,9 +25,9 @@ func (c *Cleaner) planTCP(p *plan, changes []proxy.Change, new proxy.Snapshot) {
 	p.left = map[removedEndpoint][]frontendKey{}
 	serving := map[proxy.ServicePortName]set[netip.AddrPort]{}
 	for e, frontends := range c.removed {
-		if serving[e.port] == nil {
+		if _, known := serving[e.port]; !known {
 			port, _ := new.Get(e.port)
-			serving[e.port] = servers(port)
+			serving[e.port] = port.Servers()
 		}
 		switch {
 		case serving[e.port].has(e.addr):

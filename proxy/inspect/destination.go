@@ -11,6 +11,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/internal/ipaddr"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -25,7 +26,7 @@ func destination(s proxy.Snapshot, text string, protocol v1.Protocol, like netip
 		return netip.AddrPort{}, errors.New("destination is required: address:port, or a Service such as default/web:80")
 	}
 	if at, err := netip.ParseAddrPort(text); err == nil {
-		return netip.AddrPortFrom(at.Addr().Unmap(), at.Port()), nil
+		return ipaddr.Unmap(at), nil
 	}
 	if _, err := netip.ParseAddr(strings.Trim(text, "[]")); err == nil {
 		return netip.AddrPort{}, fmt.Errorf("destination %q has no port: write address:port, and an IPv6 address in brackets", text)

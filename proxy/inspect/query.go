@@ -12,6 +12,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/internal/ipaddr"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -106,7 +107,7 @@ func (q *query) packet(s proxy.Snapshot) (proxy.Packet, error) {
 // source reads an address, with a port or without.
 func source(text string) (netip.AddrPort, error) {
 	if at, err := netip.ParseAddrPort(text); err == nil {
-		return netip.AddrPortFrom(at.Addr().Unmap(), at.Port()), nil
+		return ipaddr.Unmap(at), nil
 	}
 	a, err := netip.ParseAddr(text)
 	if err != nil {

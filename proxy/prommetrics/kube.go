@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/vipkit/vipkit/internal/ipaddr"
 )
 
 // kubeMetrics are the metrics that kube-proxy has, by its names. The vectors have the
@@ -87,7 +89,7 @@ func newKubeMetrics(c *collectors, mode string, counts func() (total, pending [k
 
 // start creates the series whose labels are known.
 func (m *kubeMetrics) start(byFamily []*prometheus.CounterVec) {
-	for _, f := range families() {
+	for _, f := range ipaddr.Families() {
 		for _, c := range byFamily {
 			c.WithLabelValues(string(f))
 		}
@@ -102,7 +104,7 @@ func (m *kubeMetrics) start(byFamily []*prometheus.CounterVec) {
 
 // setTime sets a time for both families.
 func setTime(g *prometheus.GaugeVec, t time.Time) {
-	for _, f := range families() {
+	for _, f := range ipaddr.Families() {
 		g.WithLabelValues(string(f)).Set(seconds(t))
 	}
 }

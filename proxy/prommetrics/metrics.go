@@ -164,5 +164,3 @@ func (m *Metrics) ConntrackCleaned(family v1.IPFamily, took time.Duration, delet
 	m.kube.conntrackDuration.WithLabelValues(string(family)).Observe(took.Seconds())
 	m.kube.conntrackDeleted.WithLabelValues(string(family)).Add(float64(max(0, deleted)))
 }
-
-func families() [2]v1.IPFamily { return [...]v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol} }

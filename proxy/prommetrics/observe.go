@@ -6,6 +6,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/internal/ipaddr"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -67,7 +68,7 @@ func (m *kubeMetrics) observe(s proxy.Sync) {
 	if s.Err == nil {
 		return
 	}
-	for _, family := range families() {
+	for _, family := range ipaddr.Families() {
 		f := string(family)
 		if m.failures.all != nil {
 			m.failures.all.WithLabelValues(f).Inc()
@@ -134,7 +135,7 @@ func (m *kubeMetrics) countNoLocal(p *proxy.ServicePort, by float64) {
 // observeChange times a change that is in the kernel since end.
 func (m *Metrics) observeChange(c *change, end time.Time) {
 	noticed := c.received[sliceKind] // or earlier, as trigger
-	for i, f := range families() {
+	for i, f := range ipaddr.Families() {
 		for _, at := range c.triggers[i] {
 			m.kube.programming.WithLabelValues(string(f)).Observe(between(at, end))
 			if at.Before(noticed) {

@@ -15,6 +15,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/endpoints"
+	"github.com/vipkit/vipkit/internal/ipaddr"
 	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -190,7 +191,7 @@ func TestNoLocalEndpoints(t *testing.T) {
 		var ports []*proxy.ServicePort
 		for i := range rnd.IntN(20) {
 			p := &proxy.ServicePort{
-				Name:          proxy.ServicePortName{NamespacedName: key(strconv.Itoa(i)), Family: families()[rnd.IntN(2)]},
+				Name:          proxy.ServicePortName{NamespacedName: key(strconv.Itoa(i)), Family: ipaddr.Families()[rnd.IntN(2)]},
 				InternalLocal: rnd.IntN(2) == 0, ExternalLocal: rnd.IntN(2) == 0, HasEndpoints: rnd.IntN(3) > 0,
 				Frontends: []proxy.Frontend{{Kind: proxy.ClusterIP}, {Kind: proxy.NodePort}}[:1+rnd.IntN(2)],
 			}
