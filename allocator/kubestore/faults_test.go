@@ -109,53 +109,6 @@ func (a *api) replaceByForeign(t *testing.T, name string, isGone bool) {
 	}
 }
 
-// TestUndo fails the last of five changes, and checks that the first four are undone.
-func TestUndo(t *testing.T) {
-	t.Parallel()
-	a, s := newStore(t)
-	held := []allocator.Claim{}
-	for i := range 3 {
-		held = append(held, allocator.Claim{Key: storetest.Key(i), Owner: allocator.Owner(fmt.Sprintf("services/test/%d", i)), Token: 1, Expires: time.Now().UTC()})
-		versions, err := s.Commit(t.Context(), []allocator.Op{{Claim: held[i]}})
-		testenv.NoError(t, err)
-		held[i].Version = versions[0]
-	}
-	before := describe(a.addresses())
-	bound, taken := held[0], held[1]
-	bound.Expires, taken.Owner = time.Time{}, "me"
-	ops := []allocator.Op{
-		{Claim: bound}, {Claim: taken}, {Claim: held[2], Delete: true},
-		{Claim: allocator.Claim{Key: storetest.Key(3), Owner: "me", Token: 1}},
-		{Claim: allocator.Claim{Key: storetest.Key(4), Owner: "me", Token: 1, Version: 1}},
-	}
-	if _, err := s.Commit(t.Context(), ops); !errors.Is(err, allocator.ErrConflict) {
-		t.Errorf("got error %v, want %v", err, allocator.ErrConflict)
-	}
-	if diff := cmp.Diff(before, describe(a.addresses())); diff != "" {
-		t.Errorf("after a failure (-want +got):\n%s", diff)
-	}
-}
-
-// TestUndoFails loses every deletion, so that the first change cannot be undone. The second
-// change conflicts only once the first one has begun: otherwise there may be nothing to undo.
-func TestUndoFails(t *testing.T) {
-	t.Parallel()
-	a, s := newStore(t)
-	first, second := storetest.Key(1), storetest.Key(2)
-	a.put(t, "ipaddresses", foreign(second.String(), "web"))
-	a.failSecond(first, second, func(n int) (request, reply bool) { return n > 1, false })
-	_, err := s.Commit(t.Context(), []allocator.Op{
-		{Claim: allocator.Claim{Key: first, Owner: "me", Token: 1}},
-		{Claim: allocator.Claim{Key: second, Owner: "me", Token: 1}},
-	})
-	if !errors.Is(err, allocator.ErrUnknown) || errors.Is(err, allocator.ErrConflict) {
-		t.Errorf("got error %v, want %v and no conflict", err, allocator.ErrUnknown)
-	}
-	if left := a.addresses()[first.String()]; left == nil {
-		t.Errorf("object of %v: got none, want the one that could not be undone", first)
-	}
-}
-
 // TestTakeFails loses the request that creates an object for its new owner, after the old
 // one was deleted. The store must create the old one again.
 func TestTakeFails(t *testing.T) {
