@@ -6,8 +6,6 @@ import (
 	"net/netip"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/vipkit/vipkit/allocator"
 	"github.com/vipkit/vipkit/internal/testenv"
 )
@@ -130,31 +128,6 @@ func TestTooLargeIsAnError(t *testing.T) {
 	}
 }
 
-// TestDocumentedExamples are the three examples by which Kubernetes explains
-// its bands.
-func TestDocumentedExamples(t *testing.T) {
-	for _, c := range []struct {
-		cidr, first, bandEnd, last string
-		size, band                 uint64
-	}{
-		{"10.96.0.0/24", "10.96.0.1", "10.96.0.16", "10.96.0.254", 254, 16},
-		{"10.96.0.0/20", "10.96.0.1", "10.96.1.0", "10.96.15.254", 4094, 256},
-		{"10.96.0.0/16", "10.96.0.1", "10.96.1.0", "10.96.255.254", 65534, 256},
-	} {
-		t.Run(c.cidr, func(t *testing.T) {
-			r := newRange(t, c.cidr)
-			got := []string{r.Key(0).String(), r.Key(r.Stats().BandSize - 1).String(), r.Key(r.Stats().Size - 1).String()}
-			if diff := cmp.Diff([]string{c.first, c.bandEnd, c.last}, got); diff != "" {
-				t.Errorf("first, end of the band, last (-want +got):\n%s", diff)
-			}
-			if got := r.Stats(); got.Size != c.size || got.BandSize != c.band {
-				t.Errorf("got %+v, want size %d and band %d", got, c.size, c.band)
-			}
-			checkBandOrder(t, r)
-		})
-	}
-}
-
 // checkBandOrder fills a range and checks that the keys of the lower band are last.
 func checkBandOrder(t *testing.T, r *allocator.Range) {
 	t.Helper()
@@ -198,18 +171,6 @@ func TestBands(t *testing.T) {
 		if got := allocator.PortBand(size); got != want {
 			t.Errorf("PortBand(%d): got %d, want %d", size, got, want)
 		}
-	}
-}
-
-func TestNodePortRange(t *testing.T) {
-	r := newRange(t, "30000-32767")
-	s := r.Stats()
-	if s.Size != 2768 || s.BandSize != 86 {
-		t.Errorf("got %+v, want 2768 ports, 86 of them in the lower band", s)
-	}
-	got := []string{r.Key(0).String(), r.Key(85).String(), r.Key(86).String(), r.Key(2767).String()}
-	if diff := cmp.Diff([]string{"30000", "30085", "30086", "32767"}, got); diff != "" {
-		t.Errorf("edges of the bands (-want +got):\n%s", diff)
 	}
 }
 

@@ -114,49 +114,6 @@ func TestInvalidChangeIsNotRepeated(t *testing.T) {
 	}
 }
 
-// slow is a store whose next Get has its reply, but does not return it before goOn is
-// closed. With isVersionless it leaves out the version of the reply.
-type slow struct {
-	allocator.Store
-	replied, goOn chan struct{}
-	isVersionless bool
-}
-
-func (s *slow) Get(ctx context.Context, keys ...allocator.Key) (allocator.State, error) {
-	state, err := s.Store.Get(ctx, keys...)
-	if s.replied != nil {
-		close(s.replied)
-		<-s.goOn
-	}
-	if s.isVersionless {
-		state.Version = 0
-	}
-	return state, err
-}
-
-// TestSlowReplyUndoesNothing checks that a reply of the store does not undo what the pool
-// itself has done while it waited.
-func TestSlowReplyUndoesNothing(t *testing.T) {
-	for _, isVersionless := range []bool{false, true} {
-		store := &slow{Store: newMemory(), isVersionless: isVersionless}
-		p := newPool(t, store, "10.96.0.0/24")
-		old := mustReserve(t, p, "web", exactly(t, "10.96.0.9"))
-		mustRelease(t, p, old...)
-		store.replied, store.goOn = make(chan struct{}), make(chan struct{})
-		done := make(chan error)
-		go func() { done <- p.Release(t.Context(), old...) }() // Reads that the keys are free.
-		<-store.replied
-		mine := mustReserve(t, p, "db", exactly(t, "10.96.0.9"))
-		close(store.goOn)
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-		if got, ok := p.Lookup(mine[0].Key); !ok || got != mine[0] {
-			t.Errorf("without versions %t: Lookup: got %+v, %t, want %+v", isVersionless, got, ok, mine[0])
-		}
-	}
-}
-
 // readOnly is a store that cannot write, for a reason that does not end.
 type readOnly struct {
 	allocator.Store

@@ -1,94 +1,13 @@
 package allocator
 
 import (
-	"context"
 	"errors"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/vipkit/vipkit/internal/testenv"
 )
-
-// clock is a clock that the test can set.
-type clock struct {
-	mu sync.Mutex
-	by time.Duration
-}
-
-func (c *clock) now() time.Time {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return time.Now().Add(c.by).Round(0)
-}
-
-func (c *clock) set(by time.Duration) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.by += by
-}
-
-// TestClockIsSet sets the clock after a reservation was made. The reservation must not
-// keep its key for longer than twice the TTL, and a bound claim must keep its key.
-func TestClockIsSet(t *testing.T) {
-	const ttl = time.Minute
-	for name, by := range map[string]time.Duration{
-		"not at all": 0, "an hour back": -time.Hour, "an hour forward": time.Hour,
-		"seventy years back": -70 * 365 * 24 * time.Hour, "a little back": -ttl / 2, "a little forward": ttl / 2,
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { clockIsSet(t, ttl, by) })
-		})
-	}
-}
-
-func clockIsSet(t *testing.T, ttl, by time.Duration) {
-	ctx, cancel := context.WithCancel(t.Context())
-	var running sync.WaitGroup
-	defer running.Wait()
-	defer cancel()
-	c, store := &clock{}, NewMemory(State{}, nil)
-	pool, err := NewPool(store, PoolOptions{Ranges: []Config{{FirstPort: 30000, LastPort: 30002}}, TTL: ttl, Now: c.now})
-	testenv.NoError(t, err)
-	running.Go(func() { _ = pool.Run(ctx) }) // It ends with its context.
-	reserve := func(owner Owner) []Claim {
-		claims, err := pool.Reserve(ctx, owner, Request{Kind: Port})
-		if err != nil {
-			t.Fatalf("reserving for %s: %v", owner, err)
-		}
-		return claims
-	}
-	bound, err := pool.Bind(ctx, reserve("bound")...)
-	testenv.NoError(t, err)
-	lost, slow := reserve("lost"), reserve("slow")
-	time.Sleep(ttl / 4)
-	c.set(by)
-	time.Sleep(ttl / 2)
-	_, err = pool.Bind(ctx, slow...)
-	switch {
-	case err == nil:
-	case by <= 0 || !errors.Is(err, ErrExpired):
-		t.Errorf("binding within the TTL: %v", err)
-	}
-	time.Sleep(2 * ttl)
-	state, loadErr := store.Load(ctx)
-	testenv.NoError(t, loadErr)
-	held := map[Key]Owner{}
-	for _, c := range state.Claims {
-		held[c.Key] = c.Owner
-	}
-	want := map[Key]Owner{bound[0].Key: "bound"}
-	if err == nil {
-		want[slow[0].Key] = "slow"
-	}
-	if len(held) != len(want) || held[bound[0].Key] != "bound" || held[slow[0].Key] != want[slow[0].Key] {
-		t.Errorf("the store holds %v, want %v", held, want)
-	}
-	if _, err := pool.Bind(ctx, lost...); !errors.Is(err, ErrExpired) {
-		t.Errorf("binding a reservation that has ended: got error %v, want %v", err, ErrExpired)
-	}
-}
 
 // TestReservationFromTheFuture has a reservation that was made by a clock that was ahead.
 // Its key can be allocated, by name or as the only key, once a pool has seen the

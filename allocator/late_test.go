@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 
 	"github.com/vipkit/vipkit/allocator"
+	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 // lagging is a store that delays the replies to one kind of call after a call of hold.
@@ -109,6 +110,64 @@ func TestLateRepliesRestoreNothing(t *testing.T) {
 				cancel()
 				running.Wait()
 			})
+		})
+	}
+}
+
+// TestSyncWithoutVersions frees a key in another pool of a store whose states have no version.
+// The pool must not keep the claim in its view.
+func TestSyncWithoutVersions(t *testing.T) {
+	store := versionless(newMemory())
+	other, p := newPool(t, store, "10.96.0.0/29"), newPool(t, store, "10.96.0.0/29")
+	claims := mustReserve(t, other, "other", allocator.Request{Kind: allocator.IPv4, Count: 6})
+	testenv.NoError(t, p.Sync(t.Context()))
+	mustRelease(t, other, claims[0])
+	if got := mustReserve(t, p, "web", next(allocator.IPv4)); got[0].Key != claims[0].Key {
+		t.Errorf("got %v, want the released %v", got[0].Key, claims[0].Key)
+	}
+}
+
+// TestLateSyncWithoutVersions makes a claim while a reply without it is in flight. The pool
+// must keep the claim.
+func TestLateSyncWithoutVersions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &lagging{Store: newMemory()}
+		p := newPool(t, versionless(store), "10.96.0.0/29")
+		testenv.NoError(t, p.Sync(t.Context()))
+		release, synced := store.hold("load"), make(chan error, 1)
+		go func() { synced <- p.Sync(t.Context()) }()
+		synctest.Wait()
+		claims := mustReserve(t, p, "web", next(allocator.IPv4))
+		release()
+		testenv.NoError(t, <-synced)
+		if got, ok := p.Lookup(claims[0].Key); !ok || got != claims[0] {
+			t.Errorf("got %v, %t, want %v", got, ok, claims[0])
+		}
+	})
+}
+
+// TestSlowReplyUndoesNothing checks that a reply of the store does not undo what the pool
+// itself has done while it waited.
+func TestSlowReplyUndoesNothing(t *testing.T) {
+	for _, isVersionless := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			lags := &lagging{Store: newMemory()}
+			var store allocator.Store = lags
+			if isVersionless {
+				store = versionless(lags)
+			}
+			p := newPool(t, store, "10.96.0.0/24")
+			old := mustReserve(t, p, "web", exactly(t, "10.96.0.9"))
+			mustRelease(t, p, old...)
+			release, done := lags.hold("get"), make(chan error, 1)
+			go func() { done <- p.Release(t.Context(), old...) }() // Reads that the keys are free.
+			synctest.Wait()
+			mine := mustReserve(t, p, "db", exactly(t, "10.96.0.9"))
+			release()
+			testenv.NoError(t, <-done)
+			if got, ok := p.Lookup(mine[0].Key); !ok || got != mine[0] {
+				t.Errorf("without versions %t: Lookup: got %+v, %t, want %+v", isVersionless, got, ok, mine[0])
+			}
 		})
 	}
 }

@@ -291,7 +291,7 @@ func TestExpiredReservationIsFree(t *testing.T) {
 
 func TestRunWatches(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := newMemory()
+		store := newCounting()
 		a, b := newPool(t, store, "10.96.0.0/24"), newPool(t, store, "10.96.0.0/24")
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
@@ -306,6 +306,11 @@ func TestRunWatches(t *testing.T) {
 		time.Sleep(2 * allocator.DefaultTTL)
 		if diff := cmp.Diff(fmt.Sprint(kept), fmt.Sprint(b.Claims())); diff != "" {
 			t.Errorf("after the TTL (-want +got):\n%s", diff)
+		}
+		mustRelease(t, a, kept...)
+		synctest.Wait()
+		if got := b.Claims(); len(got) > 0 || b.Stats(allocator.IPv4).Used != 0 || store.calls["load"] != 2 {
+			t.Errorf("after the release: b knows %v, and both pools have read the store %d times, want none and once each", got, store.calls["load"])
 		}
 		cancel()
 		if err := <-done; !errors.Is(err, context.Canceled) {

@@ -69,6 +69,8 @@ func TestErrorsNameTheirObjects(t *testing.T) {
 	_, full := r.AllocateNext("me")
 	_, fullN := r.AllocateN("me", 1)
 	_, fullMany := r.AllocateN("me", 2)
+	draining := newRange(t, "10.97.0.0/24", func(c *allocator.Config) { c.Draining = true })
+	_, drained := draining.AllocateN("me", 1)
 	pool, err := allocator.NewPool(allocator.NewMemory(allocator.State{}, nil), allocator.PoolOptions{})
 	testenv.NoError(t, err)
 	_, noRange := pool.Allocate(t.Context(), "me", allocator.Request{Kind: allocator.IPv6})
@@ -88,6 +90,8 @@ func TestErrorsNameTheirObjects(t *testing.T) {
 		{full, allocator.ErrFull, "range 10.96.0.0/30 is full"},
 		{fullN, allocator.ErrFull, "range 10.96.0.0/30 is full"},
 		{fullMany, allocator.ErrFull, "range 10.96.0.0/30 has fewer than 2 free keys"},
+		{draining.Allocate("me", mustKey(t, "10.97.0.9")), allocator.ErrNotInRange, "10.97.0.9 is not in range 10.97.0.0/24, or excluded from it"},
+		{drained, allocator.ErrFull, "range 10.97.0.0/24 is full"},
 		{noRange, allocator.ErrFull, "there is no IPv6 range to allocate from"},
 		{noPorts, allocator.ErrNotInRange, "80 cannot be allocated: there is no port range to allocate from"},
 	} {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -115,51 +114,6 @@ func TestNoLockOverIO(t *testing.T) {
 	})
 }
 
-// TestSpellingsOfOneAddress checks that two spellings of an address are one key.
-func TestSpellingsOfOneAddress(t *testing.T) {
-	p := newPool(t, newMemory(), "fd00:10:96::/112")
-	mustReserve(t, p, "one", exactly(t, "fd00:10:96:0::00ab"))
-	if _, err := p.Reserve(t.Context(), "two", exactly(t, "fd00:10:96::ab")); !errors.Is(err, allocator.ErrAllocated) {
-		t.Errorf("the same address in another spelling: got error %v, want %v", err, allocator.ErrAllocated)
-	}
-}
-
-// TestNothingLeaksFromTheOtherFamily checks that a dual-stack request whose second
-// family has no address left allocates nothing from the first.
-func TestNothingLeaksFromTheOtherFamily(t *testing.T) {
-	p := newPool(t, newMemory(), "10.96.0.0/24", "fd00::/127")
-	mustReserve(t, p, "last", next(allocator.IPv6))
-	for range 20 {
-		if _, err := p.Reserve(t.Context(), "web", next(allocator.IPv4), next(allocator.IPv6)); !errors.Is(err, allocator.ErrFull) {
-			t.Fatalf("got error %v, want %v", err, allocator.ErrFull)
-		}
-	}
-	if got := p.Stats(allocator.IPv4).Used; got != 0 {
-		t.Errorf("IPv4 addresses in use: got %d, want none", got)
-	}
-}
-
-// TestFailedWritesLeaveNothing checks that claims that were never written are not
-// allocated: not in memory, and not by the next write that succeeds.
-func TestFailedWritesLeaveNothing(t *testing.T) {
-	store := newCounting()
-	p := newPool(t, store, "10.96.0.0/28")
-	mustReserve(t, p, "web", next(allocator.IPv4))
-	store.err = errors.New("no space left")
-	for range 50 {
-		_, err := p.Reserve(t.Context(), "web", next(allocator.IPv4))
-		if !errors.Is(err, store.err) {
-			t.Fatalf("got error %v, want %v", err, store.err)
-		}
-	}
-	store.err = nil
-	mustReserve(t, p, "web", allocator.Request{Kind: allocator.IPv4, Count: 13})
-	state, err := store.Load(t.Context())
-	if err != nil || len(state.Claims) != 14 {
-		t.Errorf("the store has %d claims, error %v, want 14", len(state.Claims), err)
-	}
-}
-
 // TestUnknownOutcomeIsNotGuessed checks that a key whose write has an unknown outcome is
 // not allocated before the pool has read the store.
 func TestUnknownOutcomeIsNotGuessed(t *testing.T) {
@@ -206,28 +160,44 @@ func TestLateReleaseFreesNothing(t *testing.T) {
 	}
 }
 
-// outdated is a store whose next reads return an old state: as many as times says.
-type outdated struct {
+// altered is a store whose states a test alters.
+type altered struct {
 	allocator.Store
-	times int
+	alter func(allocator.State) allocator.State
 }
 
-func (o *outdated) Get(ctx context.Context, keys ...allocator.Key) (allocator.State, error) {
-	if o.times--; o.times >= 0 {
-		return allocator.State{Version: 1}, nil
-	}
-	return o.Store.Get(ctx, keys...)
+func (a *altered) Load(ctx context.Context) (allocator.State, error) {
+	state, err := a.Store.Load(ctx)
+	return a.alter(state), err
+}
+
+func (a *altered) Get(ctx context.Context, keys ...allocator.Key) (allocator.State, error) {
+	state, err := a.Store.Get(ctx, keys...)
+	return a.alter(state), err
+}
+
+func unaltered(s allocator.State) allocator.State { return s }
+
+// versionless gives a store whose states have no version, and which never returns outdated data.
+func versionless(s allocator.Store) allocator.Store {
+	return &altered{Store: s, alter: func(s allocator.State) allocator.State { s.Version = 0; return s }}
 }
 
 // TestOutdatedReadsAreRepeated checks that a pool does not take a claim as deleted because
 // a read from before its allocation lacks it.
 func TestOutdatedReadsAreRepeated(t *testing.T) {
 	for times, want := range map[int]error{3: nil, 1000: allocator.ErrStale} {
-		store := &outdated{Store: newMemory()}
+		store := &altered{newMemory(), unaltered}
 		p := newPool(t, store, "10.96.0.0/24")
 		mustReserve(t, p, "first", next(allocator.IPv4))
 		claims := mustReserve(t, p, "web", next(allocator.IPv4))
-		store.times = times
+		left := times
+		store.alter = func(now allocator.State) allocator.State {
+			if left--; left >= 0 {
+				return allocator.State{Version: 1}
+			}
+			return now
+		}
 		err := p.Release(t.Context(), allocator.Claim{Key: claims[0].Key, Owner: "web"})
 		if !errors.Is(err, want) {
 			t.Errorf("%d outdated reads: got error %v, want %v", times, err, want)
@@ -238,12 +208,24 @@ func TestOutdatedReadsAreRepeated(t *testing.T) {
 	}
 }
 
-// TestMissingMap checks that the error says that nothing can be allocated, and why.
-func TestMissingMap(t *testing.T) {
+// TestStoreIsAway has a pool in whose view all keys are taken, and a store that does not answer. The
+// keys may be free: the pool must not say that they are taken.
+func TestStoreIsAway(t *testing.T) {
 	store := newCounting()
-	store.err = allocator.ErrNoMap
-	_, err := newPool(t, store, "10.96.0.0/24").Reserve(t.Context(), "web", next(allocator.IPv4))
-	if !errors.Is(err, allocator.ErrNoMap) || !strings.Contains(err.Error(), "no address or port can be allocated") {
-		t.Errorf("got error %v, want that no address can be allocated because there is no map", err)
+	p := newPool(t, store, "10.96.0.0/30")
+	held := mustReserve(t, p, "web", allocator.Request{Kind: allocator.IPv4, Count: 2})
+	store.err = errors.New("the store is away")
+	for name, request := range map[string]allocator.Request{"any": next(allocator.IPv4), "by name": {Key: held[0].Key}} {
+		_, reserveErr := p.Reserve(t.Context(), "api", request)
+		_, dryErr := p.DryRun(t.Context(), "api", request)
+		for _, err := range []error{reserveErr, dryErr} {
+			if !errors.Is(err, store.err) || errors.Is(err, allocator.ErrFull) || errors.Is(err, allocator.ErrAllocated) {
+				t.Errorf("%s: got error %v, want only that of the store", name, err)
+			}
+		}
+	}
+	store.err = nil
+	if _, err := p.Reserve(t.Context(), "api", next(allocator.IPv4)); !errors.Is(err, allocator.ErrFull) {
+		t.Errorf("with the store: got error %v, want %v", err, allocator.ErrFull)
 	}
 }

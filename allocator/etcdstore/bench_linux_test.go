@@ -3,14 +3,12 @@ package etcdstore_test
 import (
 	"context"
 	"fmt"
-	"net/netip"
 	"strings"
 	"testing"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/vipkit/vipkit/allocator"
-	"github.com/vipkit/vipkit/allocator/etcdstore"
 	"github.com/vipkit/vipkit/allocator/storetest"
 	"github.com/vipkit/vipkit/internal/servertest"
 	"github.com/vipkit/vipkit/internal/testenv"
@@ -48,22 +46,6 @@ func toggle(ctx context.Context, s allocator.Store, k allocator.Key, i int) erro
 	return err
 }
 
-// BenchmarkTwoStores has two stores with clients of their own, like two processes.
-func BenchmarkTwoStores(b *testing.B) {
-	url := servertest.StartEtcd(b).URL
-	c := allocator.Config{Prefix: netip.MustParsePrefix("10.97.0.0/24")}
-	clients := []*clientv3.Client{connect(b, url), connect(b, url)}
-	stores := []*etcdstore.Store{newStore(b, clients[0], c), newStore(b, clients[1], c)}
-	testenv.NoError(b, stores[0].Create(b.Context()))
-	r, err := allocator.NewRange(c)
-	testenv.NoError(b, err)
-	b.Run("callers=128", func(b *testing.B) {
-		storetest.Share(b, 128, 2, func(ctx context.Context, caller, i int) error {
-			return toggle(ctx, stores[caller%2], r.Key(uint64(caller)), i)
-		})
-	})
-}
-
 // BenchmarkPool reserves, binds and releases: three operations.
 func BenchmarkPool(b *testing.B) {
 	client := connect(b, servertest.StartEtcd(b).URL)
@@ -81,19 +63,6 @@ func BenchmarkPool(b *testing.B) {
 				return err
 			})
 		})
-	}
-}
-
-// BenchmarkPorts reserves and releases 250 node ports at once.
-func BenchmarkPorts(b *testing.B) {
-	client := connect(b, servertest.StartEtcd(b).URL)
-	p := newPool(b, withMaps(b, client))
-	for b.Loop() {
-		claims, err := p.Reserve(b.Context(), "services/default/web", allocator.Request{Kind: allocator.Port, Count: 250})
-		if err == nil {
-			err = p.Release(b.Context(), claims...)
-		}
-		testenv.NoError(b, err)
 	}
 }
 

@@ -87,7 +87,6 @@ func TestStore(t *testing.T) {
 		"parts":           testParts,
 		"combining":       testCombining,
 		"same key":        testSameKey,
-		"two stores":      testTwoStores,
 		"invalid":         testInvalid,
 		"watch compacted": testCompacted,
 		"half compacted":  testHalfCompacted,
@@ -101,7 +100,6 @@ func TestStore(t *testing.T) {
 		"many raced":      testManyPortsRaced,
 		"many at once":    testManyPortsAtOnce,
 		"new range":       testNewRange,
-		"import repaired": testImportRepaired,
 		"large maps":      testLargeMaps,
 		"long owners":     testLongOwners,
 	} {
@@ -273,29 +271,6 @@ func testSameKey(t *testing.T, client *clientv3.Client) {
 		if !won[owner] || n != 29 {
 			t.Errorf("conflicts that name %s: got %d, want 29 that name %v", owner, n, won)
 		}
-	}
-}
-
-// testTwoStores has two stores, like two processes, that write the same map.
-func testTwoStores(t *testing.T, client *clientv3.Client) {
-	const each = 200
-	stores := []*etcdstore.Store{withMaps(t, client), newStore(t, client, ranges()...)}
-	var wg sync.WaitGroup
-	for n, s := range stores {
-		for caller := range 4 {
-			wg.Go(func() {
-				for i := range each / 4 {
-					if _, err := s.Commit(t.Context(), put(1+n*each+caller*each/4+i, 0)); err != nil {
-						t.Error(err)
-						return
-					}
-				}
-			})
-		}
-	}
-	wg.Wait()
-	if got := len(stored(t, client, "10.96.0.0/16")); got != 2*each {
-		t.Errorf("taken keys: got %d, want %d", got, 2*each)
 	}
 }
 

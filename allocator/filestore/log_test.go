@@ -318,6 +318,9 @@ func TestCloseEndsWatch(t *testing.T) {
 		t.Errorf("the watch ended with %v, want %v", err, ErrClosed)
 	}
 	storetest.WantEnd(t, s.Watch(t.Context(), 0), ErrClosed) // a later one, too
+	if _, err := s.Load(t.Context()); !errors.Is(err, ErrClosed) {
+		t.Errorf("Load: got error %v, want %v", err, ErrClosed)
+	}
 }
 
 // TestTooMuchAtOnce checks that a commit that is too long for a frame is refused.

@@ -54,58 +54,6 @@ func put(t testing.TB, s allocator.Store, i int) {
 	}
 }
 
-func TestReopen(t *testing.T) {
-	t.Parallel()
-	path := filepath.Join(t.TempDir(), "map")
-	s := mustOpen(t, path)
-	for i := range 20 {
-		put(t, s, i)
-	}
-	first := contents(t, s)[0]
-	if _, err := s.Commit(t.Context(), []allocator.Op{{Claim: first, Delete: true}}); err != nil {
-		t.Fatal(err)
-	}
-	want := contents(t, s)
-	state, err := s.Load(t.Context())
-	testenv.NoError(t, err)
-	mustClose(t, s)
-	again := mustOpen(t, path)
-	storetest.WantClaims(t, want, contents(t, again))
-	if after, err := again.Load(t.Context()); err != nil || after.Version != state.Version {
-		t.Errorf("version after opening again: got %d, error %v, want %d", after.Version, err, state.Version)
-	}
-}
-
-func TestNoMap(t *testing.T) {
-	t.Parallel()
-	s, err := filestore.Open(filepath.Join(t.TempDir(), "map"))
-	testenv.NoError(t, err)
-	defer mustClose(t, s)
-	p, err := allocator.NewPool(s, allocator.PoolOptions{Ranges: []allocator.Config{{FirstPort: 1, LastPort: 9}}})
-	testenv.NoError(t, err)
-	if _, err := p.Reserve(t.Context(), "me", allocator.Request{Kind: allocator.Port}); !errors.Is(err, allocator.ErrNoMap) {
-		t.Errorf("got error %v, want %v", err, allocator.ErrNoMap)
-	}
-	testenv.NoError(t, s.Create(t.Context()))
-	if _, err := p.Reserve(t.Context(), "me", allocator.Request{Kind: allocator.Port}); err != nil {
-		t.Errorf("with a map: %v", err)
-	}
-}
-
-func TestOneProcessAtATime(t *testing.T) {
-	t.Parallel()
-	path := filepath.Join(t.TempDir(), "map")
-	s := mustOpen(t, path)
-	if other, err := filestore.Open(path); !errors.Is(err, filestore.ErrLocked) {
-		t.Errorf("opened twice: got %v, error %v, want %v", other, err, filestore.ErrLocked)
-	}
-	mustClose(t, s)
-	if _, err := s.Load(t.Context()); !errors.Is(err, filestore.ErrClosed) {
-		t.Errorf("a closed store: got error %v, want %v", err, filestore.ErrClosed)
-	}
-	mustOpen(t, path)
-}
-
 // TestTornRecord cuts the file at every byte of its last records, and may append garbage. The
 // store must have all complete records, and must be able to write.
 func TestTornRecord(t *testing.T) {
@@ -180,29 +128,7 @@ func TestDamage(t *testing.T) {
 	}
 }
 
-// TestLogIsRewritten makes many changes of few keys.
-func TestLogIsRewritten(t *testing.T) {
-	t.Parallel()
-	path := filepath.Join(t.TempDir(), "map")
-	s := mustOpen(t, path)
-	put(t, s, 0)
-	claim := contents(t, s)[0]
-	claim.Owner = allocator.Owner(make([]byte, 10_000))
-	for range 500 { // 5 MB in all
-		versions, err := s.Commit(t.Context(), []allocator.Op{{Claim: claim}})
-		testenv.NoError(t, err)
-		claim.Version = versions[0]
-	}
-	if got := fileSize(t, path); got > 1<<20+100_000 {
-		t.Errorf("length of the log of one claim: got %d bytes, want at most %d", got, 1<<20+100_000)
-	}
-	put(t, s, 1)
-	want := contents(t, s)
-	mustClose(t, s)
-	storetest.WantClaims(t, want, contents(t, mustOpen(t, path)))
-}
-
-// TestCommitsShareAWrite has many goroutines that commit at once.
+// TestCommitsShareAWrite has many goroutines that commit at once, and opens the file again.
 func TestCommitsShareAWrite(t *testing.T) {
 	t.Parallel()
 	const callers, each = 64, 20
@@ -221,12 +147,21 @@ func TestCommitsShareAWrite(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	want := contents(t, s)
-	if len(want) != callers*each {
-		t.Errorf("claims: got %d, want %d", len(want), callers*each)
+	all := contents(t, s)
+	if len(all) != callers*each {
+		t.Errorf("claims: got %d, want %d", len(all), callers*each)
 	}
+	if _, err := s.Commit(t.Context(), []allocator.Op{{Claim: all[0], Delete: true}}); err != nil {
+		t.Fatal(err)
+	}
+	before, err := s.Load(t.Context())
+	testenv.NoError(t, err)
 	mustClose(t, s)
-	storetest.WantClaims(t, want, contents(t, mustOpen(t, path)))
+	after, err := mustOpen(t, path).Load(t.Context())
+	if err != nil || after.Version != before.Version {
+		t.Errorf("version after opening again: got %d, error %v, want %d", after.Version, err, before.Version)
+	}
+	storetest.WantClaims(t, all[1:], after.Claims)
 }
 
 // TestLockHasManyNames checks that a file has one lock under all its names, and that a process

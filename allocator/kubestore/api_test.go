@@ -66,7 +66,7 @@ type hooks struct {
 	// does so for requests about one object.
 	lose   func(verb string) (request, reply bool)
 	loseOf func(name, verb string) (request, reply bool)
-	// wait is called before a request about an object is sent, and may block.
+	// wait is called before a request about the object of a name is sent, and may block.
 	wait func(name string)
 	// before is called before a request is handled. The client handles one request at a
 	// time.

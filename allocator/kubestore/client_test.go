@@ -22,77 +22,43 @@ func (h contextClient) IPAddresses() networkingclient.IPAddressInterface {
 	return contextAddresses{h.NetworkingV1Interface.IPAddresses(), h.api}
 }
 
-func (h contextClient) ServiceCIDRs() networkingclient.ServiceCIDRInterface {
-	return contextRanges{h.NetworkingV1Interface.ServiceCIDRs()}
-}
-
 type contextAddresses struct {
 	networkingclient.IPAddressInterface
 	api *api
 }
 
-func (h contextAddresses) Create(ctx context.Context, o *networkingv1.IPAddress, options metav1.CreateOptions) (*networkingv1.IPAddress, error) {
+// guarded sends a request about an object unless its context has ended meanwhile.
+func guarded[T any](ctx context.Context, a *api, name string, send func() (T, error)) (result T, err error) {
+	a.wait(name)
 	if err := ctx.Err(); err != nil {
-		return nil, err
+		return result, err
 	}
-	h.api.wait(o.Name)
-	return h.IPAddressInterface.Create(ctx, o, options)
+	return send()
+}
+
+func (h contextAddresses) Create(ctx context.Context, o *networkingv1.IPAddress, options metav1.CreateOptions) (*networkingv1.IPAddress, error) {
+	return guarded(ctx, h.api, o.Name, func() (*networkingv1.IPAddress, error) { return h.IPAddressInterface.Create(ctx, o, options) })
 }
 
 func (h contextAddresses) Update(ctx context.Context, o *networkingv1.IPAddress, options metav1.UpdateOptions) (*networkingv1.IPAddress, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, err
-	}
-	h.api.wait(o.Name)
-	return h.IPAddressInterface.Update(ctx, o, options)
+	return guarded(ctx, h.api, o.Name, func() (*networkingv1.IPAddress, error) { return h.IPAddressInterface.Update(ctx, o, options) })
 }
 
 func (h contextAddresses) Delete(ctx context.Context, name string, options metav1.DeleteOptions) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	h.api.wait(name)
-	return h.IPAddressInterface.Delete(ctx, name, options)
+	_, err := guarded(ctx, h.api, name, func() (struct{}, error) { return struct{}{}, h.IPAddressInterface.Delete(ctx, name, options) })
+	return err
 }
 
 func (h contextAddresses) Get(ctx context.Context, name string, options metav1.GetOptions) (*networkingv1.IPAddress, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, err
-	}
-	h.api.wait(name)
-	return h.IPAddressInterface.Get(ctx, name, options)
+	return guarded(ctx, h.api, name, func() (*networkingv1.IPAddress, error) { return h.IPAddressInterface.Get(ctx, name, options) })
 }
 
 func (h contextAddresses) List(ctx context.Context, options metav1.ListOptions) (*networkingv1.IPAddressList, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, err
-	}
-	return h.IPAddressInterface.List(ctx, options)
+	return guarded(ctx, h.api, "", func() (*networkingv1.IPAddressList, error) { return h.IPAddressInterface.List(ctx, options) })
 }
 
 func (h contextAddresses) Watch(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, err
-	}
-	return h.IPAddressInterface.Watch(ctx, options)
-}
-
-type contextRanges struct {
-	networkingclient.ServiceCIDRInterface
-}
-
-func (h contextRanges) List(ctx context.Context, options metav1.ListOptions) (*networkingv1.ServiceCIDRList, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, err
-	}
-	return h.ServiceCIDRInterface.List(ctx, options)
-}
-
-func (h contextRanges) Watch(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, err
-	}
-	return h.ServiceCIDRInterface.Watch(ctx, options)
+	return guarded(ctx, h.api, "", func() (watch.Interface, error) { return h.IPAddressInterface.Watch(ctx, options) })
 }
 
 // isSameParent reports whether two IPAddresses have one parentRef, which API servers do

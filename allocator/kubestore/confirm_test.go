@@ -34,13 +34,7 @@ func (a *api) loseAll(verbs ...string) {
 // read afterwards.
 func TestUnreadableOutcome(t *testing.T) {
 	t.Parallel()
-	free := allocator.Op{Claim: allocator.Claim{Key: storetest.Key(2), Owner: "me", Token: 7}}
-	for verb, change := range map[string]func(c allocator.Claim) allocator.Op{
-		"create": func(allocator.Claim) allocator.Op { return free },
-		"update": func(c allocator.Claim) allocator.Op { c.Expires = time.Time{}; return allocator.Op{Claim: c} },
-		"delete": func(c allocator.Claim) allocator.Op { return allocator.Op{Claim: c, Delete: true} },
-		"take":   func(c allocator.Claim) allocator.Op { c.Owner = "other"; return allocator.Op{Claim: c} },
-	} {
+	for verb, change := range changes() {
 		a, s := newStore(t)
 		c := reserved(t, s)
 		if a.loseAll(verb, "get"); verb == "take" {
@@ -133,13 +127,11 @@ func TestTakenInBetween(t *testing.T) {
 func TestConflictsNameTheOwner(t *testing.T) {
 	t.Parallel()
 	key := storetest.Key(1)
-	for what, change := range map[string]func(c allocator.Claim) allocator.Op{
-		"create": func(allocator.Claim) allocator.Op {
-			return allocator.Op{Claim: allocator.Claim{Key: key, Owner: "me", Token: 7}}
-		},
-		"update": func(c allocator.Claim) allocator.Op { c.Expires = time.Time{}; return allocator.Op{Claim: c} },
-		"delete": func(c allocator.Claim) allocator.Op { return allocator.Op{Claim: c, Delete: true} },
-	} {
+	all := changes()
+	all["create"] = func(allocator.Claim) allocator.Op {
+		return allocator.Op{Claim: allocator.Claim{Key: key, Owner: "me", Token: 7}}
+	}
+	for what, change := range all {
 		for _, knows := range []bool{true, false} { // whether the store itself has written the object
 			a, s := newStore(t)
 			c := reserved(t, s)
@@ -179,18 +171,11 @@ func TestVersionOfADeletion(t *testing.T) {
 // is unknown.
 func TestUndoOfEachKind(t *testing.T) {
 	t.Parallel()
-	for what, c := range map[string]struct {
-		requests int
-		change   func(c allocator.Claim) allocator.Op
-	}{
-		"update": {1, func(c allocator.Claim) allocator.Op { c.Expires = time.Time{}; return allocator.Op{Claim: c} }},
-		"delete": {1, func(c allocator.Claim) allocator.Op { return allocator.Op{Claim: c, Delete: true} }},
-		"take":   {2, func(c allocator.Claim) allocator.Op { c.Owner = "other"; return allocator.Op{Claim: c} }},
-		"create": {1, func(c allocator.Claim) allocator.Op {
-			c.Key, c.Version = storetest.Key(2), 0
-			return allocator.Op{Claim: c}
-		}},
-	} {
+	for what, change := range changes() {
+		requests := 1
+		if what == "take" {
+			requests = 2 // it deletes and creates
+		}
 		for i := range 4 {
 			isLost, fails := i&1 != 0, i&2 != 0
 			t.Run(fmt.Sprintf("%s/lost=%t/undone=%t", what, isLost, !fails), func(t *testing.T) {
@@ -198,8 +183,8 @@ func TestUndoOfEachKind(t *testing.T) {
 				held, taken := reserved(t, s), storetest.Key(9)
 				a.put(t, "ipaddresses", foreign(taken.String(), "web"))
 				before := a.addresses()
-				op := c.change(held)
-				a.failSecond(op.Claim.Key, taken, func(n int) (request, reply bool) { return fails && n > c.requests, isLost && n <= c.requests })
+				op := change(held)
+				a.failSecond(op.Claim.Key, taken, func(n int) (request, reply bool) { return fails && n > requests, isLost && n <= requests })
 				_, err := s.Commit(t.Context(), []allocator.Op{op, {Claim: allocator.Claim{Key: taken, Owner: "me", Token: 1}}})
 				if fails {
 					if !errors.Is(err, allocator.ErrUnknown) || !errors.Is(err, errLost) || errors.Is(err, allocator.ErrConflict) {

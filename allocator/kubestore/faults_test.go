@@ -32,16 +32,24 @@ func reserved(t *testing.T, s *kubestore.Store) allocator.Claim {
 	return c
 }
 
-// TestLostReplies loses one request or its reply. The store must read the outcome.
-func TestLostReplies(t *testing.T) {
-	t.Parallel()
-	for verb, change := range map[string]func(c allocator.Claim) allocator.Op{
+// changes are the kinds of changes: of the key that reserved reserves, and "create" of another.
+func changes() map[string]func(c allocator.Claim) allocator.Op {
+	return map[string]func(c allocator.Claim) allocator.Op{
 		"create": func(allocator.Claim) allocator.Op {
 			return allocator.Op{Claim: allocator.Claim{Key: storetest.Key(2), Owner: "me", Token: 7}}
 		},
 		"update": func(c allocator.Claim) allocator.Op { c.Expires = time.Time{}; return allocator.Op{Claim: c} },
 		"delete": func(c allocator.Claim) allocator.Op { return allocator.Op{Claim: c, Delete: true} },
-	} {
+		"take":   func(c allocator.Claim) allocator.Op { c.Owner = "other"; return allocator.Op{Claim: c} },
+	}
+}
+
+// TestLostReplies loses one request or its reply. The store must read the outcome.
+func TestLostReplies(t *testing.T) {
+	t.Parallel()
+	all := changes()
+	delete(all, "take") // see TestTakeFails and TestTakeWithLostReplies
+	for verb, change := range all {
 		for name, lost := range map[string][2]bool{"request": {true, false}, "reply": {false, true}} {
 			t.Run(verb+"/"+name, func(t *testing.T) {
 				a, s := newStore(t)
@@ -75,10 +83,8 @@ func TestRepeatedCreate(t *testing.T) {
 // and changing it.
 func TestForeignChangeInBetween(t *testing.T) {
 	t.Parallel()
-	for verb, change := range map[string]func(c allocator.Claim) allocator.Op{
-		"update": func(c allocator.Claim) allocator.Op { c.Expires = time.Time{}; return allocator.Op{Claim: c} },
-		"delete": func(c allocator.Claim) allocator.Op { return allocator.Op{Claim: c, Delete: true} },
-	} {
+	for _, verb := range []string{"update", "delete"} {
+		change := changes()[verb]
 		for _, isGone := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s/gone=%t", verb, isGone), func(t *testing.T) {
 				a, s := newStore(t)
@@ -106,53 +112,6 @@ func (a *api) replaceByForeign(t *testing.T, name string, isGone bool) {
 	a.removeSilently("ipaddresses", name)
 	if !isGone {
 		a.put(t, "ipaddresses", foreign(name, "web"))
-	}
-}
-
-// TestUndo fails the last of five changes, and checks that the first four are undone.
-func TestUndo(t *testing.T) {
-	t.Parallel()
-	a, s := newStore(t)
-	held := []allocator.Claim{}
-	for i := range 3 {
-		held = append(held, allocator.Claim{Key: storetest.Key(i), Owner: allocator.Owner(fmt.Sprintf("services/test/%d", i)), Token: 1, Expires: time.Now().UTC()})
-		versions, err := s.Commit(t.Context(), []allocator.Op{{Claim: held[i]}})
-		testenv.NoError(t, err)
-		held[i].Version = versions[0]
-	}
-	before := describe(a.addresses())
-	bound, taken := held[0], held[1]
-	bound.Expires, taken.Owner = time.Time{}, "me"
-	ops := []allocator.Op{
-		{Claim: bound}, {Claim: taken}, {Claim: held[2], Delete: true},
-		{Claim: allocator.Claim{Key: storetest.Key(3), Owner: "me", Token: 1}},
-		{Claim: allocator.Claim{Key: storetest.Key(4), Owner: "me", Token: 1, Version: 1}},
-	}
-	if _, err := s.Commit(t.Context(), ops); !errors.Is(err, allocator.ErrConflict) {
-		t.Errorf("got error %v, want %v", err, allocator.ErrConflict)
-	}
-	if diff := cmp.Diff(before, describe(a.addresses())); diff != "" {
-		t.Errorf("after a failure (-want +got):\n%s", diff)
-	}
-}
-
-// TestUndoFails loses every deletion, so that the first change cannot be undone. The second
-// change conflicts only once the first one has begun: otherwise there may be nothing to undo.
-func TestUndoFails(t *testing.T) {
-	t.Parallel()
-	a, s := newStore(t)
-	first, second := storetest.Key(1), storetest.Key(2)
-	a.put(t, "ipaddresses", foreign(second.String(), "web"))
-	a.failSecond(first, second, func(n int) (request, reply bool) { return n > 1, false })
-	_, err := s.Commit(t.Context(), []allocator.Op{
-		{Claim: allocator.Claim{Key: first, Owner: "me", Token: 1}},
-		{Claim: allocator.Claim{Key: second, Owner: "me", Token: 1}},
-	})
-	if !errors.Is(err, allocator.ErrUnknown) || errors.Is(err, allocator.ErrConflict) {
-		t.Errorf("got error %v, want %v and no conflict", err, allocator.ErrUnknown)
-	}
-	if left := a.addresses()[first.String()]; left == nil {
-		t.Errorf("object of %v: got none, want the one that could not be undone", first)
 	}
 }
 

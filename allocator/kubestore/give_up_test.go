@@ -6,55 +6,26 @@ import (
 	"sync"
 	"testing"
 
-	networkingv1 "k8s.io/api/networking/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	networkingclient "k8s.io/client-go/kubernetes/typed/networking/v1"
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/vipkit/vipkit/allocator"
-	"github.com/vipkit/vipkit/allocator/kubestore"
 	"github.com/vipkit/vipkit/allocator/storetest"
 )
-
-// cancelling is a client that cancels its caller's context when one object was created and
-// the last one was not.
-type cancelling struct {
-	networkingclient.NetworkingV1Interface
-	cancel func()
-	last   string
-	made   chan struct{}
-}
-
-func (l cancelling) IPAddresses() networkingclient.IPAddressInterface {
-	return cancellingAddresses{IPAddressInterface: l.NetworkingV1Interface.IPAddresses(), cancelling: l}
-}
-
-type cancellingAddresses struct {
-	networkingclient.IPAddressInterface
-	cancelling
-}
-
-func (l cancellingAddresses) Create(ctx context.Context, o *networkingv1.IPAddress, options metav1.CreateOptions) (*networkingv1.IPAddress, error) {
-	if o.Name == l.last {
-		<-l.made
-		l.cancel()
-		return nil, ctx.Err()
-	}
-	made, err := l.IPAddressInterface.Create(ctx, o, options)
-	close(l.made)
-	return made, err
-}
 
 // TestUndoAfterCancel checks that a commit whose context has ended still undoes its changes.
 func TestUndoAfterCancel(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	a, client := newAPI()
+	a, s := newStore(t)
 	first, last := storetest.Key(1), storetest.Key(2)
-	s := kubestore.New(cancelling{
-		NetworkingV1Interface: client, cancel: cancel, last: last.String(), made: make(chan struct{}),
-	}, kubestore.Options{})
+	a.failSecond(first, last, func(int) (request, reply bool) { return false, false })
+	await := a.wait
+	a.wait = func(name string) {
+		if await(name); name == last.String() {
+			cancel()
+		}
+	}
 	_, err := s.Commit(ctx, []allocator.Op{
 		{Claim: allocator.Claim{Key: first, Owner: "me", Token: 1}}, {Claim: allocator.Claim{Key: last, Owner: "me", Token: 1}},
 	})

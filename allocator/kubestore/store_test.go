@@ -1,7 +1,6 @@
 package kubestore_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -18,7 +17,6 @@ import (
 
 	"github.com/vipkit/vipkit/allocator"
 	"github.com/vipkit/vipkit/allocator/kubestore"
-	"github.com/vipkit/vipkit/allocator/repair"
 	"github.com/vipkit/vipkit/allocator/storetest"
 	"github.com/vipkit/vipkit/internal/testenv"
 )
@@ -209,27 +207,6 @@ func TestForeignIsLeftAlone(t *testing.T) {
 	}
 }
 
-func TestForeignIsLeftAloneByPools(t *testing.T) {
-	s, c := withForeign(t)
-	p := newPool(t, s, allocator.PoolOptions{})
-	_, err := p.Reserve(t.Context(), "me", allocator.Request{Key: c.Key})
-	if held, ok := errors.AsType[*allocator.HeldError](err); !ok || held.Owner != c.Owner {
-		t.Errorf("Reserve: got error %v, want a HeldError that names %s", err, c.Owner)
-	}
-	if err := p.Release(t.Context(), c); err == nil {
-		t.Error("Release of a foreign address: got no error, want one")
-	}
-	others := func(context.Context) ([]repair.Use, error) {
-		return []repair.Use{{Owner: "nodes/other", Text: "192.0.2.1"}}, nil
-	}
-	findings, err := repair.Reconcile(t.Context(), s, others, repair.Options{
-		Ranges: []allocator.Config{prefix()}, Now: func() time.Time { return time.Now().Add(time.Hour) },
-	})
-	if got := fmt.Sprint(findings); err != nil || !strings.HasPrefix(got, "[orphaned: 10.96.0.10 of services/default/web out of range: 192.0.2.1") {
-		t.Errorf("Reconcile: got %v, error %v, want that the address is orphaned and not mended", got, err)
-	}
-}
-
 // TestDamagedAnnotations checks that claims with damaged annotations are bound.
 func TestDamagedAnnotations(t *testing.T) {
 	a, s := newStore(t)
@@ -262,23 +239,6 @@ func TestForeignTokens(t *testing.T) {
 			t.Errorf("token of allocation %d, of %s: got that of %s, want another", i, name, other)
 		}
 		tokens[state.Claims[0].Token] = name
-	}
-}
-
-// TestNewOwner reserves an address whose reservation by another owner has ended.
-func TestNewOwner(t *testing.T) {
-	a, s := newStore(t)
-	now := time.Now()
-	p := newPool(t, s, allocator.PoolOptions{Now: func() time.Time { return now }})
-	if _, err := p.Reserve(t.Context(), "services/default/old", allocator.Request{Key: key(t, "10.96.0.10")}); err != nil {
-		t.Fatal(err)
-	}
-	now = now.Add(allocator.DefaultTTL)
-	claims, err := p.Reserve(t.Context(), "services/default/new", allocator.Request{Key: key(t, "10.96.0.10")})
-	testenv.NoError(t, err)
-	o := a.addresses()["10.96.0.10"]
-	if got := o.Spec.ParentRef.Name; got != "new" || o.ResourceVersion != fmt.Sprint(claims[0].Version) {
-		t.Errorf("owner and version: got %s and %s, want new and %d", got, o.ResourceVersion, claims[0].Version)
 	}
 }
 

@@ -3,12 +3,10 @@ package kubestore_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/vipkit/vipkit/allocator"
@@ -71,44 +69,6 @@ func TestWatchTooOld(t *testing.T) {
 	a, s := newStore(t)
 	a.forget()
 	storetest.WantEnd(t, s.Watch(t.Context(), 50), allocator.ErrCompacted)
-}
-
-// TestWatchRanges changes ServiceCIDR objects, also while no watch is open.
-func TestWatchRanges(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		a, s := newStore(t)
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
-		first, second := serviceCIDR("10.96.0.0/24"), serviceCIDR("10.97.0.0/24", "fd00::/48")
-		second.Name = "more"
-		a.put(t, "servicecidrs", &first)
-		var got []string
-		for r, err := range s.WatchRanges(ctx) {
-			if err != nil {
-				t.Fatalf("after %v: %v", got, err)
-			}
-			got = append(got, fmt.Sprintf("%v, unusable=%t", describeRanges(r.Configs), r.Unusable != nil))
-			switch len(got) {
-			case 1:
-				a.put(t, "servicecidrs", &second)
-			case 2:
-				a.disconnect()
-				a.removeSilently("servicecidrs", "test")
-			}
-			if len(got) == 3 {
-				break
-			}
-		}
-		want := []string{
-			"[10.96.0.0/24 draining=false], unusable=false",
-			"[10.97.0.0/24 draining=false 10.96.0.0/24 draining=false], unusable=true",
-			"[10.97.0.0/24 draining=false], unusable=true",
-		}
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("ranges (-want +got):\n%s", diff)
-		}
-	})
 }
 
 // TestPauseAfterCompaction has an API server that refuses every watch as too old. WatchRanges

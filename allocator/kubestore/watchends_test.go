@@ -135,19 +135,22 @@ func TestBookmarks(t *testing.T) {
 	}
 }
 
-// TestDeletedRange checks that WatchRanges yields the ranges without a deleted one.
+// TestDeletedRange checks that WatchRanges yields the ranges without a deleted one, also if it was
+// deleted while no watch was open.
 func TestDeletedRange(t *testing.T) {
 	t.Parallel()
-	for _, keepsWatching := range []bool{true, false} {
-		// With a clock of its own both ranges are of one age.
-		synctest.Test(t, func(t *testing.T) { deletesRange(t, keepsWatching) })
+	for _, isWatched := range []bool{true, false} {
+		for _, keepsWatching := range []bool{true, false} {
+			// With a clock of its own both ranges are of one age.
+			synctest.Test(t, func(t *testing.T) { deletesRange(t, isWatched, keepsWatching) })
+		}
 	}
 }
 
-func deletesRange(t *testing.T, keepsWatching bool) {
+func deletesRange(t *testing.T, isWatched, keepsWatching bool) {
 	t.Helper()
 	a, s := newStore(t)
-	first, second := serviceCIDR("10.96.0.0/24"), serviceCIDR("10.97.0.0/24")
+	first, second := serviceCIDR("10.96.0.0/24"), serviceCIDR("10.97.0.0/24", "fd00::/48")
 	second.Name = "more"
 	a.put(t, "servicecidrs", &first)
 	ctx, cancel := context.WithCancel(shortContext(t))
@@ -158,13 +161,16 @@ func deletesRange(t *testing.T, keepsWatching bool) {
 		if last = err; err != nil {
 			continue
 		}
-		got = append(got, fmt.Sprint(describeRanges(r.Configs)))
-		switch len(got) {
-		case 1:
+		got = append(got, fmt.Sprintf("%v, unusable=%t", describeRanges(r.Configs), r.Unusable != nil))
+		switch {
+		case len(got) == 1:
 			a.put(t, "servicecidrs", &second)
-		case 2:
+		case len(got) == 2 && isWatched:
 			a.drop(t, "servicecidrs", "test")
-		case 3:
+		case len(got) == 2:
+			a.disconnect()
+			a.removeSilently("servicecidrs", "test")
+		case len(got) == 3:
 			cancel()
 		}
 		if len(got) == 3 && !keepsWatching {
@@ -172,7 +178,9 @@ func deletesRange(t *testing.T, keepsWatching bool) {
 		}
 	}
 	want := []string{
-		"[10.96.0.0/24 draining=false]", "[10.97.0.0/24 draining=false 10.96.0.0/24 draining=false]", "[10.97.0.0/24 draining=false]",
+		"[10.96.0.0/24 draining=false], unusable=false",
+		"[10.97.0.0/24 draining=false 10.96.0.0/24 draining=false], unusable=true",
+		"[10.97.0.0/24 draining=false], unusable=true",
 	}
 	if diff := cmp.Diff(want, got); diff != "" || keepsWatching && !errors.Is(last, context.Canceled) {
 		t.Errorf("last error: %v; ranges (-want +got):\n%s", last, diff)

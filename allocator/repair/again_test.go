@@ -67,10 +67,13 @@ func TestPauses(t *testing.T) {
 		want     []time.Duration // after passes that fail, fail, succeed, fail
 	}{
 		{interval: time.Minute, want: []time.Duration{time.Second, 2 * time.Second, time.Minute, time.Second}},
+		{want: []time.Duration{time.Second, 2 * time.Second, repair.DefaultInterval, time.Second}},
 		{interval: time.Second / 2, want: []time.Duration{time.Second / 2, time.Second / 2, time.Second / 2, time.Second / 2}},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			var at []time.Time
+			var observed []bool
+			broken := errors.New("no reply")
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			controller := repair.Controller{
@@ -82,11 +85,15 @@ func TestPauses(t *testing.T) {
 					if len(at) == 3 {
 						return nil, nil
 					}
-					return nil, errors.New("no reply")
+					return nil, broken
 				},
+				Observe: func(_ []repair.Finding, err error) { observed = append(observed, errors.Is(err, broken)) },
 			}
 			if err := controller.Run(ctx); !errors.Is(err, context.Canceled) {
 				t.Errorf("Run: got error %v, want %v", err, context.Canceled)
+			}
+			if diff := cmp.Diff([]bool{true, true, false, true, true}, observed); diff != "" {
+				t.Errorf("passes observed as failed (-want +got):\n%s", diff)
 			}
 			var got []time.Duration
 			for i, next := range at[1:] {

@@ -59,13 +59,22 @@ func TestMapIsLost(t *testing.T) {
 	if !errors.Is(err, allocator.ErrNoMap) || lines(findings) != "missing: 30000 of web" {
 		t.Errorf("got findings %q, error %v, want one missing claim and %v", lines(findings), err, allocator.ErrNoMap)
 	}
+	if len(store.created) != 1 || store.created[0].Key != allocator.PortKey(30000) {
+		t.Errorf("claims that the map has from its first moment: got %v, want that of web", store.created)
+	}
 }
 
 // forgetful is a store that never has a map.
-type forgetful struct{ allocator.Store }
+type forgetful struct {
+	allocator.Store
+	created []allocator.Claim
+}
 
 func (*forgetful) Load(context.Context) (allocator.State, error) {
 	return allocator.State{}, allocator.ErrNoMap
 }
 
-func (*forgetful) Create(context.Context, ...allocator.Claim) error { return nil }
+func (f *forgetful) Create(_ context.Context, claims ...allocator.Claim) error {
+	f.created = claims
+	return nil
+}

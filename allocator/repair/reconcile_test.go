@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -177,26 +176,6 @@ func TestPolicyReportsOnly(t *testing.T) {
 	}
 }
 
-// TestMigration checks that a store without a map gets one that has a claim for every use
-// from the beginning.
-func TestMigration(t *testing.T) {
-	store := newFile(t)
-	var text strings.Builder
-	var want []string
-	for i := range 200 {
-		fmt.Fprintf(&text, "10.96.0.%d service-%d\n", i+1, i)
-		want = append(want, fmt.Sprintf("10.96.0.%d service-%d", i+1, i))
-	}
-	findings, err := repair.Reconcile(t.Context(), store, uses(text.String()), options(t))
-	if err != nil || len(findings) != 200 || !findings[0].Mended {
-		t.Fatalf("findings: got %d, error %v, want 200 that are mended", len(findings), err)
-	}
-	slices.Sort(want)
-	if diff := cmp.Diff(strings.Join(want, "\n"), held(t, store)); diff != "" {
-		t.Errorf("the map (-want +got):\n%s", diff)
-	}
-}
-
 // busy is a store in which another process changes a claim after it was read.
 type busy struct {
 	*allocator.Memory
@@ -232,68 +211,6 @@ func TestClaimChangesDuringAPass(t *testing.T) {
 	if got := held(t, store); got != "10.96.0.2 new" {
 		t.Errorf("the store holds %q, want only the new claim", got)
 	}
-}
-
-// TestEachAllocationHasItsGrace checks that the grace period begins with the allocation:
-// a key that is allocated again gets the whole period again.
-func TestEachAllocationHasItsGrace(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store := allocator.NewMemory(allocator.State{}, nil)
-		pool, err := allocator.NewPool(store, allocator.PoolOptions{Ranges: ranges(t)})
-		testenv.NoError(t, err)
-		o := repair.Options{Ranges: ranges(t), AllowNoOwners: true}
-		request := allocator.Request{Key: allocator.PortKey(30000)}
-		for round := range 3 {
-			if _, err := pool.Allocate(t.Context(), "me", request); err != nil {
-				t.Fatalf("round %d: %v", round, err)
-			}
-			for _, want := range []int{0, 0, 1} {
-				findings, err := repair.Reconcile(t.Context(), store, uses(""), o)
-				if err != nil || len(findings) != want {
-					t.Errorf("round %d: found %v, error %v, want %d", round, findings, err, want)
-				}
-				time.Sleep(repair.DefaultGrace / 2)
-			}
-		}
-	})
-}
-
-func TestController(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store := allocator.NewMemory(allocator.State{}, nil)
-		broken := errors.New("no reply")
-		var at []time.Duration
-		begin := time.Now()
-		ctx, cancel := context.WithCancel(t.Context())
-		c := repair.Controller{
-			Store:   store,
-			Options: repair.Options{Ranges: ranges(t)},
-			Owners: func(context.Context) ([]repair.Use, error) {
-				if at = append(at, time.Since(begin)); len(at) <= 2 {
-					return nil, broken
-				}
-				return []repair.Use{{Owner: "a", Text: "10.96.0.1"}}, nil
-			},
-			Observe: func(_ []repair.Finding, err error) {
-				if isEarly := len(at) <= 2; isEarly != errors.Is(err, broken) {
-					t.Errorf("pass %d: got error %v, want %v: %t", len(at), err, broken, isEarly)
-				}
-				if len(at) == 5 {
-					cancel()
-				}
-			},
-		}
-		if err := c.Run(ctx); !errors.Is(err, context.Canceled) {
-			t.Errorf("Run ended with %v, want %v", err, context.Canceled)
-		}
-		want := []time.Duration{0, time.Second, 3 * time.Second, 3*time.Second + repair.DefaultInterval, 3*time.Second + 2*repair.DefaultInterval}
-		if diff := cmp.Diff(want, at); diff != "" {
-			t.Errorf("times of the passes (-want +got):\n%s", diff)
-		}
-		if got := held(t, store); got != "10.96.0.1 a" {
-			t.Errorf("the store holds %q, want the claim of a", got)
-		}
-	})
 }
 
 // TestNoMapWithoutMissingClaims checks that no map is created if the policy only reports
