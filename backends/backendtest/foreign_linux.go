@@ -31,7 +31,7 @@ const (
 func (s *stage) addForeign(t *testing.T) {
 	t.Helper()
 	n := findNFT(t, s.node())
-	err := errors.Join(n.load(t.Context(), foreignTable), s.node().AddBridge(foreignLink))
+	err := errors.Join(n.load(foreignTable), s.node().AddBridge(foreignLink))
 	for _, a := range addrs(foreignAddress, "fd00:99::99") {
 		if s.world.has(a) {
 			err = errors.Join(err, s.node().AddAddress(foreignLink, single(a)))

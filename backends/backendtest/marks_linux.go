@@ -41,7 +41,7 @@ func lawHostMarks(t *testing.T, s *stage) { s.keepsMarks(t, atNode) }
 
 func (s *stage) keepsMarks(t *testing.T, endpoints ...hostName) {
 	t.Helper()
-	testenv.NoError(t, findNFT(t, s.node()).load(t.Context(), markingTable))
+	testenv.NoError(t, findNFT(t, s.node()).load(markingTable))
 	x := &sample{number: 4, serviceType: v1.ServiceTypeNodePort, externalIP: true, external: v1.ServiceExternalTrafficPolicyCluster}
 	for _, at := range endpoints {
 		x.endpoints = append(x.endpoints, sampleEndpoint{at: at})

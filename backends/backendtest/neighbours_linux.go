@@ -1,7 +1,6 @@
 package backendtest
 
 import (
-	"bytes"
 	"os/exec"
 	"regexp"
 	"slices"
@@ -11,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/vishvananda/netlink"
 
+	"github.com/vipkit/vipkit/internal/netns/netnstest"
 	"github.com/vipkit/vipkit/internal/testenv"
 )
 
@@ -78,7 +78,7 @@ func lawCleanup(t *testing.T, s *stage) {
 func (s *stage) everything(t *testing.T) string {
 	t.Helper()
 	var all []string
-	tables, err := findNFT(t, s.node()).list(t.Context())
+	tables, err := findNFT(t, s.node()).list()
 	testenv.NoError(t, err)
 	// The program iptables makes tables as it needs them, and leaves them.
 	iptables := regexp.MustCompile(`^(table )?ip6? (filter|nat|mangle|raw) `)
@@ -100,7 +100,7 @@ func (s *stage) everything(t *testing.T) string {
 // foreign returns the foreign objects, as listed among those of the backend.
 func (s *stage) foreign(t *testing.T) string {
 	t.Helper()
-	out, err := findNFT(t, s.node()).run(t.Context(), "", "--stateless", "list", "table", "ip", "somebody-elses")
+	out, err := findNFT(t, s.node()).run("", "--stateless", "list", "table", "ip", "somebody-elses")
 	testenv.NoError(t, err)
 	for _, program := range s.iptables() {
 		for line := range strings.Lines(s.runAtNode(t, "", program+"-save")) {
@@ -152,15 +152,7 @@ func (b *testbed) canRun(t testing.TB, name string, args ...string) bool {
 // runAtNode runs a program on the node, with its input.
 func (b *testbed) runAtNode(t testing.TB, input, name string, args ...string) string {
 	t.Helper()
-	var out, errs bytes.Buffer
-	cmd := exec.CommandContext(t.Context(), name, args...)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(input), &out, &errs
-	err := b.node().Do(cmd.Start)
-	if err == nil {
-		err = cmd.Wait()
-	}
-	if err != nil {
-		t.Fatalf("%s: %v: %s", name, err, &errs)
-	}
-	return out.String()
+	out, err := netnstest.Run(t, b.node(), input, name, args...)
+	testenv.NoError(t, err)
+	return out
 }

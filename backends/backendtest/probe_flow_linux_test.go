@@ -108,7 +108,7 @@ func TestFlushForgetsTranslations(t *testing.T) {
 		wantReply(t, "UDP at first", udp.ask(), atFirst)
 		wantReply(t, "TCP at first", tcp.ask(), atFirst)
 
-		if _, err := n.run(t.Context(), "", "flush", "chain", "inet", "verdicts", "translate"); err != nil {
+		if _, err := n.run("", "flush", "chain", "inet", "verdicts", "translate"); err != nil {
 			t.Fatal(err)
 		}
 		wantReply(t, "UDP after the rules were removed", udp.ask(), atFirst)

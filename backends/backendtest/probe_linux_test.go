@@ -49,7 +49,7 @@ func setUpVerdicts(t *testing.T) *testbed {
 	b := setUp(t)
 	rules, err := os.ReadFile("testdata/verdicts.nft")
 	testenv.NoError(t, err)
-	testenv.NoError(t, findNFT(t, b.node()).load(t.Context(), string(rules)))
+	testenv.NoError(t, findNFT(t, b.node()).load(string(rules)))
 	return b
 }
 

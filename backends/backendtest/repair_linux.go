@@ -24,7 +24,7 @@ func lawRepair(t *testing.T, s *stage) {
 // removeRules removes all rules of the node.
 func (s *stage) removeRules(t *testing.T) {
 	t.Helper()
-	if _, err := findNFT(t, s.node()).run(t.Context(), "", "flush", "ruleset"); err != nil {
+	if _, err := findNFT(t, s.node()).run("", "flush", "ruleset"); err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"iptables-legacy", "ip6tables-legacy"} {

@@ -194,7 +194,7 @@ func (s *stage) readable(t testing.TB) {
 	if !s.config.Tables || s.world.name != "" { // Worlds may have foreign tables.
 		return
 	}
-	if err := findNFT(t, s.node()).checkReadable(t.Context()); err != nil {
+	if err := findNFT(t, s.node()).checkReadable(); err != nil {
 		t.Error(err)
 	}
 }

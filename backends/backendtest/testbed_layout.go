@@ -61,7 +61,6 @@ type hostSpec struct {
 	uplink     hostName // the router that it is attached to; none for the node
 	attachment string   // the router's interface towards it
 	addrs      []netip.Addr
-	router     bool
 }
 
 func (s *hostSpec) addr(family v1.IPFamily) netip.Addr {
@@ -75,9 +74,9 @@ func (s *hostSpec) addr(family v1.IPFamily) netip.Addr {
 // hostSpecs lists the hosts, each after its uplink.
 func hostSpecs() []hostSpec {
 	return []hostSpec{
-		{name: atNode, addrs: addrs("172.18.0.2", "fd00:18::2"), router: true},
+		{name: atNode, addrs: addrs("172.18.0.2", "fd00:18::2")},
 		{name: atGateway, uplink: atNode, attachment: "eth0", addrs: addrs("172.18.0.1", "fd00:18::1")},
-		{name: atRemoteNode, uplink: atNode, attachment: "eth1", addrs: addrs("172.18.0.3", "fd00:18::3"), router: true},
+		{name: atRemoteNode, uplink: atNode, attachment: "eth1", addrs: addrs("172.18.0.3", "fd00:18::3")},
 		{name: atOutside, uplink: atNode, attachment: "eth2", addrs: addrs("192.0.2.10", "2001:db8:1::10")},
 		{name: atStranger, uplink: atNode, attachment: "eth3", addrs: addrs("198.51.100.10", "2001:db8:2::10")},
 		{name: atLocal, uplink: atNode, attachment: "cali-local", addrs: addrs("10.0.0.5", "fd00:10::5")},
@@ -122,15 +121,6 @@ func services() []service {
 		all = append(all, service{at, string(at), []uint16{endpointPort}})
 	}
 	return all
-}
-
-// uplinkAddr is the address of the next hop towards the node. No interface has
-// it; a static neighbour entry is enough.
-func uplinkAddr(family netip.Addr) netip.Addr {
-	if family.Is4() {
-		return netip.AddrFrom4([4]byte{169, 254, 1, 1})
-	}
-	return netip.AddrFrom16([16]byte{0: 0xfe, 1: 0x80, 15: 1})
 }
 
 func addrs(all ...string) []netip.Addr {

@@ -151,7 +151,7 @@ func (b *testbed) configureWorld(t testing.TB) {
 	if tables == "" {
 		return
 	}
-	testenv.NoError(t, findNFT(t, b.node()).load(t.Context(), tables))
+	testenv.NoError(t, findNFT(t, b.node()).load(tables))
 }
 
 // restrictForwarding sets the policy DROP with all installed flavours of iptables, and

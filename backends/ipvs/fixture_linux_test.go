@@ -3,15 +3,10 @@
 package ipvs
 
 import (
-	"bufio"
 	"context"
-	"errors"
-	"fmt"
-	"io"
 	"net"
 	"net/netip"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -25,6 +20,7 @@ import (
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
 	"github.com/vipkit/vipkit/internal/pause"
 	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/internal/testing/lab"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -158,7 +154,7 @@ func (s *stage) apply(t testing.TB, want proxy.Snapshot) (errs []error) {
 	return errs
 }
 
-// talkers are servers behind the node that keep connections open, and clients before it.
+// talkers are servers behind the node, and clients before it.
 type talkers struct {
 	*stagetest.Row
 	real []netip.AddrPort
@@ -172,21 +168,7 @@ func newTalkers(t *testing.T, s *stage, hosts int) *talkers {
 	for _, a := range w.Hosts {
 		w.real = append(w.real, netip.AddrPortFrom(a, talkPort))
 	}
-	l, err := w.Server.Listen(t.Context(), "tcp", fmt.Sprint("0.0.0.0:", talkPort))
-	testenv.NoError(t, err)
-	udp, err := w.Server.ListenUDP(t.Context(), talkPort)
-	testenv.NoError(t, err)
-	var serving sync.WaitGroup
-	serving.Go(func() {
-		udp.Serve(func(_ []byte, _, own netip.AddrPort) []byte { return []byte(own.Addr().String() + "\n") })
-	})
-	t.Cleanup(func() {
-		if err := udp.Close(); err != nil {
-			t.Error(err)
-		}
-		serving.Wait()
-	})
-	talkOn(t, l)
+	s.Lab.Serve("servers", "talker", talkPort)
 	return w
 }
 
@@ -196,101 +178,46 @@ func (w *talkers) listenSCTP(t *testing.T) {
 	for _, at := range w.real {
 		l, err := w.Server.ListenSCTP(at)
 		testenv.NoError(t, err)
-		talkOn(t, l)
-	}
-}
-
-// talkOn talks to all clients of a listener.
-func talkOn(t *testing.T, l net.Listener) {
-	t.Helper()
-	var serving sync.WaitGroup
-	serving.Go(func() {
-		for {
-			c, err := l.Accept()
-			if errors.Is(err, net.ErrClosed) {
-				return
-			}
-			if err == nil {
-				serving.Go(func() { talk(c) })
-			}
-		}
-	})
-	t.Cleanup(func() {
-		if err := l.Close(); err != nil {
-			t.Error(err)
-		}
-		serving.Wait()
-	})
-}
-
-// talk answers each line with the server's address, until the client ends the connection.
-func talk(c net.Conn) {
-	defer c.Close() //nolint:errcheck // the client notices
-	_ = c.SetDeadline(time.Now().Add(5 * time.Minute))
-	host, _, _ := net.SplitHostPort(c.LocalAddr().String())
-	for lines := bufio.NewScanner(c); lines.Scan(); {
-		if _, err := io.WriteString(c, host+"\n"); err != nil {
-			return
-		}
+		testenv.CloseAtEnd(t, lab.ServeOn(l, "talker"))
 	}
 }
 
 // conversation is a connection of a client.
-type conversation struct {
-	net.Conn
-	answers *bufio.Reader
-}
+type conversation struct{ *lab.Conn }
 
 // open connects to an address, from a source if it is valid.
 func (w *talkers) open(t testing.TB, network string, to netip.AddrPort, source netip.Addr) (*conversation, error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	d := net.Dialer{}
-	if source.IsValid() {
-		d.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(source, 0))
-	}
-	var c net.Conn
+	x := &conversation{}
 	var err error
-	if network == "sctp" {
-		c, err = w.Client.DialSCTP(ctx, to)
-	} else {
-		err = w.Client.Do(func() (err error) {
-			c, err = d.DialContext(ctx, network, to.String())
+	if source.IsValid() {
+		d := net.Dialer{Timeout: 20 * time.Second, LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(source, 0))}
+		err = w.Client.Do(func() error {
+			c, err := d.DialContext(t.Context(), network, to.String())
+			x.Conn = lab.NewConn(c)
 			return err
 		})
+	} else {
+		x.Conn, err = lab.Dial(t.Context(), w.Client, network, to.String())
 	}
 	if err != nil {
 		return nil, err
 	}
-	x := &conversation{c, bufio.NewReader(c)}
-	t.Cleanup(func() { x.reset() })
+	t.Cleanup(x.reset)
 	return x, nil
 }
 
 // reset ends the connection by an RST, so that the kernel forgets it soon.
-func (c *conversation) reset() {
-	if tcp, ok := c.Conn.(*net.TCPConn); ok {
-		_ = tcp.SetLinger(0)
-	}
-	_ = c.Close()
-}
+func (c *conversation) reset() { _ = c.Close() }
 
 // ask returns the server that answers.
 func (c *conversation) ask() (netip.Addr, error) { return c.askWithin(20 * time.Second) }
 
 func (c *conversation) askWithin(patience time.Duration) (netip.Addr, error) {
-	if err := c.SetDeadline(time.Now().Add(patience)); err != nil {
-		return netip.Addr{}, err
-	}
-	if _, err := io.WriteString(c, "who\n"); err != nil {
-		return netip.Addr{}, err
-	}
-	line, err := c.answers.ReadString('\n')
-	if err != nil {
-		return netip.Addr{}, err
-	}
-	return netip.ParseAddr(strings.TrimSpace(line))
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	a, err := c.Ask(ctx)
+	return a.Own.Addr(), err
 }
 
 // asks requires an answer of a server.

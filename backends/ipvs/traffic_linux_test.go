@@ -4,6 +4,7 @@ package ipvs
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"testing"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
 	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/internal/testing/lab"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -55,7 +57,14 @@ func TestTraffic(t *testing.T) {
 		w.answering(t, f.Addr, 2)
 	}
 	w.answering(t, addrPort("192.0.2.1", 30_000), 3)
-	w.reach(t, "by UDP", "udp", udp.Frontends[0].Addr, w.Hosts[0])
+	const headers = 20 + 8 // of IPv4 and UDP
+	var wanted [2]uint64
+	for range 6 {
+		a, err := lab.Ask(t.Context(), w.Client, "udp", udp.Frontends[0].Addr.String())
+		testenv.NoError(t, err)
+		wanted[0] += headers + uint64(len("1\n"))
+		wanted[1] += headers + uint64(len(fmt.Sprintln(a.Question, a.Name, a.Client, a.Own)))
+	}
 	// A process of the node gets to the endpoints of all nodes, by the virtual server of a mark.
 	if _, err := netnstest.Run(t, s.NS, "", "bash", "-c", "exec 3<>/dev/tcp/203.0.113.9/80"); err != nil {
 		t.Fatalf("connection of the node: %v", err)
@@ -69,8 +78,6 @@ func TestTraffic(t *testing.T) {
 		return got[udp.Name].packets == [2]uint64{6, 6} && got[p.Name].packets[1] >= 2*8
 	})
 	before := s.traffic(t, all)
-	const headers = 20 + 8 // of IPv4 and UDP
-	wanted := [2]uint64{6 * (headers + 4), 6 * uint64(headers+len(w.Hosts[0].String())+1)}
 	if x := before[udp.Name].bytes; x != wanted {
 		t.Errorf("bytes of 6 datagrams and answers: got %v, want %v", x, wanted)
 	}

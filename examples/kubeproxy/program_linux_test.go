@@ -41,13 +41,7 @@ func start(t *testing.T, ns *netns.NS, flags ...string) *agenttest.Program {
 // runIn runs another program in a network namespace and gives what it prints.
 func runIn(t *testing.T, ns *netns.NS, args ...string) string {
 	t.Helper()
-	var out []byte
-	err := ns.Do(func() (err error) {
-		out, err = exec.CommandContext(t.Context(), args[0], args[1:]...).CombinedOutput()
-		return err
-	})
-	if err != nil {
-		t.Fatalf("%q: %v: %s", args, err, out)
-	}
-	return string(out)
+	out, err := netnstest.Run(t, ns, "", args[0], args[1:]...)
+	testenv.NoError(t, err)
+	return out
 }

@@ -3,10 +3,11 @@
 package main
 
 import (
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/vipkit/vipkit/internal/netns/netnstest"
 )
 
 // These tests need a kernel with IPVS.
@@ -42,12 +43,8 @@ func TestIPVS(t *testing.T) {
 // wantScheduler checks the scheduler of the virtual server of the demo.
 func (n network) wantScheduler(t *testing.T, want string) {
 	t.Helper()
-	var out []byte
-	err := n.Do(func() (err error) {
-		out, err = exec.CommandContext(t.Context(), "ipvsadm", "-Ln").CombinedOutput()
-		return err
-	})
-	if err != nil || !strings.Contains(string(out), "TCP  "+virtualIP+" "+want+"\n") {
+	out, err := netnstest.Run(t, n.NS, "", "ipvsadm", "-Ln")
+	if err != nil || !strings.Contains(out, "TCP  "+virtualIP+" "+want+"\n") {
 		t.Errorf("ipvsadm: got error %v and\n%s\nwant the scheduler %s", err, out, want)
 	}
 }

@@ -160,7 +160,7 @@ func (s *storm) checkSpread(snapshot proxy.Snapshot, all []flight) (wrong []wron
 			if got.err != nil {
 				break // The missing endpoints are reported below.
 			}
-			delete(unseen, got.answer.own)
+			delete(unseen, got.answer.Own)
 		}
 		if len(unseen) > 0 {
 			wrong = append(wrong, wrongFlight{f, fmt.Sprintf("%s: never answered by %v", f, slices.Collect(maps.Keys(unseen)))})

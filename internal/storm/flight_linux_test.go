@@ -10,6 +10,7 @@ import (
 
 	"github.com/vipkit/vipkit/endpoints"
 	"github.com/vipkit/vipkit/internal/ipaddr"
+	"github.com/vipkit/vipkit/internal/testing/lab"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -149,7 +150,7 @@ func soleEndpoint(p *proxy.ServicePort) netip.Addr {
 // outcome is the result of a flight.
 type outcome struct {
 	source netip.AddrPort // where it came from
-	answer answer
+	answer lab.Answer
 	err    error // why there is no answer
 	// refuser says who refused the connection, for a violation; nil if that is not known.
 	refuser func(*outcome) string
@@ -167,7 +168,7 @@ func (f *outcome) String() string {
 	if f.err != nil {
 		return f.err.Error()
 	}
-	return fmt.Sprintf("answer from %v, which sees client %v", f.answer.own, f.answer.client.Addr())
+	return fmt.Sprintf("answer from %v, which sees client %v", f.answer.Own, f.answer.Client.Addr())
 }
 
 // choseElsewhere reports whether a client may have affinity to the endpoint that answered because it
@@ -175,7 +176,7 @@ func (f *outcome) String() string {
 // this one. The backend nftables removes such clients after the change of the rules, so the endpoint is
 // one of an earlier state.
 func choseElsewhere(f flight, got *outcome, states []proxy.Snapshot) bool {
-	answered := func(e *endpoints.Endpoint) bool { return e.Addr == got.answer.own }
+	answered := func(e *endpoints.Endpoint) bool { return e.Addr == got.answer.Own }
 	for _, s := range states[:max(0, len(states)-1)] {
 		for p := range s.All() {
 			serves := slices.ContainsFunc(p.Frontends, func(x proxy.Frontend) bool {
@@ -199,18 +200,18 @@ func isAllowed(f flight, v *proxy.Verdict, got *outcome) bool {
 	case proxy.Forward:
 	}
 	return got.err == nil && slices.ContainsFunc(v.Endpoints, func(d proxy.Destination) bool {
-		if d.Addr != got.answer.own {
+		if d.Addr != got.answer.Own {
 			return false
 		}
 		// A process of the node that connects to an address of the device of the backend ipvs has
 		// this address, which must not leave the node.
 		if d.Masquerade || f.from == clientNode && !slices.Contains(nodeAddrs(), got.source.Addr()) {
-			return slices.Contains(nodeAddrs(), got.answer.client.Addr())
+			return slices.Contains(nodeAddrs(), got.answer.Client.Addr())
 		}
-		return got.answer.client.Addr() == got.source.Addr()
+		return got.answer.Client.Addr() == got.source.Addr()
 	})
 }
 
 // served reports whether an endpoint answered, rather than the server at the untranslated
 // address.
-func (f *outcome) served(to flight) bool { return f.err == nil && f.answer.own != to.to }
+func (f *outcome) served(to flight) bool { return f.err == nil && f.answer.Own != to.to }

@@ -221,11 +221,11 @@ func (v *verdicts) allowMixed(got *outcome) bool {
 	reached, source := false, false
 	for i := range v.all {
 		for _, e := range v.all[i].Endpoints {
-			reached = reached || e.Addr == got.answer.own
+			reached = reached || e.Addr == got.answer.Own
 			if e.Masquerade {
-				source = source || slices.Contains(nodeAddrs(), got.answer.client.Addr())
+				source = source || slices.Contains(nodeAddrs(), got.answer.Client.Addr())
 			} else {
-				source = source || got.answer.client.Addr() == got.source.Addr()
+				source = source || got.answer.Client.Addr() == got.source.Addr()
 			}
 		}
 	}

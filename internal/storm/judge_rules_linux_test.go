@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/internal/testing/lab"
 )
 
 // A client that chose its endpoint at an external address may keep it at the ClusterIP while the change
@@ -21,7 +23,7 @@ func TestAffinityDuringChange(t *testing.T) {
 		}
 		f := flight{from: clientNode, to: netip.MustParseAddrPort("[fd00:96::108]:80"), protocol: v1.ProtocolTCP}
 		node := netip.MustParseAddrPort("[fd00:18::2]:40000")
-		got := &outcome{source: node, answer: answer{own: netip.MustParseAddrPort("[fd00:10:3::4009]:8080"), client: node}}
+		got := &outcome{source: node, answer: lab.Answer{Own: netip.MustParseAddrPort("[fd00:10:3::4009]:8080"), Client: node}}
 		for applied, want := range map[int]bool{1: affinity > 0, 2: false} {
 			v := verdictsOf(f, got, j.model.since(applied))
 			if allowed := j.allows(f, got, &v, applied); allowed != want {

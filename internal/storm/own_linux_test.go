@@ -15,6 +15,7 @@ import (
 
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
 	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/internal/testing/lab"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -84,10 +85,10 @@ func TestJudge(t *testing.T) {
 	allowed, denied := find(clientOutside, proxy.LoadBalancer), find(clientStranger, proxy.LoadBalancer)
 	right := func(f flight) *outcome {
 		v := proxy.Route(snapshot, allowed.packet(source(allowed)))
-		return &outcome{source: source(f), answer: answer{own: v.Endpoints[0].Addr, client: netip.AddrPortFrom(nodeAddrs()[0], 1)}}
+		return &outcome{source: source(f), answer: lab.Answer{Own: v.Endpoints[0].Addr, Client: netip.AddrPortFrom(nodeAddrs()[0], 1)}}
 	}
 	refused := &outcome{source: source(allowed), err: syscall.ECONNREFUSED}
-	leaked := &outcome{source: source(denied), answer: answer{own: denied.to, client: source(denied)}}
+	leaked := &outcome{source: source(denied), answer: lab.Answer{Own: denied.to, Client: source(denied)}}
 	for _, c := range []struct {
 		name  string
 		f     flight
@@ -133,7 +134,7 @@ func TestJudgeDuringChanges(t *testing.T) {
 	snapshot, _, _, _ := m.now()
 	i := slices.IndexFunc(flights(snapshot), func(f flight) bool { return f.from == clientOutside && f.to.Port() == firstNodePort })
 	f := flights(snapshot)[i]
-	masqueraded := answer{own: proxy.Route(snapshot, f.packet(source(f))).Endpoints[0].Addr, client: netip.AddrPortFrom(nodeAddrs()[0], 1)}
+	masqueraded := lab.Answer{Own: proxy.Route(snapshot, f.packet(source(f))).Endpoints[0].Addr, Client: netip.AddrPortFrom(nodeAddrs()[0], 1)}
 	failed, mixed := outcome{source: source(f), err: syscall.EPERM}, outcome{source: source(f), answer: masqueraded}
 	for _, c := range []struct {
 		mixing, stepwise bool

@@ -16,6 +16,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/internal/netns"
+	"github.com/vipkit/vipkit/internal/testing/lab"
 )
 
 // traffic makes connections. Its methods may be called from any goroutine.
@@ -37,7 +38,7 @@ func newTraffic(t testing.TB, w *world) *traffic {
 	for _, c := range allClients() {
 		ns := w.node
 		if leaf, _ := c.leaf(); leaf != "" {
-			ns = w.leaves[leaf]
+			ns = w.lab.NS(leaf)
 		}
 		s := &station{from: c, tasks: make(chan func())}
 		tr.stations[c] = s
@@ -109,13 +110,13 @@ func (tr *traffic) try(ctx context.Context, f flight, patience time.Duration) (g
 	defer file.Close()                                          //nolint:errcheck // a reset loses no data that is needed
 	stop := context.AfterFunc(ctx, func() { _ = file.Close() }) // It may be closed already.
 	defer stop()
-	buf := make([]byte, 128)
+	buf := make([]byte, 256)
 	n, err := readAnswer(file, f.protocol, buf, patience)
 	switch {
 	case ctx.Err() != nil:
 		err = errNoTry
 	case err == nil:
-		got.answer, err = parseAnswer(string(buf[:n]))
+		got.answer, err = lab.ParseAnswer(string(buf[:n]))
 	}
 	got.err = err
 	return got

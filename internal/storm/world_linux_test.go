@@ -1,16 +1,15 @@
 package storm
 
 import (
-	"errors"
+	"fmt"
 	"net/netip"
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/vipkit/vipkit/internal/ipaddr"
 	"github.com/vipkit/vipkit/internal/netns"
-	"github.com/vipkit/vipkit/internal/netns/netnstest"
 	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/internal/testing/lab"
 )
 
 // world is a node and four other namespaces, each with a link to the node:
@@ -24,15 +23,16 @@ import (
 // Each address of the prefixes of a namespace is served there, so that a Service can have
 // any number of endpoints.
 type world struct {
-	node   *netns.NS
-	leaves map[string]*netns.NS
+	lab  *lab.Lab
+	node *netns.NS
 	// ownRouting are the routes and rules of the node before the first agent started.
 	ownRouting map[string]bool
 	ipvs       ipvsWorld
 }
 
-// The leaves, which are also the names of the node's interfaces to them.
+// The hosts. The node's interfaces have the names of the others, the leaves.
 const (
+	atNode    = "node"
 	atPods    = "pods"
 	atRemote  = "remote"
 	atClients = "clients"
@@ -66,26 +66,28 @@ func nodeAddrs() []netip.Addr {
 
 func newWorld(t testing.TB) *world {
 	t.Helper()
-	w := &world{node: netnstest.NewNS(t), leaves: map[string]*netns.NS{}}
-	testenv.NoError(t, w.node.Forward())
+	w := &world{lab: lab.New(t, lab.Host{Name: atNode})}
+	w.node = w.lab.NS(atNode)
 	for _, leaf := range []string{atPods, atRemote, atClients, atOutside} {
-		w.leaves[leaf] = netnstest.NewNS(t)
-		if err := w.attach(leaf); err != nil {
-			t.Fatalf("%s: %v", leaf, err)
+		h := lab.Host{Name: leaf, Uplink: atNode}
+		for i, p := range prefixes(leaf) {
+			h.Owned += " " + p.String()
+			if i < 2 {
+				h.Addrs += " " + single(p.Addr().Next()).String()
+			}
 		}
+		switch leaf {
+		case atPods:
+			h.Serve = []uint16{endpointPort}
+		case atRemote:
+			h.Serve, h.Behind = []uint16{endpointPort, servicePort}, "0.0.0.0/0 ::/0"
+			h.Gateway = fmt.Sprint(single(nodeAddrs()[0]), " ", single(nodeAddrs()[1]))
+		}
+		w.lab.Add(h)
 	}
-	primary := nodeAddrs()
-	err := errors.Join(
-		w.node.AddAddress(atRemote, single(primary[0])), w.node.AddAddress(atRemote, single(primary[1])),
-		w.node.AddSecondary(atRemote, single(primary[2])), w.node.AddSecondary(atRemote, single(primary[3])),
-		w.node.AddRoute(netns.Route{To: everything(v1.IPv4Protocol), Link: atRemote, Via: prefixes(atRemote)[0].Addr().Next()}),
-		w.node.AddRoute(netns.Route{To: everything(v1.IPv6Protocol), Link: atRemote, Via: prefixes(atRemote)[1].Addr().Next()}),
-	)
-	testenv.NoError(t, err)
-	for _, leaf := range []string{atPods, atRemote} {
-		serve(t, w.leaves[leaf], endpointPort)
+	for _, a := range nodeAddrs()[2:] {
+		testenv.NoError(t, w.node.AddSecondary(atRemote, single(a)))
 	}
-	serve(t, w.leaves[atRemote], servicePort)
 	routing, err := w.routing()
 	testenv.NoError(t, err)
 	w.ownRouting = map[string]bool{}
@@ -95,50 +97,12 @@ func newWorld(t testing.TB) *world {
 	return w
 }
 
-// attach links a leaf to the node. It adds the neighbour entries, so that no packet waits
-// for ARP or neighbour discovery.
-func (w *world) attach(leaf string) error {
-	ns := w.leaves[leaf]
-	if err := netns.Link(netns.End{NS: w.node, Name: leaf}, netns.End{NS: ns, Name: "eth0"}); err != nil {
-		return err
-	}
-	below, errBelow := ns.HardwareAddr("eth0")
-	above, errAbove := w.node.HardwareAddr(leaf)
-	// Servers answer from addresses that IPv6 does not count as its own.
-	errs := []error{errBelow, errAbove, ns.Sysctl("net/ipv6/ip_nonlocal_bind", "1")}
-	for i, p := range prefixes(leaf) {
-		own := p.Addr().Next()
-		family := ipaddr.FamilyOf(own)
-		if i < 2 {
-			errs = append(errs,
-				ns.AddAddress("eth0", single(own)),
-				ns.AddNeighbor("eth0", hop(family), above),
-				ns.AddRoute(netns.Route{To: everything(family), Link: "eth0", Via: hop(family)}),
-				w.node.AddNeighbor(leaf, own, below))
-		}
-		errs = append(errs, ns.AddRoute(netns.Route{To: p, Link: "lo", Local: true}))
-		if leaf != atRemote || i < 2 {
-			errs = append(errs, w.node.AddRoute(netns.Route{To: p, Link: leaf, Via: prefixes(leaf)[i%2].Addr().Next()}))
-		}
-	}
-	return errors.Join(errs...)
-}
-
 // flushConntrack removes all conntrack entries of the node: an entry that was made while
 // rules were missing must not decide about later connections from the same port. Current
 // connections break.
 func (w *world) flushConntrack() error {
 	const connections = 1
 	return w.node.Netlink().ConntrackTableFlush(connections)
-}
-
-// hop returns the address of the node on a link. No interface has it; a neighbour entry is
-// enough.
-func hop(family v1.IPFamily) netip.Addr {
-	if family == v1.IPv4Protocol {
-		return netip.MustParseAddr("169.254.1.1")
-	}
-	return netip.MustParseAddr("fe80::1")
 }
 
 func everything(family v1.IPFamily) netip.Prefix {

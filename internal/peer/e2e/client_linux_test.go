@@ -3,54 +3,22 @@ package e2e_test
 import (
 	"context"
 	"fmt"
-	"io"
 	"maps"
 	"net/netip"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/vipkit/vipkit/internal/netns"
+	"github.com/vipkit/vipkit/internal/testing/lab"
 )
 
-// answer is the reply of a pod.
-type answer struct {
-	pod  string
-	sees netip.Addr // the client, as the pod sees it
-}
-
-// ask makes a connection, or sends a datagram, and reads the reply.
-func ask(ctx context.Context, from *netns.NS, network string, to netip.AddrPort) (answer, error) {
+// ask makes a connection, or sends a datagram, and reads the answer.
+func ask(ctx context.Context, from *netns.NS, network string, to netip.AddrPort) (lab.Answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
-	conn, err := from.Dial(ctx, network, to.String())
-	if err != nil {
-		return answer{}, err
-	}
-	defer func() { _ = conn.Close() }() // The reply was read.
-	deadline, _ := ctx.Deadline()
-	if err := conn.SetDeadline(deadline); err != nil {
-		return answer{}, err
-	}
-	if network == "udp" {
-		if _, err := conn.Write([]byte("?")); err != nil {
-			return answer{}, err
-		}
-	}
-	// One read gets the whole datagram, or the whole reply, which is shorter than a packet.
-	text := make([]byte, 256)
-	n, err := io.ReadAtLeast(conn, text, 1)
-	if err != nil {
-		return answer{}, err
-	}
-	name, peer, _ := strings.Cut(strings.TrimSpace(string(text[:n])), " ")
-	seen, err := netip.ParseAddrPort(peer)
-	if err != nil {
-		return answer{}, fmt.Errorf("reply of %v: got %q: %w", to, text[:n], err)
-	}
-	return answer{name, seen.Addr()}, nil
+	return lab.Ask(ctx, from, network, to.String())
 }
 
 // reaches repeats many requests until exactly the wanted pods reply.
@@ -68,10 +36,10 @@ func reaches(t *testing.T, from *netns.NS, network string, to netip.AddrPort, wa
 			if err != nil {
 				return err
 			}
-			if !names[a.pod] {
-				return fmt.Errorf("got a reply of %s", a.pod)
+			if !names[a.Name] {
+				return fmt.Errorf("got a reply of %s", a.Name)
 			}
-			if got[a.pod] = true; len(got) == len(names) && len(names) == 1 {
+			if got[a.Name] = true; len(got) == len(names) && len(names) == 1 {
 				break
 			}
 		}
@@ -122,7 +90,7 @@ func (l *load) one(from *netns.NS, to netip.AddrPort) {
 		l.failures = append(l.failures, fmt.Errorf("%s: %w", time.Now().Format(time.StampMilli), err))
 		return
 	}
-	l.served[a.pod]++
+	l.served[a.Name]++
 }
 
 // stop ends the load and gives the successful connections by pod, and the failures.

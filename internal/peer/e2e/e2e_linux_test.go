@@ -98,8 +98,8 @@ func testLoadBalancer(t *testing.T, c *cluster) {
 		reaches(t, early, "tcp", to, p)
 		reaches(t, c.network.outside, "tcp", to, p)
 		a, err := ask(t.Context(), c.network.outside, "tcp", to)
-		if err != nil || a.sees != outside[i].Addr() {
-			t.Errorf("client's address at the pod through %v: got %v, error %v, want %v", to, a.sees, err, outside[i].Addr())
+		if err != nil || a.Client.Addr() != outside[i].Addr() {
+			t.Errorf("client's address at the pod through %v: got %v, error %v, want %v", to, a.Client.Addr(), err, outside[i].Addr())
 		}
 		// The policy does not apply to traffic from inside.
 		reaches(t, c.nodes[1].ns, "tcp", to, p)

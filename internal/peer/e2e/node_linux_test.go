@@ -11,12 +11,12 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/vipkit/vipkit/internal/netns"
 	"github.com/vipkit/vipkit/internal/peer/controlplane"
 	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/internal/testing/lab"
 )
 
 // apiAddress is the address of the API server in the namespace of each node.
@@ -59,23 +59,10 @@ func (n *node) start(program string, flags ...string) {
 	command := exec.Command(program, flags...)
 	command.Dir = n.folder
 	command.Stdout, command.Stderr = log, log
-	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	a := &agent{ended: make(chan error, 1)}
-	started := make(chan error, 1)
-	go func() {
-		// Keep the thread as long as the process: for the kernel, the end of the thread
-		// is the end of the parent.
-		_ = n.ns.Do(func() error {
-			err := command.Start()
-			started <- err
-			if err == nil {
-				a.ended <- command.Wait()
-			}
-			return err
-		})
-	}()
-	testenv.NoError(n.t, <-started)
-	a.process, n.agent = command.Process, a
+	testenv.NoError(n.t, lab.Start(n.ns, command))
+	a := &agent{process: command.Process, ended: make(chan error, 1)}
+	go func() { a.ended <- command.Wait() }()
+	n.agent = a
 }
 
 // stopAgent sends the agent a signal and waits for its end.

@@ -1,33 +1,28 @@
 package e2e_test
 
 import (
-	"context"
 	"fmt"
-	"net"
-	"sync"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/vipkit/vipkit/internal/netns"
-	"github.com/vipkit/vipkit/internal/netns/netnstest"
+	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/internal/testing/lab"
 )
 
 // podPort is the port of the servers of every pod, TCP and UDP.
 const podPort = 8080
 
-// pod is a network namespace with servers that reply with the name of the pod and the client's
-// address.
+// pod is a network namespace with a server.
 type pod struct {
 	name      string
 	app       string
 	node      *node
 	ns        *netns.NS
 	addresses pair
-
-	stop  context.CancelFunc
-	tasks sync.WaitGroup
+	server    *lab.Server
 }
 
 // startPod starts a pod and its servers, and reports it as ready: the work of the scheduler, the
@@ -36,11 +31,13 @@ func (c *cluster) startPod(app string, n *node) *pod {
 	c.t.Helper()
 	n.pods++
 	p := &pod{
-		name: fmt.Sprintf("%s-%s-%d", app, n.name, n.pods), app: app, node: n, ns: netnstest.NewNS(c.t),
+		name: fmt.Sprintf("%s-%s-%d", app, n.name, n.pods), app: app, node: n,
 		addresses: parsePair("10.244.%d.%d/32", "fd00:244:0:%d::%x/128", n.number(), n.pods+1),
 	}
-	c.network.join(netns.End{NS: n.ns, Name: fmt.Sprintf("pod%d", n.pods)}, p.ns, p.addresses, parsePair("169.254.1.1/32", "fe80::1/64"))
-	p.serve(c)
+	p.ns = c.network.lab.Add(lab.Host{
+		Name: p.name, Uplink: n.cable, Link: fmt.Sprintf("pod%d", n.pods), Addrs: p.addresses.String(), Gateway: "169.254.1.1/32 fe80::1/64",
+	})
+	p.server = c.network.lab.Serve(p.name, p.name, podPort)
 	c.report(p)
 	c.pods[p.name] = p
 	return p
@@ -104,62 +101,10 @@ func (c *cluster) terminatePod(p *pod) {
 // removePod stops the servers of a pod, and deletes the Pod object.
 func (c *cluster) removePod(p *pod) {
 	c.t.Helper()
-	p.halt()
+	testenv.NoError(c.t, p.server.Close())
 	grace := int64(0)
 	if err := c.client.CoreV1().Pods("default").Delete(c.t.Context(), p.name, metav1.DeleteOptions{GracePeriodSeconds: &grace}); err != nil {
 		c.t.Fatal(err)
 	}
 	delete(c.pods, p.name)
-}
-
-// serve starts the servers at both addresses.
-func (p *pod) serve(c *cluster) {
-	c.t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
-	p.stop = cancel
-	for _, a := range p.addresses {
-		at := net.JoinHostPort(a.Addr().String(), fmt.Sprint(podPort))
-		l, err := p.ns.Listen(c.t.Context(), "tcp", at)
-		if err != nil {
-			c.t.Fatal(err)
-		}
-		packets, err := p.ns.ListenPacket(c.t.Context(), "udp", at)
-		if err != nil {
-			c.t.Fatal(err)
-		}
-		context.AfterFunc(ctx, func() { _, _ = l.Close(), packets.Close() })
-		p.tasks.Go(func() { p.accept(l) })
-		p.tasks.Go(func() { p.echo(packets) })
-	}
-	c.t.Cleanup(p.halt)
-}
-
-func (p *pod) halt() {
-	p.stop()
-	p.tasks.Wait()
-}
-
-func (p *pod) accept(l net.Listener) {
-	for {
-		conn, err := l.Accept()
-		if err != nil {
-			return // The pod stops.
-		}
-		p.tasks.Go(func() {
-			// The client may have closed the connection.
-			_, _ = fmt.Fprintln(conn, p.name, conn.RemoteAddr())
-			_ = conn.Close()
-		})
-	}
-}
-
-func (p *pod) echo(packets net.PacketConn) {
-	question := make([]byte, 64)
-	for {
-		_, from, err := packets.ReadFrom(question)
-		if err != nil {
-			return // The pod stops.
-		}
-		_, _ = packets.WriteTo([]byte(fmt.Sprintln(p.name, from)), from)
-	}
 }

@@ -4,13 +4,13 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/vipkit/vipkit/internal/netns"
 	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/internal/testing/lab"
 )
 
 // sender is a client that sends datagrams all the time from one port, a thousand a second.
@@ -64,9 +64,12 @@ func (s *sender) receive(conn net.PacketConn) {
 		if err != nil {
 			return // The sender stops.
 		}
-		name, _, _ := strings.Cut(string(text[:n]), " ")
+		a, err := lab.ParseAnswer(string(text[:n]))
+		if err != nil {
+			continue // Without an answer, the test fails.
+		}
 		s.mu.Lock()
-		s.server, s.repliedAt = name, time.Now()
+		s.server, s.repliedAt = a.Name, time.Now()
 		s.mu.Unlock()
 	}
 }

@@ -103,10 +103,10 @@ func testAffinity(t *testing.T, c *cluster) {
 				if err != nil {
 					return err
 				}
-				if name != "" && a.pod != name {
-					return fmt.Errorf("got a reply of %s after one of %s", a.pod, name)
+				if name != "" && a.Name != name {
+					return fmt.Errorf("got a reply of %s after one of %s", a.Name, name)
 				}
-				name = a.pod
+				name = a.Name
 			}
 			return nil
 		})

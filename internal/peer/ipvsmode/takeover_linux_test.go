@@ -75,7 +75,7 @@ func TestToNFTables(t *testing.T) {
 		t.Errorf("removing what kube-proxy has left: got error %v, want %v", err, ipvs.ErrDraining)
 	}
 	for _, c := range all {
-		if c.network == "udp" {
+		if c.LocalAddr().Network() == "udp" {
 			c.answers(t, "during the removal") // maybe of the other endpoint
 		} else {
 			c.goesOn(t, "during the removal")

@@ -3,20 +3,15 @@
 package ipvsmode
 
 import (
-	"bufio"
 	"context"
 	"errors"
-	"io"
-	"net"
-	"net/netip"
+	"fmt"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/vipkit/vipkit/internal/netns"
-	"github.com/vipkit/vipkit/internal/netns/netnstest"
-	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/internal/testing/lab"
 )
 
 // world is a node between a client, the endpoints and another pod.
@@ -24,94 +19,18 @@ type world struct{ client, node, pods, pod *netns.NS }
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{client: netnstest.NewNS(t), node: netnstest.NewNS(t), pods: netnstest.NewNS(t), pod: netnstest.NewNS(t)}
-	steps := []error{
-		netns.Link(netns.End{NS: w.client, Name: "up"}, netns.End{NS: w.node, Name: "clients"}),
-		netns.Link(netns.End{NS: w.pods, Name: "up"}, netns.End{NS: w.node, Name: "pods"}),
-		netns.Link(netns.End{NS: w.pod, Name: "up"}, netns.End{NS: w.node, Name: "pod"}),
-	}
-	add := func(ns *netns.NS, link, ip string, bits int) {
-		steps = append(steps, ns.AddAddress(link, netip.PrefixFrom(netip.MustParseAddr(ip), bits)))
-	}
-	add(w.node, "clients", nodeIP, 24)
-	add(w.node, "clients", nodeIP6, 64)
-	add(w.node, "pods", gatewayIP, 24)
-	add(w.node, "pods", gatewayIP6, 64)
-	add(w.node, "pod", "10.244.1.1", 24)
-	add(w.node, "pod", "fd00:244:0:1::1", 64)
-	add(w.pod, "up", "10.244.1.2", 24)
-	add(w.pod, "up", "fd00:244:0:1::2", 64)
-	add(w.client, "up", clientIP, 24)
-	add(w.client, "up", clientIP6, 64)
+	addrs := ""
 	for i := range podIPs(false) {
-		add(w.pods, "up", podIPs(false)[i], 24)
-		add(w.pods, "up", podIPs(true)[i], 64)
+		addrs += fmt.Sprintf("%s/24 %s/64 ", podIPs(false)[i], podIPs(true)[i])
 	}
-	route := func(ns *netns.NS, link string, via ...string) {
-		for i, everywhere := range []string{"0.0.0.0/0", "::/0"} {
-			steps = append(steps, ns.AddRoute(netns.Route{To: netip.MustParsePrefix(everywhere), Link: link, Via: netip.MustParseAddr(via[i])}))
-		}
-	}
-	route(w.client, "up", nodeIP, nodeIP6)
-	route(w.pods, "up", gatewayIP, gatewayIP6)
-	route(w.pod, "up", "10.244.1.1", "fd00:244:0:1::1")
-	route(w.node, "clients", clientIP, clientIP6) // With nftables, processes of the node need any route.
-	testenv.NoError(t, errors.Join(append(steps, w.node.Forward())...))
-	echo(t, w.pods, ":8080")
-	echoUDP(t, w.pods, podPort)
-	echo(t, w.node, ":81")
-	return w
-}
-
-// echo answers each line that arrives at a port with the addresses of server and client, until
-// the test ends.
-func echo(t *testing.T, ns *netns.NS, port string) {
-	t.Helper()
-	l, err := ns.Listen(t.Context(), "tcp", port)
-	testenv.NoError(t, err)
-	var serving sync.WaitGroup
-	serving.Go(func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return // the listener is closed
-			}
-			serving.Go(func() { answer(c) })
-		}
-	})
-	t.Cleanup(func() {
-		_ = l.Close() // an error does not matter
-		serving.Wait()
-	})
-}
-
-// echoUDP is echo for datagrams.
-func echoUDP(t *testing.T, ns *netns.NS, port uint16) {
-	t.Helper()
-	c, err := ns.ListenUDP(t.Context(), port)
-	testenv.NoError(t, err)
-	var serving sync.WaitGroup
-	serving.Go(func() {
-		c.Serve(func(_ []byte, client, server netip.AddrPort) []byte {
-			return []byte(server.Addr().String() + " for " + client.Addr().String() + "\n")
-		})
-	})
-	t.Cleanup(func() {
-		_ = c.Close() // an error does not matter
-		serving.Wait()
-	})
-}
-
-func answer(c net.Conn) {
-	defer c.Close() //nolint:errcheck // the client notices
-	_ = c.SetDeadline(time.Now().Add(5 * time.Minute))
-	server, _, _ := net.SplitHostPort(c.LocalAddr().String())
-	client, _, _ := net.SplitHostPort(c.RemoteAddr().String())
-	for lines := bufio.NewScanner(c); lines.Scan(); {
-		if _, err := io.WriteString(c, server+" for "+client+"\n"); err != nil {
-			return
-		}
-	}
+	l := lab.New(t,
+		lab.Host{Name: "node", Serve: []uint16{81}},
+		// With nftables, processes of the node need any route.
+		lab.Host{Name: "clients", Uplink: "node", Addrs: clientIP + "/24 " + clientIP6 + "/64", Gateway: nodeIP + "/24 " + nodeIP6 + "/64", Behind: "0.0.0.0/0 ::/0"},
+		lab.Host{Name: "pods", Uplink: "node", Addrs: addrs, Gateway: gatewayIP + "/24 " + gatewayIP6 + "/64", Serve: []uint16{podPort}},
+		lab.Host{Name: "pod", Uplink: "node", Addrs: "10.244.1.2/24 fd00:244:0:1::2/64", Gateway: "10.244.1.1/24 fd00:244:0:1::1/64"},
+	)
+	return &world{l.NS("clients"), l.NS("node"), l.NS("pods"), l.NS("pod")}
 }
 
 // patience is how long connecting, or an answer, may take.
@@ -119,28 +38,23 @@ const patience = 10 * time.Second
 
 // conversation is an open connection, or a flow of UDP.
 type conversation struct {
-	net.Conn
-	network, name string
-	lines         *bufio.Reader
-	first         string
+	*lab.Conn
+
+	name, first string
 }
 
 // ask returns the answer.
-func (c *conversation) ask() (string, error) {
-	if err := c.SetDeadline(time.Now().Add(patience)); err != nil {
-		return "", err
-	}
-	if _, err := io.WriteString(c, "who\n"); err != nil {
-		return "", err
-	}
-	line, err := c.lines.ReadString('\n')
-	return strings.TrimSpace(line), err
+func (c *conversation) ask(ctx context.Context) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	a, err := c.Ask(ctx)
+	return fmt.Sprintf("%v for %v", a.Own.Addr(), a.Client.Addr()), err
 }
 
 // goesOn checks that the same server still answers.
 func (c *conversation) goesOn(t *testing.T, when string) {
 	t.Helper()
-	if got, err := c.ask(); err != nil || got != c.first {
+	if got, err := c.ask(t.Context()); err != nil || got != c.first {
 		t.Errorf("%s: connection %s: got an answer of %q, error %v, want one of %q", when, c.name, got, err, c.first)
 	}
 }
@@ -148,7 +62,7 @@ func (c *conversation) goesOn(t *testing.T, when string) {
 // answers checks that a server answers.
 func (c *conversation) answers(t *testing.T, when string) {
 	t.Helper()
-	if got, err := c.ask(); err != nil {
+	if got, err := c.ask(t.Context()); err != nil {
 		t.Errorf("%s: connection %s: got an answer of %q, error %v, want one of any server", when, c.name, got, err)
 	}
 }
@@ -157,12 +71,12 @@ func (c *conversation) answers(t *testing.T, when string) {
 func dial(ctx context.Context, from *netns.NS, network, to string) (*conversation, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	c, err := from.Dial(ctx, network, to)
+	c, err := lab.Dial(ctx, from, network, to)
 	if err != nil {
 		return nil, err
 	}
-	x := &conversation{Conn: c, network: network, lines: bufio.NewReader(c)}
-	if x.first, err = x.ask(); err != nil {
+	x := &conversation{Conn: c}
+	if x.first, err = x.ask(ctx); err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
 	return x, nil
