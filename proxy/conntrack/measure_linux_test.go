@@ -15,7 +15,6 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/internal/testenv"
-	"github.com/vipkit/vipkit/internal/testing/lab"
 	"github.com/vipkit/vipkit/proxy"
 )
 
