@@ -47,17 +47,9 @@ func (l *sharedListeners) open(ctx context.Context, f v1.IPFamily, ls *host.List
 	if err := l.capture.Listen(ctx, f, ls); err != nil {
 		return l.explainSocket(err, f)
 	}
-	var served []engine.Listener
 	for _, x := range ls.Served {
-		listener, err := l.engine.Listen(x.TCP)
-		if err != nil {
-			return err
-		}
-		ls.CloseFirst(listener)
-		served = append(served, engine.Listener{Listener: listener, Origin: x.Origin, Destination: x.Destination})
-	}
-	for i, x := range ls.Served {
-		l.served.Go(func() { _ = l.engine.Serve(served[i]) }) // returns when the listener is closed
+		by := engine.Listener{Listener: x.TCP, Origin: x.Origin, Destination: x.Destination}
+		l.served.Go(func() { _ = l.engine.Serve(by) }) // returns when the listener is closed
 		l.served.Go(func() { _ = l.engine.ServePackets(x.UDP) })
 	}
 	return nil

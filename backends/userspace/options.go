@@ -101,12 +101,6 @@ type dialer interface {
 	Dial(context.Context, engine.Dial) (net.Conn, error)
 }
 
-// beginner is a dialer for Linux.
-type beginner interface {
-	// Begin begins a TCP connection, without waiting.
-	Begin(engine.Dial) (fd int, err error)
-}
-
 // engineConfig returns the config of the engine.
 func (o *Options) engineConfig(d dialer) engine.Config {
 	c := engine.Config{
@@ -116,9 +110,6 @@ func (o *Options) engineConfig(d dialer) engine.Config {
 	}
 	if c.Hooks.Dial == nil {
 		c.Hooks.Dial = d.Dial
-		if b, can := d.(beginner); can {
-			c.Begin = b.Begin
-		}
 	}
 	return c
 }

@@ -26,11 +26,6 @@ func (d *someDialer) Dial(_ context.Context, to engine.Dial) (net.Conn, error) {
 	return nil, errors.ErrUnsupported
 }
 
-func (d *someDialer) Begin(to engine.Dial) (int, error) {
-	d.called = append(d.called, "begin from "+to.From.String())
-	return -1, errors.ErrUnsupported
-}
-
 // All options reach the engine. With captures other than TPROXY, endpoints see the node.
 func TestOptionsReachTheEngine(t *testing.T) {
 	t.Parallel()
@@ -45,7 +40,7 @@ func TestOptionsReachTheEngine(t *testing.T) {
 		want := engine.Config{
 			Timeouts: o.Timeouts, Connections: 8, Sessions: 9, AffinityClients: 10, AffinityTotal: 11, AsNode: asNode,
 		}
-		if diff := cmp.Diff(want, o.engineConfig(&someDialer{}), cmpopts.IgnoreFields(engine.Config{}, "Hooks", "Begin")); diff != "" {
+		if diff := cmp.Diff(want, o.engineConfig(&someDialer{}), cmpopts.IgnoreFields(engine.Config{}, "Hooks")); diff != "" {
 			t.Errorf("%v (-want +got):\n%s", capture, diff)
 		}
 	}
@@ -66,11 +61,10 @@ func TestHooksReachTheEngine(t *testing.T) {
 	}}
 	c := o.engineConfig(own)
 	_, _ = c.Hooks.Dial(t.Context(), d)
-	_, _ = c.Begin(d)
 	name := proxy.ServicePortName{}
 	name.Name = "web"
 	c.Hooks.FirstConnection(Flow{Client: netip.AddrPortFrom(d.From, 1)}, name)
-	if want := []string{"dial from 192.0.2.1", "begin from 192.0.2.1", "192.0.2.1:1 first of web"}; !slices.Equal(own.called, want) {
+	if want := []string{"dial from 192.0.2.1", "192.0.2.1:1 first of web"}; !slices.Equal(own.called, want) {
 		t.Errorf("got %q, want %q", own.called, want)
 	}
 	if got := c.Hooks.Pick(Flow{}, make([]*endpoints.Endpoint, 3)); got != 2 {
@@ -87,8 +81,5 @@ func TestHooksReachTheEngine(t *testing.T) {
 	c = o.engineConfig(own)
 	if _, _ = c.Hooks.Dial(t.Context(), d); !slices.Equal(dialed, []Dial{d}) {
 		t.Errorf("Hooks.Dial: got %+v, want %+v", dialed, d)
-	}
-	if c.Begin != nil {
-		t.Error("Begin with Hooks.Dial: got one, want nil")
 	}
 }

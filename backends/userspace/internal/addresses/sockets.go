@@ -43,7 +43,9 @@ func (s *sockets) listen(ctx context.Context, k Key) (*listener, error) {
 	}
 	switch x := socket.(type) {
 	case *net.TCPListener:
-		return s.serve(k, x)
+		by := engine.Listener{Listener: x, OriginOf: func(client netip.Addr) engine.Origin { return s.originOf(k, client) }}
+		s.served.Go(func() { _ = s.engine.Serve(by) }) // returns when the listener is closed
+		return &listener{x}, nil
 	case *net.UDPConn:
 		// ServePackets returns when the listener is closed.
 		s.served.Go(func() { _ = s.engine.ServePackets(&packets{UDPConn: x, key: k, sockets: s}) })
@@ -75,17 +77,6 @@ func (s *sockets) bindHere(ctx context.Context, k Key) (io.Closer, error) {
 	}
 	config.SetMultipathTCP(false) // endpoints would not see more than one path
 	return config.Listen(ctx, "tcp"+version, k.at().String())
-}
-
-func (s *sockets) serve(k Key, tcp *net.TCPListener) (*listener, error) {
-	accepting, err := s.engine.Listen(tcp)
-	if err != nil {
-		return nil, errors.Join(err, tcp.Close())
-	}
-	by := engine.Listener{Listener: accepting, OriginOf: func(client netip.Addr) engine.Origin { return s.originOf(k, client) }}
-	// Serve returns when the listener is closed.
-	s.served.Go(func() { _ = s.engine.Serve(by) })
-	return &listener{accepting}, nil
 }
 
 // packets receives the datagrams to a frontend.

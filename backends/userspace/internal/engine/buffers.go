@@ -6,7 +6,7 @@ import "sync"
 // datagrams (large).
 type buffers struct{ small, large *pool }
 
-// pool lends buffers. It implements [tcpconn.Buffers].
+// pool lends buffers.
 type pool struct{ pool sync.Pool }
 
 func newPool(size int) *pool {

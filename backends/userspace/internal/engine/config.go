@@ -9,13 +9,13 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"runtime"
 	"slices"
 	"strings"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/vipkit/vipkit/backends/userspace/internal/engine/tcpconn"
 	"github.com/vipkit/vipkit/endpoints"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -112,10 +112,6 @@ type Config struct {
 	Timeouts Timeouts
 	// Picker chooses an endpoint, unless Hooks.Pick is set.
 	Picker Picker
-	// Begin begins a TCP connection without waiting; if set, it replaces Hooks.Dial for TCP.
-	// It returns the descriptor of a nonblocking socket, which the engine owns from then
-	// on. It is for Linux; see [tcpconn.Begin].
-	Begin func(Dial) (fd int, err error)
 	// Link returns the number of the link by which packets to an address leave, 0 if
 	// that is not known; it must not wait. An endpoint on the client's own link is reached
 	// from the node's address, since its answers to the client would bypass the node. Nil
@@ -200,15 +196,16 @@ func (c Config) withDefaults() Config {
 	c.AffinityTotal = cmp.Or(c.AffinityTotal, defaultAffinityTotal)
 	if c.Hooks.Dial == nil {
 		c.Hooks.Dial = dialAny
-		if c.Begin == nil && tcpconn.Supported {
-			c.Begin = func(d Dial) (int, error) { return tcpconn.Begin(netip.AddrPort{}, d.To) }
-		}
 	}
 	return c
 }
 
-// pipes returns how many pipes may be open; each uses two descriptors.
+// pipes returns how many pipes may be open; each uses two descriptors. Other systems than Linux
+// move no data between sockets.
 func (c *Config) pipes() int {
+	if runtime.GOOS != "linux" {
+		return 0
+	}
 	if c.Descriptors == 0 {
 		return math.MaxInt
 	}

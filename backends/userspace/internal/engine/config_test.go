@@ -27,20 +27,10 @@ func TestDefaults(t *testing.T) {
 	}
 	for name, c := range map[string]Config{"zero": {}, "empty Timeouts.Dial": {Timeouts: Timeouts{Dial: []time.Duration{}}}} {
 		got := c.withDefaults()
-		got.Hooks, got.Begin = Hooks{}, nil
+		got.Hooks = Hooks{}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
-	}
-}
-
-// Config.Begin is used if Hooks.Dial is nil.
-func TestBeginIsKeptWithoutDial(t *testing.T) {
-	t.Parallel()
-	called := false
-	c := Config{Begin: func(Dial) (int, error) { called = true; return -1, ErrNoPort }}.withDefaults()
-	if _, _ = c.Begin(Dial{}); !called {
-		t.Error("got another Begin, want the one of the config")
 	}
 }
 

@@ -102,23 +102,12 @@ func (e *Engine) dial(ctx context.Context, d *decision, to *endpoints.Endpoint, 
 // reach returns a connection, or an error after the timeout. A UDP socket has no timeout,
 // since there is nothing to wait for: on a busy machine a timeout would lose a datagram.
 func (e *Engine) reach(ctx context.Context, d Dial, timeout time.Duration) (net.Conn, error) {
-	if d.Protocol == v1.ProtocolUDP {
-		return e.config.Hooks.Dial(ctx, d)
+	if d.Protocol != v1.ProtocolUDP {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, timeout)
+		defer cancel()
 	}
-	if begin := e.config.Begin; begin != nil {
-		fd, err := begin(d)
-		if err != nil {
-			return nil, err
-		}
-		return e.tasks.poller.Connect(ctx, fd, d.To, timeout)
-	}
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	conn, err := e.config.Hooks.Dial(ctx, d)
-	if err != nil {
-		return nil, err
-	}
-	return e.tasks.poller.Adopt(conn), nil
+	return e.config.Hooks.Dial(ctx, d)
 }
 
 // isShortage reports whether this node, and not the endpoint, is the cause of an error.

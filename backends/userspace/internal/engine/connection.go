@@ -5,11 +5,10 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/vipkit/vipkit/backends/userspace/internal/engine/tcpconn"
 )
 
 // connection is a connection of a client, with the connection to its endpoint.
@@ -94,83 +93,62 @@ func reset(c net.Conn) {
 // relay carries data in both directions until both sides have sent everything, or one of
 // them is lost.
 func (e *Engine) relay(c *connection) {
-	d := [2]tcpconn.Direction{{From: c.client, To: c.upstream}, {From: c.upstream, To: c.client}}
-	if err := tcpconn.Exchange(&d, e.buffers.small, relayed{e, c}); err != nil {
-		c.abort()
-		return
-	}
 	var wg sync.WaitGroup
-	if !d[1].Ended {
-		wg.Go(func() { e.pump(c, &d[1]) })
-	}
-	if !d[0].Ended {
-		e.pump(c, &d[0])
-	}
+	wg.Go(func() { e.pump(c, c.client, c.upstream) })
+	e.pump(c, c.upstream, c.client)
 	wg.Wait()
 	_ = c.Close() // Both sides have sent everything.
 }
 
-// relayed is a connection whose data is relayed. It implements [tcpconn.Owner].
-type relayed struct {
-	engine *Engine
-	link   *connection
-}
-
-// Used implements [tcpconn.Owner].
-func (r relayed) Used(to net.Conn, n int) {
-	way := toEndpoint
-	if to == r.link.client {
-		way = toClient
-	}
-	r.engine.counts.bytes[way].Add(uint64(n)) //nolint:gosec // never negative
-	r.link.touch(r.engine.now())
-}
-
-// CloseWrite implements [tcpconn.Owner].
-func (r relayed) CloseWrite(to net.Conn) error {
-	r.link.half.Store(true)
-	r.link.touch(r.engine.now())
-	if w, ok := to.(interface{ CloseWrite() error }); ok {
-		return w.CloseWrite()
-	}
-	_ = r.link.Close() // It cannot be half-closed.
-	return nil
-}
-
-// pump carries the rest of one direction.
-func (e *Engine) pump(c *connection, d *tcpconn.Direction) {
-	err := e.copy(c, d)
+// pump carries one direction.
+func (e *Engine) pump(c *connection, to, from net.Conn) {
+	err := e.copy(c, to, from)
 	if err == nil {
-		err = relayed{e, c}.CloseWrite(d.To)
+		err = e.closeWrite(c, to)
 	}
 	if err != nil {
 		c.abort()
 	}
 }
 
-// copy carries data until d.From has sent everything. Small pieces pass through a buffer,
-// which is held only while there is something to read. After a piece that fills the buffer
-// more will follow, and splice moves it inside the kernel.
-func (e *Engine) copy(c *connection, d *tcpconn.Direction) error {
-	if d.Buffer != nil {
-		_, err := d.To.Write(d.Unsent)
-		e.buffers.small.Put(d.Buffer)
-		if err != nil {
-			return err
-		}
+// used records that n bytes were received that are for one side.
+func (e *Engine) used(c *connection, to net.Conn, n int64) {
+	way := toEndpoint
+	if to == c.client {
+		way = toClient
 	}
-	r := newReader(d.From)
+	e.counts.bytes[way].Add(uint64(n)) //nolint:gosec // never negative
+	c.touch(e.now())
+}
+
+// closeWrite half-closes one side, since the other one has sent everything.
+func (e *Engine) closeWrite(c *connection, to net.Conn) error {
+	c.half.Store(true)
+	c.touch(e.now())
+	if w, ok := to.(interface{ CloseWrite() error }); ok {
+		return w.CloseWrite()
+	}
+	_ = c.Close() // It cannot be half-closed.
+	return nil
+}
+
+// copy carries data until from has sent everything. Small pieces pass through a buffer, which
+// is held only while there is something to read: [io.Copy] alone would hold a pipe for each
+// direction of a silent connection. After a piece that fills the buffer more will follow, and
+// splice moves it inside the kernel.
+func (e *Engine) copy(c *connection, to, from net.Conn) error {
+	r := newReader(from)
 	for {
 		buf, n, err := r.read(e.buffers.small)
 		if n > 0 {
-			_, werr := d.To.Write((*buf)[:n])
+			_, werr := to.Write((*buf)[:n])
 			err = errors.Join(err, werr)
-			relayed{e, c}.Used(d.To, n)
+			e.used(c, to, int64(n))
 		}
 		full := buf != nil && n == len(*buf)
 		e.buffers.small.Put(buf)
 		if err == nil && full {
-			err = e.splice(c, d)
+			err = e.splice(c, to, from)
 		}
 		if errors.Is(err, io.EOF) {
 			return nil
@@ -181,15 +159,37 @@ func (e *Engine) copy(c *connection, d *tcpconn.Direction) error {
 	}
 }
 
-// splice has the kernel move data while more keeps arriving. It does nothing for connections
-// that are not of package tcpconn, or at the limit of pipes.
-func (e *Engine) splice(c *connection, d *tcpconn.Direction) error {
-	s, ok := d.From.(interface {
-		Splice(to net.Conn, used func(to net.Conn, n int)) error
-	})
-	if !ok || !e.tasks.pipes.take() {
+const (
+	// splicePiece is how much splice moves at a time, before it counts the bytes.
+	splicePiece = 4 << 20
+	// splicePause is for how long splice waits for more. It holds a pipe, which a silent
+	// connection should not hold.
+	splicePause = 200 * time.Millisecond
+)
+
+// splice has the kernel move data while more keeps arriving: on Linux, [io.Copy] does so between
+// two TCP connections. It returns [io.EOF] at the end of the data. It does nothing for other
+// connections, or at the limit of pipes.
+func (e *Engine) splice(c *connection, to, from net.Conn) error {
+	source, is := from.(*net.TCPConn)
+	if _, both := to.(*net.TCPConn); !is || !both || !e.tasks.pipes.take() {
 		return nil // The caller copies the data through memory.
 	}
 	defer e.tasks.pipes.give()
-	return s.Splice(d.To, relayed{e, c}.Used)
+	defer source.SetReadDeadline(time.Time{}) //nolint:errcheck // the next read returns the error
+	for {
+		if err := source.SetReadDeadline(time.Now().Add(splicePause)); err != nil {
+			return err
+		}
+		n, err := io.CopyN(to, source, splicePiece)
+		if n > 0 {
+			e.used(c, to, n)
+		}
+		switch paused := errors.Is(err, os.ErrDeadlineExceeded); {
+		case paused && n == 0:
+			return nil
+		case err != nil && !paused:
+			return err
+		}
+	}
 }

@@ -1,15 +1,14 @@
 // Package engine carries connections and datagrams from clients of Services to
 // endpoints, through sockets. It is the portable part of the userspace backend: the captures
-// (packages netfilter and addresses) deliver packets to its listeners. On Linux its TCP
-// connections are those of package tcpconn, which cost less than those of package net.
+// (packages netfilter and addresses) deliver packets to its listeners.
 //
 // # Connections
 //
-// Each connection has a goroutine, and a second one as soon as data cannot be passed on at
-// once; it waits for no other connection. Where both sides are TCP, bulk data stays in the
-// kernel (splice, on Linux); a silent connection holds no buffer. When one side has sent
-// everything, the other one is half-closed. A connection that is silent for too long is
-// closed, and so is one whose endpoint was removed, at the end of the grace period.
+// Each connection has a goroutine for each direction, and waits for no other connection. Where
+// both sides are TCP, bulk data stays in the kernel (splice, on Linux); a silent connection holds
+// no buffer. When one side has sent everything, the other one is half-closed. A connection that
+// is silent for too long is closed, and so is one whose endpoint was removed, at the end of the
+// grace period.
 //
 // A [Picker] chooses the endpoint, by default all of them in turn. If it does not answer within
 // a quarter of a second, another one is tried, each next one for longer. For some seconds the

@@ -11,7 +11,6 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/vipkit/vipkit/backends/userspace/internal/engine/tcpconn"
 	"github.com/vipkit/vipkit/internal/testenv"
 )
 
@@ -74,57 +73,6 @@ func TestConnectionsWithoutHalfClose(t *testing.T) {
 	})
 }
 
-// Data that Exchange has read and not written is written before data that is read later.
-func TestUnsentDataIsWrittenFirst(t *testing.T) {
-	t.Parallel()
-	w := newFixture(t, Config{}, v1.ProtocolTCP)
-	from, source := net.Pipe()
-	sink, to := net.Pipe()
-	go func() {
-		_, _ = source.Write([]byte("second"))
-		shut(source)
-	}()
-	got := make(chan string, 1)
-	go func() {
-		all, _ := io.ReadAll(sink)
-		got <- string(all)
-	}()
-	buf := w.buffers.small.Get()
-	n := copy(*buf, "first ")
-	if err := w.copy(&connection{}, &tcpconn.Direction{From: from, To: to, Unsent: (*buf)[:n], Buffer: buf}); err != nil {
-		t.Error(err)
-	}
-	shut(to)
-	if got := <-got; got != "first second" {
-		t.Errorf("got %q, want %q", got, "first second")
-	}
-}
-
-// Connections of package net, which the engine failed to adopt, carry bulk data, too.
-func TestCopyBetweenConnectionsOfPackageNet(t *testing.T) {
-	t.Parallel()
-	w := newFixture(t, Config{}, v1.ProtocolTCP)
-	source, from := tcpPair(t)
-	to, sink := tcpPair(t)
-	want := bytes.Repeat([]byte("0123456789"), 1<<17)
-	go func() {
-		_, _ = source.Write(want)
-		_ = source.CloseWrite()
-	}()
-	l := &connection{}
-	ended := make(chan error, 1)
-	go func() {
-		err := w.copy(l, &tcpconn.Direction{From: from, To: to})
-		ended <- errors.Join(err, to.CloseWrite())
-	}()
-	if got, err := io.ReadAll(sink); err != nil || !bytes.Equal(got, want) {
-		t.Errorf("got %d bytes and error %v, want the %d sent bytes", len(got), err, len(want))
-	}
-	if err := <-ended; err != nil || l.used.Load() == 0 {
-		t.Errorf("got error %v and last use %d, want no error and a use", err, l.used.Load())
-	}
-}
-
 // tcpPair returns both ends of a connection of package net.
 func tcpPair(t *testing.T) (a, b *net.TCPConn) {
 	t.Helper()
@@ -139,48 +87,60 @@ func tcpPair(t *testing.T) (a, b *net.TCPConn) {
 	return a, b
 }
 
-// splicing is a connection that counts calls of Splice.
-type splicing struct {
-	net.Conn
-
-	times int
-}
-
-func (s *splicing) Splice(_ net.Conn, used func(to net.Conn, n int)) error {
-	s.times++
-	used(nil, 0)
-	return nil
-}
-
-// After a piece that fills the buffer, Splice is called, unless all pipes are in use.
+// After a piece that fills the buffer, the kernel moves the data, unless all pipes are in use. A
+// connection that is silent afterwards holds no pipe, and carries further data.
 func TestBulkDataIsSpliced(t *testing.T) {
 	t.Parallel()
-	for name, c := range map[string]struct{ size, limit, want int }{
-		"small":         {100, 1, 0},
-		"bulk":          {3 * 16 << 10, 1, 3},
-		"without pipes": {3 * 16 << 10, 0, 0},
+	for name, c := range map[string]struct {
+		size  int
+		limit int64
+		want  bool
+	}{
+		"small":         {100, 1, false},
+		"bulk":          {16 << 20, 1, true}, // more than the buffers of the sockets hold
+		"without pipes": {16 << 20, 0, false},
 	} {
-		w := newFixture(t, Config{}, v1.ProtocolTCP)
-		w.tasks.pipes.limit = int64(c.limit)
-		source, from := net.Pipe()
-		sink, to := net.Pipe()
-		go func() {
-			_, _ = source.Write(make([]byte, c.size))
-			shut(source)
-		}()
-		got := make(chan int64, 1)
-		go func() {
-			n, _ := io.Copy(io.Discard, sink)
-			got <- n
-		}()
-		s := &splicing{Conn: from}
-		err := w.copy(&connection{}, &tcpconn.Direction{From: s, To: to})
-		shut(to)
-		if n := <-got; err != nil || n != int64(c.size) || s.times != c.want {
-			t.Errorf("%s: got %d bytes, %d splices and error %v, want %d bytes and %d splices", name, n, s.times, err, c.size, c.want)
-		}
-		if n := w.tasks.pipes.taken.Load(); n != 0 {
-			t.Errorf("%s: pipes in use at the end: got %d, want none", name, n)
-		}
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newFixture(t, Config{}, v1.ProtocolTCP)
+			w.tasks.pipes.limit = min(c.limit, int64(w.config.pipes()))
+			source, from := tcpPair(t)
+			to, sink := tcpPair(t)
+			l, ended := &connection{client: from}, make(chan error, 1)
+			go func() { ended <- errors.Join(w.copy(l, to, from), to.CloseWrite()) }()
+			want := bytes.Repeat([]byte("0123456789"), c.size/10)
+			sent := make(chan error, 1)
+			go func() {
+				_, err := source.Write(want)
+				sent <- err
+			}()
+			spliced := false
+			for got := make([]byte, 0, len(want)); len(got) < len(want); {
+				n, err := sink.Read(got[len(got):cap(got)])
+				testenv.NoError(t, err)
+				if !bytes.Equal(got[len(got):len(got)+n], want[len(got):len(got)+n]) {
+					t.Fatal("got other bytes than were sent")
+				}
+				got = got[:len(got)+n]
+				spliced = spliced || w.tasks.pipes.taken.Load() > 0
+			}
+			if want := c.want && w.config.pipes() > 0; spliced != want {
+				t.Errorf("pipes were in use: got %t, want %t", spliced, want)
+			}
+			eventually(t, "a silent connection holds no pipe", func() bool { return w.tasks.pipes.taken.Load() == 0 })
+			testenv.NoError(t, errors.Join(<-sent, writeAll(source, []byte("x")), source.CloseWrite()))
+			if rest, err := io.ReadAll(sink); err != nil || string(rest) != "x" {
+				t.Errorf("after a silence: got %q and error %v, want %q", rest, err, "x")
+			}
+			testenv.NoError(t, <-ended)
+			if got, want := w.counts.bytes[toEndpoint].Load(), uint64(len(want)+1); got != want || l.used.Load() == 0 {
+				t.Errorf("got %d bytes counted and last use %d, want %d bytes and a use", got, l.used.Load(), want)
+			}
+		})
 	}
+}
+
+func writeAll(to io.Writer, b []byte) error {
+	_, err := to.Write(b)
+	return err
 }

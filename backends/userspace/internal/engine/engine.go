@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/vipkit/vipkit/affinity"
-	"github.com/vipkit/vipkit/backends/userspace/internal/engine/tcpconn"
 	"github.com/vipkit/vipkit/endpoints"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -60,7 +59,6 @@ type tasks struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
-	poller tcpconn.Poller
 	slots  chan struct{} // one for each connection
 	quota  *quota        // of the connections, with one more for each listener
 	pipes  bound
@@ -137,7 +135,6 @@ func (e *Engine) Close() {
 	t.mu.Unlock()
 	e.EndAll()
 	t.wg.Wait()
-	_ = t.poller.Close() // No goroutine waits any more.
 }
 
 // EndAll ends all current connections, with resets to clients and endpoints, and all current

@@ -37,8 +37,8 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// runEngine runs an engine. The specification has the address to listen at, that of the only
-// endpoint, and optionally the word "net", to use connections of package net.
+// runEngine runs an engine. The specification has the address to listen at, and that of the only
+// endpoint.
 func runEngine(spec string) error {
 	words := strings.Fields(spec)
 	config := net.ListenConfig{KeepAlive: -1} // the backend sets it on its listening sockets
@@ -47,38 +47,16 @@ func runEngine(spec string) error {
 	if err != nil {
 		return err
 	}
-	w, l, err := engineAt(listening, len(words) > 2)
+	e, err := New(Config{})
 	if err != nil {
 		return err
 	}
+	w := &fixture{Engine: e, port: &proxy.ServicePort{Name: proxy.ServicePortName{Protocol: v1.ProtocolTCP}}}
 	defer w.Close()
-	w.serveAt(addrOf(l.Addr()), netip.MustParseAddrPort(words[1]))
-	go func() { _ = w.Serve(Listener{Listener: l}) }()
+	w.serveAt(addrOf(listening.Addr()), netip.MustParseAddrPort(words[1]))
+	go func() { _ = w.Serve(Listener{Listener: listening}) }()
 	_, err = io.Copy(io.Discard, os.Stdin)
 	return err
-}
-
-// engineAt returns an engine with a listener. Connections are of package net if packageNet is
-// set, otherwise of package tcpconn.
-func engineAt(listening net.Listener, packageNet bool) (*fixture, net.Listener, error) {
-	tcp, ok := listening.(*net.TCPListener)
-	if !ok {
-		return nil, nil, errors.ErrUnsupported
-	}
-	var c Config
-	if packageNet {
-		c.Hooks.Dial = dialNet
-	}
-	e, err := New(c)
-	if err != nil {
-		return nil, nil, err
-	}
-	w := &fixture{Engine: e, port: &proxy.ServicePort{Name: proxy.ServicePortName{Protocol: v1.ProtocolTCP}}}
-	if packageNet {
-		return w, netListener{tcp}, nil
-	}
-	l, err := e.Listen(tcp)
-	return w, l, err
 }
 
 // fixture is an engine, which is closed when the test ends, and its only service port.
@@ -121,17 +99,15 @@ func (w *fixture) withAffinity(timeout time.Duration) *fixture {
 // listen serves connections at a loopback address until the test ends.
 func (w *fixture) listen(t testing.TB) netip.AddrPort {
 	t.Helper()
-	l := w.listener(t)
+	l := loopback(t)
 	w.open(t, Listener{Listener: l})
 	return addrOf(l.Addr())
 }
 
-// listener returns a listener of the engine at a loopback address.
-func (w *fixture) listener(t testing.TB) net.Listener {
+// loopback returns a listener at a loopback address.
+func loopback(t testing.TB) *net.TCPListener {
 	t.Helper()
-	tcp, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
-	testenv.NoError(t, err)
-	l, err := w.Listen(tcp)
+	l, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	testenv.NoError(t, err)
 	return l
 }

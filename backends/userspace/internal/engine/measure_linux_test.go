@@ -94,12 +94,15 @@ func haproxy(t *testing.T, to netip.AddrPort, options string) (at netip.AddrPort
 	return at, run(t, exec.CommandContext(t.Context(), path, "-f", config, "-db"), at)
 }
 
-// apart runs the engine in a process of its own in front of a server.
-func apart(t *testing.T, to netip.AddrPort, stack string) (at netip.AddrPort, pid int) {
+// otherVariable is the path of another version of this test program, whose engine is measured, too.
+const otherVariable = "VIPKIT_MEASURE_OTHER"
+
+// apart runs the engine of a test program in a process of its own in front of a server.
+func apart(t *testing.T, to netip.AddrPort, program string) (at netip.AddrPort, pid int) {
 	t.Helper()
 	at = unused(t)
-	cmd := exec.CommandContext(t.Context(), "/proc/self/exe")
-	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%v %v %s", engineVariable, at, to, stack))
+	cmd := exec.CommandContext(t.Context(), program)
+	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%v %v", engineVariable, at, to))
 	if _, err := cmd.StdinPipe(); err != nil { // the process ends with its input
 		t.Fatal(err)
 	}
@@ -280,15 +283,19 @@ func (p *path) log(t *testing.T, others []*path) {
 	}
 }
 
-// TestMeasure compares the engine with haproxy, and with itself on connections of package
-// net, in turns. Ratios are medians of those of each round, with their quartiles.
+// TestMeasure compares the engine with haproxy, and with that of another version of this program,
+// in turns. Ratios are medians of those of each round, with their quartiles.
 func TestMeasure(t *testing.T) {
 	to := sink(t)
-	all := []*path{{name: "engine"}, {name: "package net"}, {name: "haproxy"}, {name: "haproxy splicing"}}
-	all[0].at, all[0].pid = apart(t, to, "")
-	all[1].at, all[1].pid = apart(t, to, "net")
-	all[2].at, all[2].pid = haproxy(t, to, "")
-	all[3].at, all[3].pid = haproxy(t, to, " option splice-request\n option splice-response") // splice-auto copies
+	all := []*path{{name: "engine"}, {name: "haproxy"}, {name: "haproxy splicing"}}
+	all[0].at, all[0].pid = apart(t, to, "/proc/self/exe")
+	all[1].at, all[1].pid = haproxy(t, to, "")
+	all[2].at, all[2].pid = haproxy(t, to, " option splice-request\n option splice-response") // splice-auto copies
+	if program := os.Getenv(otherVariable); program != "" {
+		other := &path{name: "other version"}
+		other.at, other.pid = apart(t, to, program)
+		all = append(all, other)
+	}
 	for _, p := range all {
 		p.bulk, p.conn = map[int]*samples{}, map[int]*samples{}
 		for _, n := range atOnce() {

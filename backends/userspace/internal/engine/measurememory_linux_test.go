@@ -9,29 +9,22 @@ import (
 	"testing"
 	"time"
 
-	"github.com/vipkit/vipkit/internal/testenv"
+	v1 "k8s.io/api/core/v1"
 )
 
-// TestMeasureMemory measures the memory of a silent connection: with package tcpconn, and with
-// package net.
+// TestMeasureMemory measures the memory of a silent connection.
 func TestMeasureMemory(t *testing.T) {
 	to := named(t)
 	measureSilent(t, to) // allocates what is allocated only once
 	memory, goroutines := measureSilent(t, to)
-	for _, stack := range []string{"engine", "package net"} {
-		tcp, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
-		testenv.NoError(t, err)
-		w, l, err := engineAt(tcp, stack == "package net")
-		testenv.NoError(t, err)
-		w.open(t, Listener{Listener: l})
-		at := addrOf(l.Addr())
-		w.serveAt(at, to)
-		_, c := serverNameAt(t, at)
-		shut(c)
-		through, more := measureSilent(t, at) // client and server are in this process too
-		eventually(t, "no connection is left", func() bool { return w.Stats().Connections == 0 })
-		t.Logf("a silent connection, %s: %d bytes of heap and stacks, %d goroutines", stack, through-memory, more-goroutines)
-	}
+	w := newFixture(t, Config{}, v1.ProtocolTCP)
+	at := w.listen(t)
+	w.serveAt(at, to)
+	_, c := serverNameAt(t, at)
+	shut(c)
+	through, more := measureSilent(t, at) // client and server are in this process too
+	eventually(t, "no connection is left", func() bool { return w.Stats().Connections == 0 })
+	t.Logf("a silent connection: %d bytes of heap and stacks, %d goroutines", through-memory, more-goroutines)
 }
 
 // measureSilent returns the memory and the goroutines per silent connection, of many.
@@ -51,7 +44,7 @@ func measureSilent(t *testing.T, to netip.AddrPort) (bytes, goroutines int) {
 		_, c := serverNameAt(t, to)
 		open = append(open, c)
 	}
-	time.Sleep(400 * time.Millisecond) // until no Splice holds a pipe
+	time.Sleep(400 * time.Millisecond) // until nothing holds a pipe
 	bytes, goroutines = (resident()-before)/n, (runtime.NumGoroutine()-running+n/2)/n
 	for _, c := range open {
 		shut(c)

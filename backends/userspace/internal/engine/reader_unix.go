@@ -7,15 +7,12 @@ import (
 	"net"
 	"os"
 	"syscall"
-
-	"github.com/vipkit/vipkit/backends/userspace/internal/engine/tcpconn"
 )
 
 // reader reads from a connection into a buffer that it gets only once there is something to
 // read: a silent connection holds none.
 type reader struct {
 	conn   net.Conn
-	lent   lentReader      // nil for connections of package net
 	raw    syscall.RawConn // nil for connections without a descriptor
 	stream bool
 
@@ -27,17 +24,8 @@ type reader struct {
 	try  func(fd uintptr) bool
 }
 
-// lentReader is a connection that reads as [reader.read] does.
-type lentReader interface {
-	ReadLent(from tcpconn.Buffers) (*[]byte, int, error)
-}
-
 func newReader(c net.Conn) *reader {
 	r := &reader{conn: c}
-	if l, ok := c.(lentReader); ok {
-		r.lent = l
-		return r
-	}
 	if s, ok := c.(syscall.Conn); ok {
 		if raw, err := s.SyscallConn(); err == nil {
 			r.raw = raw
@@ -52,9 +40,6 @@ func newReader(c net.Conn) *reader {
 // read returns a buffer of the pool with n bytes that were read; the error is as for
 // [io.Reader]. The caller puts the buffer back, which may be nil.
 func (r *reader) read(from *pool) (*[]byte, int, error) {
-	if r.lent != nil {
-		return r.lent.ReadLent(from)
-	}
 	if r.raw == nil {
 		buf := from.Get()
 		n, err := r.conn.Read(*buf)

@@ -23,10 +23,6 @@ type Listener struct {
 	Destination func(net.Conn) (netip.AddrPort, error)
 }
 
-// Listen returns a listener whose connections cost less than those of l, which it closes.
-// They inherit the options of the listening socket.
-func (e *Engine) Listen(l *net.TCPListener) (net.Listener, error) { return e.tasks.poller.Listen(l) }
-
 // Serve accepts connections, and connects them to endpoints, until the engine or the
 // listener is closed. It counts other errors of the listener, and retries after a
 // delay. Serve closes the listener.
@@ -90,7 +86,7 @@ func (e *Engine) admit(conn net.Conn, l Listener) {
 
 // serve carries one connection to its end.
 func (e *Engine) serve(conn net.Conn, flow Flow) {
-	c := &connection{client: e.tasks.poller.Adopt(conn)}
+	c := &connection{client: conn}
 	if !e.tasks.track(c) {
 		return
 	}

@@ -9,7 +9,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/vipkit/vipkit/backends/userspace/internal/engine"
-	"github.com/vipkit/vipkit/backends/userspace/internal/engine/tcpconn"
 )
 
 // NodeDialer reaches endpoints from any address of the node. The capture may capture its
@@ -23,18 +22,6 @@ type NodeDialer struct {
 // NewNodeDialer returns a dialer without frontends; [Frontends.Follow] adds them.
 func NewNodeDialer(s *Sockets) *NodeDialer {
 	return &NodeDialer{Frontends: NewFrontends(s.isLocal), sockets: s}
-}
-
-// Begin begins a TCP connection, as [engine.Config].Begin.
-func (d *NodeDialer) Begin(to engine.Dial) (fd int, err error) {
-	if err := d.Refuse(to); err != nil {
-		return -1, err
-	}
-	err = d.sockets.Do(func() error {
-		fd, err = tcpconn.Begin(netip.AddrPort{}, to.To)
-		return err
-	})
-	return fd, err
 }
 
 // Dial makes a connection, as [engine.Hooks].Dial.

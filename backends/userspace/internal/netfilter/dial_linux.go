@@ -11,9 +11,9 @@ import (
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
+	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/backends/userspace/internal/engine"
-	"github.com/vipkit/vipkit/backends/userspace/internal/engine/tcpconn"
 	"github.com/vipkit/vipkit/backends/userspace/internal/host"
 )
 
@@ -50,26 +50,37 @@ func (d *Dialer) StartAt(port uint16) {
 	}
 }
 
-// Begin begins a TCP connection, as [engine.Config].Begin. The source port is of a range that
-// clients rarely use; where a client has the same port, chains borrowing and beside keep its own
-// connections apart, also from what the kernel keeps of a closed connection of the backend.
-func (d *Dialer) Begin(to engine.Dial) (fd int, err error) {
-	share := tcpconn.Option{Level: unix.SOL_SOCKET, Name: unix.SO_REUSEADDR, Value: 1}
-	foreign := tcpconn.Option{Level: unix.SOL_IP, Name: unix.IP_TRANSPARENT, Value: 1}
-	if to.To.Addr().Is6() {
-		foreign.Level, foreign.Name = unix.SOL_IPV6, unix.IPV6_TRANSPARENT
+// Dial makes a connection, or opens a socket for the datagrams of one session, as
+// [engine.Hooks].Dial.
+func (d *Dialer) Dial(ctx context.Context, to engine.Dial) (net.Conn, error) {
+	// Without keep-alives, which are not needed: the cluster removes dead endpoints.
+	dialer := &net.Dialer{Control: host.Control(reuseAddr, host.Transparent), KeepAlive: -1}
+	if to.Protocol == v1.ProtocolUDP {
+		return d.dialUDP(ctx, dialer, to)
 	}
+	return d.dialTCP(ctx, dialer, to)
+}
+
+// dialTCP makes a connection. The source port is of a range that clients rarely use; where a
+// client has the same port, chains borrowing and beside keep its own connections apart, also from
+// what the kernel keeps of a closed connection of the backend.
+func (d *Dialer) dialTCP(ctx context.Context, dialer *net.Dialer, to engine.Dial) (net.Conn, error) {
+	var taken error
 	for range portTries {
-		from := netip.AddrPortFrom(sourceOf(to), d.nextPort())
-		err = d.sockets.Do(func() error {
-			fd, err = tcpconn.Begin(from, to.To, share, foreign)
+		var conn *net.TCPConn
+		err := d.sockets.Do(func() (err error) {
+			conn, err = dialer.DialTCP(ctx, "tcp", netip.AddrPortFrom(sourceOf(to), d.nextPort()), to.To)
 			return err
 		})
-		if !isTaken(err) {
-			return fd, err
+		switch {
+		case err == nil:
+			return conn, nil
+		case !isTaken(err):
+			return nil, err
 		}
+		taken = err
 	}
-	return -1, fmt.Errorf("%w: %w", engine.ErrNoPort, err)
+	return nil, fmt.Errorf("%w: %w", engine.ErrNoPort, taken)
 }
 
 // nextPort returns the ports in turn; successive ones are far apart.
@@ -97,14 +108,13 @@ func sourceOf(d engine.Dial) netip.Addr {
 // reuseAddr allows sockets to share their port: both addresses and ports identify a connection.
 func reuseAddr(fd int) error { return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1) }
 
-// Dial opens a socket for the datagrams of one session, as [engine.Hooks].Dial. It may share
-// its port with sockets to other endpoints.
-func (d *Dialer) Dial(ctx context.Context, to engine.Dial) (net.Conn, error) {
+// dialUDP opens a socket for the datagrams of one session. It may share its port with sockets to
+// other endpoints.
+func (d *Dialer) dialUDP(ctx context.Context, dialer *net.Dialer, to engine.Dial) (net.Conn, error) {
 	on := engine.Path{To: to.To}
 	if !to.FromNode {
 		on.From = to.From
 	}
-	dialer := net.Dialer{Control: host.Control(reuseAddr, host.Transparent)}
 	for try := 1; ; try++ {
 		port, err := d.packetPorts.Take(on)
 		if err != nil {

@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/backends/userspace/internal/engine"
@@ -143,11 +142,11 @@ func TestPortsInUseAreSkipped(t *testing.T) {
 	t.Cleanup(func() { _ = l.Close() })
 	s.ports.Store(uint32(sourcePorts) - 1) // the next one is the first
 	for i := range free {
-		fd, err := s.Begin(engine.Dial{Protocol: v1.ProtocolTCP, To: d.To})
+		c, err := s.Dial(t.Context(), engine.Dial{Protocol: v1.ProtocolTCP, To: d.To})
 		if err != nil {
 			t.Fatalf("connection %d of %d: got error %v, want none", i+1, free, err)
 		}
-		_ = unix.Close(fd)
+		_ = c.Close()
 	}
 }
 
