@@ -72,14 +72,14 @@ func (i *Instance) remainsOf(ctx context.Context, k Kind) (r remains) {
 		i.findTables(ctx, &r, name)
 		mark := k.Defaults().Mark
 		for family, option := range map[int]string{unix.AF_INET: "ip", unix.AF_INET6: "ip -6"} {
-			found, err := i.findRouting(family, mark)
+			found, err := FindRouting(i.routing, family, mark)
 			if err != nil {
 				continue
 			}
-			if len(found.rules) > 0 {
+			if len(found.Rules) > 0 {
 				r.add(fmt.Sprintf("%s rule %d", option, RulePriority(mark)), fmt.Sprintf("%s rule del pref %d", option, RulePriority(mark)))
 			}
-			if len(found.routes)+len(found.local) > 0 {
+			if len(found.Routes) > 0 {
 				r.add(fmt.Sprintf("routes of protocol %d", RouteProtocol), fmt.Sprintf("%[1]s route flush table %[2]d; %[1]s route flush table local proto %[3]d", option, RoutingTable(mark), RouteProtocol))
 			}
 		}

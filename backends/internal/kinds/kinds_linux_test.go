@@ -1,8 +1,13 @@
 package kinds_test
 
 import (
+	"errors"
+	"net"
 	"os"
 	"testing"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/vipkit/vipkit/backends/internal/kinds"
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
@@ -51,5 +56,21 @@ func TestInstancesOfOneKindOverlap(t *testing.T) {
 	}
 	if !other.Ended() {
 		t.Error("Ended after the last instance of the other kind has ended: got false, want true")
+	}
+}
+
+// Removing rules and routes that do not exist is no error; other errors of the kernel are.
+func TestRoutingThatIsGone(t *testing.T) {
+	ns := netnstest.NewNS(t)
+	h := ns.Netlink()
+	rule := netlink.NewRule()
+	rule.Family, rule.Priority, rule.Table = unix.AF_INET, 766, 7_690_006
+	route := netlink.Route{Table: 7_690_006, LinkIndex: 1, Dst: &net.IPNet{IP: net.IPv4(192, 0, 2, 1).To4(), Mask: net.CIDRMask(32, 32)}}
+	if err := (kinds.Routing{Rules: []netlink.Rule{*rule}, Routes: []netlink.Route{route}}).Remove(h); err != nil {
+		t.Errorf("what does not exist: got error %v, want none", err)
+	}
+	route.Dst.Mask = net.CIDRMask(1, 32) // the address has more bits than the mask
+	if err := (kinds.Routing{Routes: []netlink.Route{route}}).Remove(h); !errors.Is(err, unix.EINVAL) {
+		t.Errorf("an invalid route: got error %v, want %v", err, unix.EINVAL)
 	}
 }

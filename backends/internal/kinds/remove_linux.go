@@ -3,16 +3,12 @@ package kinds
 import (
 	"context"
 	"errors"
-	"fmt"
-	"slices"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/backends/internal/xtables"
-	"github.com/vipkit/vipkit/internal/netns"
 	"github.com/vipkit/vipkit/internal/nfnetlink"
 	"github.com/vipkit/vipkit/internal/nft"
 	"github.com/vipkit/vipkit/proxy"
@@ -30,7 +26,16 @@ func (i *Instance) remove(ctx context.Context, k Kind) error {
 		if err := i.removeTables(ctx, name); err != nil {
 			return err
 		}
-		return i.removeRouting(k.Defaults().Mark)
+		for _, family := range [...]int{unix.AF_INET, unix.AF_INET6} {
+			found, err := FindRouting(i.routing, family, k.Defaults().Mark)
+			if err == nil {
+				err = found.Remove(i.routing)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
 	case IPTablesNFT:
 		if i.nft == nil {
 			return nil
@@ -75,67 +80,6 @@ func (i *Instance) removeTables(ctx context.Context, names ...string) error {
 		return nil
 	}
 	return nft.Over(i.nft).RemoveTables(ctx, existing...)
-}
-
-// routing is what kind Userspace has outside of nf_tables for one address family.
-type routing struct {
-	rules []netlink.Rule
-	// routes are those of its table, local those in the table of local addresses.
-	routes, local []netlink.Route
-}
-
-// removeRouting removes the routing rules and routes of kind Userspace with a mark.
-func (i *Instance) removeRouting(mark uint32) error {
-	for _, family := range [...]int{unix.AF_INET, unix.AF_INET6} {
-		found, err := i.findRouting(family, mark)
-		if err != nil {
-			return err
-		}
-		for _, r := range found.rules {
-			if err := i.routing.RuleDel(&r); !isGone(err) {
-				return fmt.Errorf("removing a routing rule: %w", err)
-			}
-		}
-		for _, r := range append(found.routes, found.local...) {
-			if err := i.routing.RouteDel(&r); !isGone(err) {
-				return fmt.Errorf("removing a route: %w", err)
-			}
-		}
-	}
-	return nil
-}
-
-// findRouting lists the routing rules and routes of kind Userspace with a mark.
-func (i *Instance) findRouting(family int, mark uint32) (r routing, err error) {
-	rule := netlink.NewRule()
-	rule.Priority, rule.Table = RulePriority(mark), RoutingTable(mark)
-	r.rules, err = netns.Consistent(func() ([]netlink.Rule, error) {
-		return i.routing.RuleListFiltered(family, rule, netlink.RT_FILTER_PRIORITY|netlink.RT_FILTER_TABLE)
-	})
-	if !isGone(err) {
-		return r, fmt.Errorf("listing routing rules: %w", err)
-	}
-	r.routes, err = i.listRoutes(family, &netlink.Route{Table: RoutingTable(mark)}, netlink.RT_FILTER_TABLE)
-	if err != nil {
-		return r, err
-	}
-	r.local, err = i.listRoutes(family, &netlink.Route{Table: unix.RT_TABLE_LOCAL, Protocol: RouteProtocol}, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_PROTOCOL)
-	r.local = slices.DeleteFunc(r.local, func(r netlink.Route) bool { return r.Priority != RoutingTable(mark) })
-	return r, err
-}
-
-func (i *Instance) listRoutes(family int, filter *netlink.Route, by uint64) ([]netlink.Route, error) {
-	all, err := netns.Consistent(func() ([]netlink.Route, error) { return i.routing.RouteListFiltered(family, filter, by) })
-	if !isGone(err) {
-		return nil, fmt.Errorf("listing routes: %w", err)
-	}
-	return all, nil
-}
-
-// isGone reports whether an error of a routing request says that there is nothing: the object, or the
-// address family.
-func isGone(err error) bool {
-	return err == nil || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH) || errors.Is(err, unix.EAFNOSUPPORT)
 }
 
 // openLegacy returns a backend that only removes the chains of iptables' legacy flavour, nil if the

@@ -34,7 +34,7 @@ func New(c *host.Config, redirect bool) (*Capture, error) {
 		return nil, errors.Join(err, conn.Close())
 	}
 	k := &kernel{renderer: renderer{c, redirect}, Conn: conn, events: events}
-	k.routes = k.routing()
+	k.routes = &routes{&k.renderer, c.Sockets.Netlink()}
 	if redirect {
 		return &Capture{kernel: k}, nil
 	}

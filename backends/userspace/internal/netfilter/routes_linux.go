@@ -4,119 +4,150 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"reflect"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/backends/internal/kinds"
 	"github.com/vipkit/vipkit/backends/userspace/internal/host"
-	"github.com/vipkit/vipkit/internal/netns"
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// markRoutes routes marked packets to this host's sockets, whatever their destination: a
-// routing rule for the mark selects a table in which every address is local. The position of
-// the mark's bit determines the rule's priority and the table's number.
-type markRoutes struct {
-	*host.Config
+// routing is the rules and routes by which packets get to the listeners.
+type routing interface {
+	state(v1.IPFamily) (routingState, error)
+	// add adds what is missing, and removes foreign rules and routes.
+	add(v1.IPFamily) error
+	remove(v1.IPFamily) error
+}
+
+// routingState says how much of a routing exists.
+type routingState uint8
+
+const (
+	routingAbsent routingState = iota
+	routingPartial
+	routingComplete
+)
+
+// routes are the routing of the capture. With TPROXY, a routing rule for the mark selects a table
+// in which every address is local, so that marked packets get to this host's sockets, whatever
+// their destination. With both captures, routes in the table of local addresses lead to the
+// listeners to which destinations are translated. The position of the mark's bit determines the
+// rule's priority, the table's number, and the metric of the local routes.
+type routes struct {
+	*renderer
 	handle *netlink.Handle
 }
 
-func (r *markRoutes) rule(f v1.IPFamily) *netlink.Rule {
-	rule := netlink.NewRule()
+// rule returns the routing rule; nil for redirect.
+func (r *routes) rule(f v1.IPFamily) *netlink.Rule {
+	if r.redirect {
+		return nil
+	}
+	rule, mask := netlink.NewRule(), r.Identity.Mark
 	rule.Family, rule.Priority, rule.Table = host.SocketFamily(f), r.RulePriority(), r.Table()
-	mask := r.Identity.Mark
 	rule.Mark, rule.Mask = mask, &mask
 	return rule
 }
 
-func (r *markRoutes) route(f v1.IPFamily) (*netlink.Route, error) {
-	lo, err := r.handle.LinkByName("lo")
-	if err != nil {
-		return nil, fmt.Errorf("userspace: the interface lo: %w", err)
-	}
-	everything := &net.IPNet{IP: net.IPv4zero.To4(), Mask: net.CIDRMask(0, 32)}
-	if f == v1.IPv6Protocol {
-		everything = &net.IPNet{IP: net.IPv6zero, Mask: net.CIDRMask(0, 128)}
-	}
-	return &netlink.Route{
-		Family: host.SocketFamily(f), LinkIndex: lo.Attrs().Index, Dst: everything,
-		Table: r.Table(), Type: unix.RTN_LOCAL, Scope: netlink.SCOPE_HOST,
-	}, nil
+// destination is where a route leads to, in a table.
+type destination struct {
+	table int
+	to    netip.Prefix
 }
 
-// rules lists the routing rules with the backend's priority that select its table. Those for
-// another mark, or with other conditions, are foreign.
-func (r *markRoutes) rules(f v1.IPFamily) (own, foreign []netlink.Rule, err error) {
+// want returns the destinations of the routes.
+func (r *routes) want(f v1.IPFamily) map[destination]bool {
+	all := map[destination]bool{}
+	if !r.redirect {
+		everything := netip.PrefixFrom(netip.IPv4Unspecified(), 0)
+		if f == v1.IPv6Protocol {
+			everything = netip.PrefixFrom(netip.IPv6Unspecified(), 0)
+		}
+		all[destination{r.Table(), everything}] = true
+	}
+	for _, x := range r.listeners() {
+		if r.isTranslated(x) {
+			a := r.address(x, f).Addr()
+			all[destination{unix.RT_TABLE_LOCAL, netip.PrefixFrom(a, a.BitLen())}] = true
+		}
+	}
+	return all
+}
+
+// found is what exists with the backend's numbers. What is not its own is foreign: rules with other
+// conditions, and routes that lead packets elsewhere.
+type found struct{ own, foreign kinds.Routing }
+
+func (r *routes) find(f v1.IPFamily) (x found, err error) {
+	all, err := kinds.FindRouting(r.handle, host.SocketFamily(f), r.Identity.Mark)
+	if err != nil {
+		return x, fmt.Errorf("userspace: %w", err)
+	}
 	want := r.rule(f)
-	all, err := netns.Consistent(func() ([]netlink.Rule, error) {
-		return r.handle.RuleListFiltered(host.SocketFamily(f), want, netlink.RT_FILTER_PRIORITY|netlink.RT_FILTER_TABLE)
-	})
-	if errors.Is(err, unix.EAFNOSUPPORT) { // the kernel has no IPv6
-		return nil, nil, nil
-	}
-	if err != nil {
-		return nil, nil, fmt.Errorf("userspace: listing routing rules: %w", err)
-	}
-	for i := range all {
-		if reflect.DeepEqual(all[i], *want) {
-			own = append(own, all[i])
+	for i := range all.Rules {
+		if want != nil && len(x.own.Rules) == 0 && reflect.DeepEqual(all.Rules[i], *want) {
+			x.own.Rules = all.Rules[i : i+1]
 		} else {
-			foreign = append(foreign, all[i])
+			x.foreign.Rules = append(x.foreign.Rules, all.Rules[i])
 		}
 	}
-	return own, foreign, nil
-}
-
-// local lists the routes of the backend's table, which should have one: by a foreign one, some
-// marked packets would be routed elsewhere.
-func (r *markRoutes) local(f v1.IPFamily) (own, foreign []netlink.Route, err error) {
-	all, err := netns.Consistent(func() ([]netlink.Route, error) {
-		return r.handle.RouteListFiltered(host.SocketFamily(f), &netlink.Route{Table: r.Table()}, netlink.RT_FILTER_TABLE)
-	})
-	if err != nil {
-		return nil, nil, fmt.Errorf("userspace: listing routes: %w", err)
-	}
-	for i := range all {
-		if all[i].Type == unix.RTN_LOCAL && host.Destination(&all[i]).Bits() == 0 {
-			own = append(own, all[i])
+	missing := r.want(f)
+	for i := range all.Routes {
+		d := destinationOf(&all.Routes[i])
+		if all.Routes[i].Type == unix.RTN_LOCAL && missing[d] {
+			delete(missing, d)
+			x.own.Routes = append(x.own.Routes, all.Routes[i])
 		} else {
-			foreign = append(foreign, all[i])
+			x.foreign.Routes = append(x.foreign.Routes, all.Routes[i])
 		}
 	}
-	return own, foreign, nil
+	return x, nil
 }
 
-// state reports whether the rule and the route exist, and no others.
-func (r *markRoutes) state(f v1.IPFamily) (routingState, error) {
-	own, foreign, err := r.rules(f)
+func destinationOf(r *netlink.Route) destination {
+	if r.Dst == nil {
+		return destination{}
+	}
+	addr, _ := netip.AddrFromSlice(r.Dst.IP)
+	bits, _ := r.Dst.Mask.Size()
+	return destination{r.Table, netip.PrefixFrom(addr.Unmap(), bits)}
+}
+
+// state reports whether the rule and the routes exist, and no others.
+func (r *routes) state(f v1.IPFamily) (routingState, error) {
+	x, err := r.find(f)
 	if err != nil {
 		return routingAbsent, err
 	}
-	route, others, err := r.local(f)
-	if err != nil {
-		return routingAbsent, err
-	}
-	switch needed, excess := min(1, len(own))+min(1, len(route)), len(own)+len(route)+len(foreign)+len(others); {
-	case excess == 0:
+	isWhole := len(x.own.Routes) == len(r.want(f)) && (r.redirect || len(x.own.Rules) == 1)
+	switch own, foreign := len(x.own.Rules)+len(x.own.Routes), len(x.foreign.Rules)+len(x.foreign.Routes); {
+	case own+foreign == 0:
 		return routingAbsent, nil
-	case needed == 2 && excess == 2:
+	case isWhole && foreign == 0:
 		return routingComplete, nil
 	}
 	return routingPartial, nil
 }
 
-// add adds rule and route, unless they exist, and then removes foreign ones, so that packets
+// add adds rule and routes, unless they exist, and then removes foreign ones, so that packets
 // are routed all the time. In one case they are not: to remove a foreign rule whose conditions
 // are a part of the backend's, the kernel may remove the backend's rule, which add then adds
 // again.
-func (r *markRoutes) add(f v1.IPFamily) error {
+func (r *routes) add(f v1.IPFamily) error {
 	for range 2 {
 		if err := r.put(f); err != nil {
 			return err
 		}
-		if err := r.clear(f, 1); err != nil {
+		x, err := r.find(f)
+		if err != nil {
+			return err
+		}
+		if err := r.delete(x.foreign); err != nil {
 			return err
 		}
 		if state, err := r.state(f); err != nil || state == routingComplete {
@@ -126,13 +157,25 @@ func (r *markRoutes) add(f v1.IPFamily) error {
 	return nil
 }
 
-func (r *markRoutes) put(f v1.IPFamily) error {
-	route, err := r.route(f)
-	if err == nil {
-		err = r.handle.RouteReplace(route)
+func (r *routes) put(f v1.IPFamily) error {
+	lo, err := r.handle.LinkByName("lo")
+	if err != nil {
+		return fmt.Errorf("userspace: the interface lo: %w", err)
 	}
-	if err == nil {
-		if err = r.handle.RuleAdd(r.rule(f)); errors.Is(err, unix.EEXIST) {
+	for d := range r.want(f) {
+		route := &netlink.Route{
+			Family: host.SocketFamily(f), LinkIndex: lo.Attrs().Index, Table: d.table, Type: unix.RTN_LOCAL, Scope: netlink.SCOPE_HOST,
+			Dst: &net.IPNet{IP: d.to.Addr().AsSlice(), Mask: net.CIDRMask(d.to.Bits(), d.to.Addr().BitLen())},
+		}
+		if d.table == unix.RT_TABLE_LOCAL {
+			route.Protocol, route.Priority = kinds.RouteProtocol, r.Table()
+		}
+		if err = r.handle.RouteReplace(route); err != nil {
+			break
+		}
+	}
+	if rule := r.rule(f); err == nil && rule != nil {
+		if err = r.handle.RuleAdd(rule); errors.Is(err, unix.EEXIST) {
 			err = nil
 		}
 	}
@@ -140,35 +183,25 @@ func (r *markRoutes) put(f v1.IPFamily) error {
 	case errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EAFNOSUPPORT):
 		return fmt.Errorf("userspace: %w: routing by marks: %w", proxy.ErrUnsupported, err)
 	case err != nil:
-		return fmt.Errorf("userspace: routing marked packets to this host: %w", err)
+		return fmt.Errorf("userspace: routing packets to this host: %w", err)
 	}
 	return nil
 }
 
-// remove removes rules and routes, if there are any.
-func (r *markRoutes) remove(f v1.IPFamily) error { return r.clear(f, 0) }
+// remove removes rules and routes, if there are any. The kernel removes the first rule that has the
+// given conditions, and perhaps further ones: so the backend's own rule, with most conditions, is
+// removed first, the rest in the kernel's order.
+func (r *routes) remove(f v1.IPFamily) error {
+	x, err := r.find(f)
+	if err != nil {
+		return err
+	}
+	return errors.Join(r.delete(x.own), r.delete(x.foreign))
+}
 
-// clear removes foreign rules and routes, and the backend's own but for keep of each. The kernel
-// removes the first rule that has the given conditions, and perhaps further ones: so rules with
-// most conditions are removed first, the rest in the kernel's order.
-func (r *markRoutes) clear(f v1.IPFamily, keep int) error {
-	rules, others, err := r.rules(f)
-	if err != nil {
-		return err
-	}
-	for _, x := range append(rules[min(keep, len(rules)):], others...) {
-		if err := r.handle.RuleDel(&x); !host.IsGone(err) {
-			return fmt.Errorf("userspace: removing a routing rule: %w", err)
-		}
-	}
-	own, foreign, err := r.local(f)
-	if err != nil {
-		return err
-	}
-	for _, x := range append(own[min(keep, len(own)):], foreign...) {
-		if err := r.handle.RouteDel(&x); !host.IsGone(err) {
-			return fmt.Errorf("userspace: removing a route: %w", err)
-		}
+func (r *routes) delete(x kinds.Routing) error {
+	if err := x.Remove(r.handle); err != nil {
+		return fmt.Errorf("userspace: %w", err)
 	}
 	return nil
 }
