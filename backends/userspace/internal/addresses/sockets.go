@@ -6,7 +6,6 @@ import (
 	"io"
 	"net"
 	"net/netip"
-	"strings"
 	"sync"
 
 	v1 "k8s.io/api/core/v1"
@@ -107,8 +106,7 @@ func (p *packets) Reply(f engine.Flow, datagram []byte) error {
 
 // Dial makes a connection to an endpoint, as [engine.Hooks].Dial.
 func (*sockets) Dial(ctx context.Context, to engine.Dial) (net.Conn, error) {
-	dialer := net.Dialer{KeepAlive: -1} // not needed: the cluster removes dead endpoints
-	conn, err := dialer.DialContext(ctx, strings.ToLower(string(to.Protocol)), to.To.String())
+	conn, err := engine.DialAny(ctx, to)
 	if err != nil {
 		return nil, err
 	}

@@ -195,7 +195,7 @@ func (c Config) withDefaults() Config {
 	}
 	c.AffinityTotal = cmp.Or(c.AffinityTotal, defaultAffinityTotal)
 	if c.Hooks.Dial == nil {
-		c.Hooks.Dial = dialAny
+		c.Hooks.Dial = DialAny
 	}
 	return c
 }
@@ -212,14 +212,10 @@ func (c *Config) pipes() int {
 	return c.Descriptors / 16
 }
 
-// dialAny is the default dialer. It cannot use the client's address, and ignores From.
-func dialAny(ctx context.Context, d Dial) (net.Conn, error) {
+// DialAny is the default dialer. It cannot use the client's address, and ignores From.
+func DialAny(ctx context.Context, d Dial) (net.Conn, error) {
 	dialer := net.Dialer{KeepAlive: -1} // not needed: the cluster removes dead endpoints
-	network := "tcp"
-	if d.Protocol == v1.ProtocolUDP {
-		network = "udp"
-	}
-	return dialer.DialContext(ctx, network, d.To.String())
+	return dialer.DialContext(ctx, strings.ToLower(string(d.Protocol)), d.To.String())
 }
 
 // pick returns the index of one of the endpoints, which must not be empty: the choice of

@@ -250,5 +250,5 @@ func (d unresponsive) dial(ctx context.Context, to Dial) (net.Conn, error) {
 		<-ctx.Done()
 		return nil, ctx.Err()
 	}
-	return dialAny(ctx, to)
+	return DialAny(ctx, to)
 }

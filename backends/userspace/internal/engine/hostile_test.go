@@ -151,7 +151,7 @@ func TestNoPortIsLeft(t *testing.T) {
 		if d.To == full {
 			return nil, ErrNoPort
 		}
-		return dialAny(ctx, d)
+		return DialAny(ctx, d)
 	}
 	w := newFixture(t, Config{Hooks: Hooks{Dial: dial, Pick: pickIfThere(full)}}, v1.ProtocolUDP)
 	at := w.packets(t)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"net"
 	"net/netip"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -30,14 +29,10 @@ func (d *NodeDialer) Dial(ctx context.Context, to engine.Dial) (conn net.Conn, e
 		return nil, err
 	}
 	err = d.sockets.Do(func() error {
-		dialer := net.Dialer{KeepAlive: -1} // not needed: the cluster removes dead endpoints
-		conn, err = dialer.DialContext(ctx, strings.ToLower(string(to.Protocol)), to.To.String())
+		conn, err = engine.DialAny(ctx, to)
 		return err
 	})
-	if err != nil {
-		return nil, err // conn would be a nil pointer in an interface
-	}
-	return conn, nil
+	return conn, err
 }
 
 // isLocal reports whether an address is one of the node's own.

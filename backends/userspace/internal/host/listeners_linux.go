@@ -35,12 +35,12 @@ func (ls *Listeners) Open(ctx context.Context, s *Sockets, at netip.AddrPort, cl
 	if l.TCP, err = s.listen(ctx, at, claim); err != nil {
 		return l, fmt.Errorf("listening at %v: %w", at, err)
 	}
-	ls.CloseFirst(l.TCP)
+	ls.sockets = append(ls.sockets, l.TCP)
 	conn, err := s.listenPacket(ctx, at, claim)
 	if err != nil {
 		return l, fmt.Errorf("listening at %v: %w", at, err)
 	}
-	ls.CloseFirst(conn)
+	ls.sockets = append(ls.sockets, conn)
 	l.UDP = &PacketListener{UDPConn: conn, Frontend: OriginalDestination}
 	return l, nil
 }
@@ -50,9 +50,6 @@ func (ls *Listeners) Serve(l Listener) {
 	l.UDP.origin = l.Origin
 	ls.Served = append(ls.Served, l)
 }
-
-// CloseFirst adds a socket that [Listeners.StopAccepting] closes.
-func (ls *Listeners) CloseFirst(c io.Closer) { ls.sockets = append(ls.sockets, c) }
 
 // CloseLast adds a socket that existing connections and sessions need: [Listeners.Close]
 // closes it.
