@@ -185,12 +185,10 @@ func (e *Engine) splice(c *connection, to, from net.Conn) error {
 		if n > 0 {
 			e.used(c, to, n)
 		}
-		if errors.Is(err, os.ErrDeadlineExceeded) {
-			if err = nil; n == 0 {
-				return nil
-			}
-		}
-		if err != nil {
+		switch paused := errors.Is(err, os.ErrDeadlineExceeded); {
+		case paused && n == 0:
+			return nil
+		case err != nil && !paused:
 			return err
 		}
 	}
