@@ -59,7 +59,7 @@ func (p *problems) add(line, item int, err error) {
 	case n == maxErrors:
 		*p = append(*p, &DocumentError{Item: noItem, Err: more(1)})
 	default:
-		last := (*p)[maxErrors]
-		last.Err = last.Err.(more) + 1
+		m, _ := (*p)[maxErrors].Err.(more)
+		(*p)[maxErrors].Err = m + 1
 	}
 }

@@ -70,21 +70,16 @@ func (f *follower) check(ctx context.Context) (stable bool, err error) {
 	if err := ctx.Err(); err != nil {
 		return false, err
 	}
-	paths, err := listFiles(f.Path)
-	if f.pathErr = err; err != nil {
+	listed := f.list()
+	if f.pathErr != nil {
 		f.report()
 		return true, nil
 	}
 	f.checks++
-	for _, path := range paths {
-		if f.files[path] == nil {
-			f.files[path] = &file{path: path}
-		}
-	}
 	stable, changed := true, !f.synced
 	for _, path := range f.paths() {
 		var s state
-		if _, listed := slices.BinarySearch(paths, path); listed {
+		if _, ok := slices.BinarySearch(listed, path); ok {
 			s = f.stat(path)
 		}
 		isStable, isChanged, err := f.refresh(ctx, f.files[path], s)
@@ -103,6 +98,17 @@ func (f *follower) check(ctx context.Context) (stable bool, err error) {
 	}
 	f.report()
 	return stable, nil
+}
+
+// list adds new files and returns the paths of those to read, in order. It sets pathErr.
+func (f *follower) list() (paths []string) {
+	paths, f.pathErr = listFiles(f.Path)
+	for _, path := range paths {
+		if f.files[path] == nil {
+			f.files[path] = &file{path: path}
+		}
+	}
+	return paths
 }
 
 // refresh checks one file. It reports whether the file is stable, so that no further

@@ -122,13 +122,14 @@ type converter struct {
 }
 
 func (c *converter) value(n *yaml.Node, depth int) (any, error) {
-	const perValue = 2 // the shortest text of one
+	const perValue, perAlias = 2, 64 // the shortest text of one, and more, as manifests have few aliases
 	c.line = n.Line
 	if c.left -= perValue + len(n.Value); c.left < 0 || depth > maxDepth {
 		return nil, fmt.Errorf("with aliases expanded, larger than %d bytes or deeper than %d", maxExpanded, maxDepth)
 	}
 	switch {
 	case n.Kind == yaml.AliasNode:
+		c.left -= perAlias
 		return c.value(n.Alias, depth+1)
 	case n.Kind == yaml.SequenceNode:
 		return c.sequence(n, depth+1)
