@@ -12,8 +12,11 @@ import (
 	"strings"
 	"time"
 
-	yamlv2 "go.yaml.in/yaml/v2"
-	"sigs.k8s.io/yaml"
+	yaml "go.yaml.in/yaml/v3"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	kjson "k8s.io/apimachinery/pkg/runtime/serializer/json"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 
 	"github.com/vipkit/vipkit/internal/nearest"
 	"github.com/vipkit/vipkit/proxy/conntrack"
@@ -129,7 +132,7 @@ func readText(path string) (text []byte, err error) {
 // hasMoreDocuments reports whether a text has more than one YAML document, which kube-proxy does not read.
 func hasMoreDocuments(text []byte) bool {
 	var first, more any
-	d := yamlv2.NewDecoder(bytes.NewReader(text))
+	d := yaml.NewDecoder(bytes.NewReader(text))
 	if err := d.Decode(&first); err != nil {
 		return false // The reader of the first one reports it.
 	}
@@ -149,13 +152,19 @@ func (c *config) readFile(settings []setting) error {
 	if hasMoreDocuments(c.text) {
 		c.warnings = append(c.warnings, "only the first YAML document is read, and the file has more")
 	}
-	object, err := yaml.YAMLToJSONStrict(c.text)
+	var object any
+	err := utilyaml.UnmarshalStrict(c.text, &object)
 	if err != nil {
-		c.warnings = append(c.warnings, strings.Join(strings.Fields(err.Error()), " "))
-		object, err = yaml.YAMLToJSON(c.text)
+		reason := strings.TrimPrefix(err.Error(), "error converting YAML to JSON: ")
+		c.warnings = append(c.warnings, strings.Join(strings.Fields(reason), " "))
+		err = utilyaml.Unmarshal(c.text, &object)
+	}
+	var text []byte
+	if err == nil {
+		text, err = json.Marshal(object)
 	}
 	if err == nil {
-		err = c.parse(object, settings)
+		err = c.parse(text, settings)
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", c.configFile, err)
@@ -270,9 +279,15 @@ func (c *config) object() map[string]any {
 
 // write writes the configuration into a file.
 func (c *config) write(path string) error {
-	text, err := yaml.Marshal(c.object())
+	text, err := marshalYAML(c.object())
 	if err != nil {
 		return err
 	}
 	return os.WriteFile(path, text, 0o600)
+}
+
+// marshalYAML returns an object as YAML.
+func marshalYAML(object map[string]any) ([]byte, error) {
+	s := kjson.NewSerializerWithOptions(kjson.DefaultMetaFactory, nil, nil, kjson.SerializerOptions{Yaml: true})
+	return runtime.Encode(s, &unstructured.Unstructured{Object: object})
 }

@@ -11,8 +11,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-
-	"sigs.k8s.io/yaml"
 )
 
 // The paths of pages about the program, as kube-proxy has them.
@@ -128,11 +126,10 @@ func (z *zpage) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	object := z.fields()
 	object["kind"], object["apiVersion"], object["metadata"] = z.kind, "config.k8s.io/"+version, map[string]string{"name": component}
-	encode := json.Marshal
+	body, err := json.Marshal(object)
 	if form == "application/yaml" {
-		encode = func(x any) ([]byte, error) { return yaml.Marshal(x) }
+		body, err = marshalYAML(object)
 	}
-	body, err := encode(object)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return

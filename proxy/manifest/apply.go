@@ -12,14 +12,13 @@ import (
 	v1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // handOver passes the differences between the files and f.held to the handler. It
 // observes them if they have changed.
 func (f *follower) handOver(ctx context.Context, changed bool) error {
 	wanted := f.merge()
-	f.warnings, f.unassigned = crossCheck(wanted), nil
+	f.warnings, f.unassigned = check(wanted, f.Assign != nil), nil
 	gone := maps.Clone(f.held)
 	for _, o := range wanted {
 		delete(gone, o.key)
@@ -29,7 +28,13 @@ func (f *follower) handOver(ctx context.Context, changed bool) error {
 		f.pass(ctx, o)
 	}
 	for _, k := range slices.SortedFunc(maps.Keys(gone), key.compare) {
-		f.remove(k)
+		delete(f.held, k)
+		switch k.kind { //nolint:exhaustive // deletions of Nodes are not handed over
+		case serviceKind:
+			f.Handler.DeleteService(k.NamespacedName)
+		case sliceKind:
+			f.Handler.DeleteEndpointSlice(k.NamespacedName)
+		}
 	}
 	if !f.synced {
 		f.synced = true
@@ -45,16 +50,11 @@ func (f *follower) handOver(ctx context.Context, changed bool) error {
 // cannot be assigned is passed when that succeeds.
 func (f *follower) pass(ctx context.Context, o object) {
 	held, value := f.held[o.key], o.value
-	service, ok := value.(*v1.Service)
-	ok = ok && needsClusterIP(service)
-	if ok && f.Assign == nil && service.Spec.ClusterIP == "" {
-		f.warnings = append(f.warnings, o.problem(errNoClusterIP))
-	}
 	if held == value || equality.Semantic.DeepEqual(held, value) {
 		f.held[o.key] = value
 		return
 	}
-	if ok && f.Assign != nil {
+	if service, ok := value.(*v1.Service); ok && f.Assign != nil && needsClusterIP(service) {
 		service = service.DeepCopy()
 		if err := f.Assign(ctx, service); err != nil {
 			f.unassigned = append(f.unassigned, o.problem(err))
@@ -62,7 +62,14 @@ func (f *follower) pass(ctx context.Context, o object) {
 		}
 		value = service
 	}
-	f.update(value)
+	switch value := value.(type) {
+	case *v1.Node:
+		f.Handler.UpdateNode(value)
+	case *v1.Service:
+		f.Handler.UpdateService(value)
+	case *discoveryv1.EndpointSlice:
+		f.Handler.UpdateEndpointSlice(value)
+	}
 	f.held[o.key] = o.value
 }
 
@@ -75,28 +82,27 @@ func (o object) problem(err error) *DocumentError {
 // that claim one address, the first gets it). An object of the same name in another file
 // replaces one that is kept only because its file has an error. merge records duplicates.
 func (f *follower) merge() (wanted []object) {
-	n := 0
-	for _, file := range f.files {
-		n += len(file.objects)
-	}
-	wanted = make([]object, 0, n)
-	owner := make(map[key]int, n) // index in wanted
-	f.duplicates = nil
-	for _, kept := range []bool{false, true} {
-		for _, path := range f.paths() {
-			for _, o := range f.files[path].objects {
-				at, taken := owner[o.key]
-				switch {
-				case o.kept != kept:
-				case !taken:
-					owner[o.key] = len(wanted)
-					wanted = append(wanted, o)
-				case !kept:
-					first := wanted[at]
-					err := fmt.Errorf("duplicate %v ignored: it is already in %s:%d", o.key, first.file, first.line)
-					f.duplicates = append(f.duplicates, &DocumentError{File: path, Line: o.line, Item: o.item, Err: err})
-				}
+	var kept []object
+	for _, path := range f.paths() {
+		for _, o := range f.files[path].objects {
+			if o.kept {
+				kept = append(kept, o)
+			} else {
+				wanted = append(wanted, o)
 			}
+		}
+	}
+	all := slices.Concat(wanted, kept)
+	f.duplicates, wanted = nil, all[:0]
+	owner := make(map[key]object, len(all))
+	for _, o := range all {
+		first, taken := owner[o.key]
+		switch {
+		case !taken:
+			owner[o.key] = o
+			wanted = append(wanted, o)
+		case !o.kept:
+			f.duplicates = append(f.duplicates, o.problem(fmt.Errorf("duplicate, ignored: it is already in %s:%d", first.file, first.line)))
 		}
 	}
 	slices.SortStableFunc(wanted, func(a, b object) int {
@@ -114,35 +120,9 @@ func (f *follower) assigned(o object) int {
 	return 0
 }
 
-func (f *follower) update(o metav1.Object) {
-	switch o := o.(type) {
-	case *v1.Node:
-		f.Handler.UpdateNode(o)
-	case *v1.Service:
-		f.Handler.UpdateService(o)
-	case *discoveryv1.EndpointSlice:
-		f.Handler.UpdateEndpointSlice(o)
-	}
-}
-
-func (f *follower) remove(k key) {
-	switch k.kind {
-	case serviceKind:
-		f.Handler.DeleteService(k.NamespacedName)
-	case sliceKind:
-		f.Handler.DeleteEndpointSlice(k.NamespacedName)
-	case nodeKind, otherKind:
-	}
-	delete(f.held, k)
-}
-
 // problems joins all errors, in the order of files and lines.
 func (f *follower) problems() error {
-	all := slices.Concat(f.duplicates, f.unassigned)
-	for _, file := range f.files {
-		all = append(all, file.errs...)
-	}
-	errs := inOrder(all)
+	errs := f.inOrder(slices.Concat(f.duplicates, f.unassigned), func(c *content) []*DocumentError { return c.errs })
 	if f.pathErr != nil {
 		errs = slices.Insert(errs, 0, fmt.Errorf("manifest: %w", f.pathErr))
 	}
@@ -151,19 +131,18 @@ func (f *follower) problems() error {
 
 // allWarnings joins all warnings, in the order of files and lines.
 func (f *follower) allWarnings() error {
-	all := slices.Clone(f.warnings)
-	for _, file := range f.files {
-		all = append(all, file.warnings...)
-	}
-	return errors.Join(inOrder(all)...)
+	return errors.Join(f.inOrder(f.warnings, func(c *content) []*DocumentError { return c.warnings })...)
 }
 
-// inOrder sorts errors by files and lines.
-func inOrder(all []*DocumentError) []error {
+// inOrder returns errors about several files and those of each file.
+func (f *follower) inOrder(several []*DocumentError, of func(*content) []*DocumentError) (errs []error) {
+	all := slices.Clone(several)
+	for _, file := range f.files {
+		all = append(all, of(&file.content)...)
+	}
 	slices.SortStableFunc(all, func(a, b *DocumentError) int {
 		return cmp.Or(strings.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Item, b.Item))
 	})
-	errs := make([]error, 0, len(all)+1)
 	for _, e := range all {
 		errs = append(errs, e)
 	}
@@ -173,9 +152,7 @@ func inOrder(all []*DocumentError) []error {
 // report reports the problems and the warnings that differ from those reported last.
 func (f *follower) report() {
 	passOn(&f.reported, f.problems(), f.Report)
-	if f.Warn != nil {
-		passOn(&f.warned, f.allWarnings(), f.Warn)
-	}
+	passOn(&f.warned, f.allWarnings(), f.Warn)
 }
 
 // passOn passes an error on if its text differs from the last one.
@@ -184,25 +161,22 @@ func passOn(last *string, err error, pass func(error)) {
 	if err != nil {
 		text = err.Error()
 	}
-	if text == *last {
-		return
-	}
-	*last = text
-	if pass != nil {
+	if text != *last && pass != nil {
 		pass(err)
 	}
+	*last = text
 }
 
+// summary counts what is in effect.
 func (f *follower) summary(wanted []object) Summary {
 	s := Summary{Files: len(f.files), Ignored: make(map[string]int)}
-	count := make(map[kind]int)
+	count := [...]*int{nodeKind: &s.Nodes, serviceKind: &s.Services, sliceKind: &s.EndpointSlices}
 	for _, o := range wanted {
-		count[o.kind]++
+		*count[o.kind]++
 		if o.kept {
 			s.Kept++
 		}
 	}
-	s.Nodes, s.Services, s.EndpointSlices = count[nodeKind], count[serviceKind], count[sliceKind]
 	for _, file := range f.files {
 		s.Errors += len(file.errs)
 		for k, n := range file.ignored {

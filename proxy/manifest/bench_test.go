@@ -10,7 +10,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/yaml"
+	"k8s.io/apimachinery/pkg/util/yaml"
 
 	"github.com/vipkit/vipkit/internal/testenv"
 )
@@ -116,7 +116,7 @@ func clusterList(n int) []byte {
 func BenchmarkLoad(b *testing.B) {
 	const n = 10_000
 	inYAML := clusterList(n)
-	inJSON, err := yaml.YAMLToJSON(inYAML)
+	inJSON, err := yaml.ToJSON(inYAML)
 	testenv.NoError(b, err)
 	for _, c := range []struct {
 		name string

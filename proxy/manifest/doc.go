@@ -6,8 +6,8 @@
 //
 // [Source].Path is a file, or a folder whose files that end in .yaml, .yml or
 // .json are read. Subfolders, hidden files and backup files of editors (web.yaml~,
-// #web.yaml#, .web.yaml.swp) are not read. A file has any number of YAML documents or
-// JSON values, and each of them is
+// #web.yaml#, .web.yaml.swp) are not read. A file is in UTF-8. It has any number of YAML
+// documents, each of which begins with a line ---, or JSON values, and each of them is
 //
 //   - a Service (v1), an EndpointSlice (discovery.k8s.io/v1) or a Node (v1),
 //   - a List, ServiceList, EndpointSliceList or NodeList of them, just as
@@ -19,13 +19,15 @@
 // Fields that this version does not know are ignored, with a warning. A missing namespace
 // is "default", a missing protocol TCP, a missing name of an EndpointSlice's port
 // the empty name, as in the API server. [Source].Assign can give ClusterIPs to Services that
-// have none. No other default is filled in, and managedFields are dropped. A duplicate key in a YAML mapping is an error, except in
-// documents with merge keys (<<), whose mappings may override what they merged.
+// have none. No other default is filled in, and managedFields are dropped. A duplicate key in
+// a YAML mapping is an error; keys that << merges may be overridden. YAML is version 1.2: yes
+// and no are texts.
 //
 // # Errors
 //
 // A document or list item that cannot be read is reported as a [DocumentError]
-// with its file and line; everything else is read. While a file has such an
+// with its file and line; everything else is read. Of JSON the line is that where the outermost
+// value begins, and YAML that does not parse is not split into list items. While a file has such an
 // error, objects that it had before and lacks now are kept, so that a
 // half-written file deletes nothing. When the file has no error any more, the objects
 // that it lacks are deleted. Deleting a file deletes its objects. If Path itself is
@@ -34,11 +36,8 @@
 // Of duplicate objects the first one is used, in the order of file names and then of
 // lines; the others are reported.
 //
-// # Warnings
-//
 // [Source].Warn gets what was read and has no effect, such as an unknown field, or an
-// EndpointSlice without the label that names its Service, or whose Service no file has. A warning has the line of the field
-// or, if it concerns several objects, the line where its object begins.
+// EndpointSlice without the label that names its Service, or whose Service no file has.
 //
 // # Services that claim the same address
 //
@@ -65,9 +64,7 @@
 //
 // # Limits
 //
-// A file may have 256 MiB and 1,048,576 objects. The YAML parser takes 4 MiB at once: a
-// document, or one item of a List in block style. With YAML aliases expanded, it may have 16 MiB.
-// JSON is read several times faster than YAML and has no such limit. A List with more items
-// than a file may have objects is not read. The first 100 errors of a file are reported, and
-// the number of the others.
+// A file may have 256 MiB and 1,048,576 objects. A YAML document may have 8 MiB, and 16 MiB with its
+// aliases expanded; JSON is read several times faster and has no such limit. The first 100 errors and
+// warnings of a file are reported, and the number of the others.
 package manifest

@@ -1,13 +1,12 @@
 package manifest
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 )
 
-// errNoClusterIP means that a Service has no ClusterIP, and nothing that assigns one.
-var errNoClusterIP = errors.New("without spec.clusterIP it is not served: give it an unused address, for example clusterIP: 10.96.0.10")
+// noItem is the position of what is in no List.
+const noItem = -1
 
 // DocumentError is the error of a file, or of a part of it, that cannot be read, or a warning
 // about it. The rest of the file, and all other files, are read.
@@ -40,3 +39,27 @@ func (e *DocumentError) Error() string {
 
 // Unwrap returns the reason.
 func (e *DocumentError) Unwrap() error { return e.Err }
+
+// maxErrors bounds the errors, and the warnings, that are reported of one file.
+const maxErrors = 100
+
+// problems are errors of a file: the first maxErrors, and one that counts the others.
+type problems []*DocumentError
+
+// more is the number of errors that are not listed.
+type more int
+
+func (m more) Error() string { return fmt.Sprintf("%d more, which are not listed", int(m)) }
+
+// add adds an error.
+func (p *problems) add(line, item int, err error) {
+	switch n := len(*p); {
+	case n < maxErrors:
+		*p = append(*p, &DocumentError{Line: line, Item: item, Err: err})
+	case n == maxErrors:
+		*p = append(*p, &DocumentError{Item: noItem, Err: more(1)})
+	default:
+		m, _ := (*p)[maxErrors].Err.(more)
+		(*p)[maxErrors].Err = m + 1
+	}
+}

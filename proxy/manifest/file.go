@@ -1,7 +1,7 @@
 package manifest
 
 import (
-	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -22,27 +22,20 @@ const (
 )
 
 // state is the state of a file at one check: neither field is set if the file does not
-// exist, and err if that is unknown.
+// exist, and err if it cannot be read.
 type state struct {
 	info fs.FileInfo
 	err  error
 }
 
-// stateOf returns the state of a file, after symbolic links.
+// stateOf returns the state of a file that is listed, after symbolic links.
 func stateOf(path string) state {
 	info, err := os.Stat(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
-			return state{}
-		}
+	if err == nil && !info.Mode().IsRegular() {
+		err = errors.New("not a regular file")
 	}
-	switch {
-	case err != nil:
+	if err != nil {
 		return state{err: err}
-	case info.IsDir():
-		return state{}
-	case !info.Mode().IsRegular():
-		return state{err: errors.New("not a regular file")}
 	}
 	return state{info: info}
 }
@@ -52,12 +45,12 @@ func (s state) absent() bool { return s.info == nil && s.err == nil }
 // same reports whether two states show no change.
 func (s state) same(o state) bool {
 	switch {
-	case s.err != nil || o.err != nil:
-		return s.err != nil && o.err != nil && s.err.Error() == o.err.Error()
-	case s.info == nil || o.info == nil:
-		return s.info == nil && o.info == nil
+	case s.err != nil && o.err != nil:
+		return s.err.Error() == o.err.Error()
+	case s.info != nil && o.info != nil:
+		return s.info.Size() == o.info.Size() && s.info.ModTime().Equal(o.info.ModTime()) && os.SameFile(s.info, o.info)
 	}
-	return s.info.Size() == o.info.Size() && s.info.ModTime().Equal(o.info.ModTime()) && os.SameFile(s.info, o.info)
+	return s.absent() && o.absent()
 }
 
 // file is a file with its content.
@@ -65,69 +58,58 @@ type file struct {
 	path   string
 	seen   state             // at the last check
 	read   state             // for which the content is right; it has errUnsteady if there is none
-	digest [sha256.Size]byte // of the file's bytes; zero if they could not be read
+	digest [sha256.Size]byte // of the file's bytes, or of the error if they could not be read
 	content
 }
 
 // errUnsteady means that a file changed while it was read.
 var errUnsteady = errors.New("changed while it was read")
 
-// load reads the file in the given state and reports whether its content is new. The
-// errors are the context's and errUnsteady.
-func (f *file) load(ctx context.Context, s state) (changed bool, err error) {
+// load reads the file in the given state and reports whether its content is new. The errors are the
+// context's and, unless this is the last attempt, errUnsteady.
+func (f *file) load(ctx context.Context, s state, last bool) (changed bool, err error) {
 	now := time.Now()
-	data, err := readFile(f.path, s)
-	if errors.Is(err, errUnsteady) {
-		return false, err
+	data, unreadable := readFile(f.path, s)
+	if errors.Is(unreadable, errUnsteady) && !last {
+		return false, errUnsteady
 	}
 	f.read = s
-	if s.err == nil && (err != nil || now.Sub(s.info.ModTime()).Abs() < coarse) {
+	if s.err == nil && (unreadable != nil || now.Sub(s.info.ModTime()).Abs() < coarse) {
 		// The state may stay the same when the file can be opened again or changes again.
 		f.read = state{err: errUnsteady}
 	}
-	if err != nil {
-		return f.unreadable(err), nil
+	var next content
+	if unreadable != nil {
+		data = []byte(unreadable.Error())
+		next.errs = []*DocumentError{{File: f.path, Item: noItem, Err: unreadable}}
 	}
 	sum := sha256.Sum256(data)
 	if sum == f.digest {
 		return false, nil
 	}
-	next, err := readContent(ctx, f.path, data, f.objects)
-	if err != nil {
-		return false, err
-	}
-	for i := range next.objects {
-		next.objects[i].file, next.objects[i].changed = f.path, s.info.ModTime().Unix()
+	if unreadable == nil {
+		if next, err = readContent(ctx, f.path, data, f.objects); err != nil {
+			return false, err
+		}
+		for i := range next.objects {
+			next.objects[i].file, next.objects[i].changed = f.path, s.info.ModTime().Unix()
+		}
 	}
 	f.digest = sum
 	f.replace(next)
 	return true, nil
 }
 
-// unreadable replaces the content by an error and reports whether that is new.
-func (f *file) unreadable(err error) (changed bool) {
-	none := [sha256.Size]byte{}
-	if f.digest == none && f.bad() && f.errs[0].Err.Error() == err.Error() {
-		return false
-	}
-	f.digest = none
-	f.replace(content{errs: []*DocumentError{{File: f.path, Item: noItem, Err: err}}})
-	return true
-}
-
-// replace replaces the content. If the new one has errors, the objects that it lacks are
-// kept.
+// replace replaces the content. If the new one has errors, the objects that it lacks are kept.
 func (f *file) replace(next content) {
-	if next.bad() {
-		shown := make(map[key]bool, len(next.objects))
-		for _, o := range next.objects {
-			shown[o.key] = true
-		}
-		for _, o := range f.objects {
-			if !shown[o.key] {
-				shown[o.key], o.kept = true, true
-				next.objects = append(next.objects, o)
-			}
+	shown := make(map[key]bool, len(next.objects))
+	for _, o := range next.objects {
+		shown[o.key] = true
+	}
+	for _, o := range f.objects {
+		if len(next.errs) > 0 && !shown[o.key] {
+			shown[o.key], o.kept = true, true
+			next.objects = append(next.objects, o)
 		}
 	}
 	f.content = next
@@ -148,24 +130,16 @@ func readFile(path string, s state) (data []byte, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
-	var b bytes.Buffer
-	b.Grow(int(s.info.Size()) + bytes.MinRead)
-	if n, err := b.ReadFrom(io.LimitReader(f, maxFile+1)); err != nil {
-		return nil, err
-	} else if n > maxFile {
-		return nil, fmt.Errorf("too large: limit %d bytes", maxFile)
-	}
+	data = make([]byte, s.info.Size())
+	_, short := io.ReadFull(f, data)
 	after, err := f.Stat()
-	if err != nil {
-		return nil, err
-	}
-	if !s.same(state{info: after}) {
+	if err == nil && !s.same(state{info: after}) {
 		return nil, errUnsteady
 	}
-	return b.Bytes(), nil
+	return data, cmp.Or(short, err)
 }
 
-// listFiles returns the paths of the files to read, in lexical order.
+// listFiles returns the paths of the files to read: those in a folder, by their names, or the file.
 func listFiles(path string) ([]string, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -175,23 +149,14 @@ func listFiles(path string) ([]string, error) {
 		return []string{path}, nil
 	}
 	entries, err := os.ReadDir(path)
-	if err != nil {
-		return nil, err
-	}
 	var paths []string
 	for _, e := range entries {
-		if counts(e.Name()) {
-			paths = append(paths, filepath.Join(path, e.Name()))
+		switch filepath.Ext(e.Name()) {
+		case ".yaml", ".yml", ".json":
+			if e.Name()[0] != '.' && !e.IsDir() {
+				paths = append(paths, filepath.Join(path, e.Name()))
+			}
 		}
 	}
-	return paths, nil
-}
-
-// counts reports whether a file of a folder is read, by its name.
-func counts(name string) bool {
-	switch filepath.Ext(name) {
-	case ".yaml", ".yml", ".json":
-		return name[0] != '.'
-	}
-	return false
+	return paths, err
 }

@@ -70,19 +70,23 @@ func (f *follower) check(ctx context.Context) (stable bool, err error) {
 	if err := ctx.Err(); err != nil {
 		return false, err
 	}
-	if !f.list() {
+	listed := f.list()
+	if f.pathErr != nil {
 		f.report()
 		return true, nil
 	}
 	f.checks++
 	stable, changed := true, !f.synced
 	for _, path := range f.paths() {
-		isStable, isChanged, err := f.refresh(ctx, f.files[path])
+		var s state
+		if _, ok := slices.BinarySearch(listed, path); ok {
+			s = f.stat(path)
+		}
+		isStable, isChanged, err := f.refresh(ctx, f.files[path], s)
 		if err != nil {
 			return false, err
 		}
-		stable = stable && isStable
-		changed = changed || isChanged
+		stable, changed = stable && isStable, changed || isChanged
 	}
 	if !f.synced && !stable {
 		return false, nil
@@ -96,43 +100,36 @@ func (f *follower) check(ctx context.Context) (stable bool, err error) {
 	return stable, nil
 }
 
-// list adds new files. It reports whether Path can be read, and sets pathErr.
-func (f *follower) list() bool {
-	var paths []string
+// list adds new files and returns the paths of those to read, in order. It sets pathErr.
+func (f *follower) list() (paths []string) {
 	paths, f.pathErr = listFiles(f.Path)
 	for _, path := range paths {
 		if f.files[path] == nil {
 			f.files[path] = &file{path: path}
 		}
 	}
-	return f.pathErr == nil
+	return paths
 }
 
 // refresh checks one file. It reports whether the file is stable, so that no further
 // check is needed soon, and whether its content changed.
-func (f *follower) refresh(ctx context.Context, file *file) (stable, changed bool, err error) {
-	s, before := f.stat(file.path), file.seen
+func (f *follower) refresh(ctx context.Context, file *file, s state) (stable, changed bool, err error) {
+	before := file.seen
 	file.seen = s
 	switch {
-	case s.absent() && file.read.absent():
-		delete(f.files, file.path)
-		return true, false, nil
-	case s.same(file.read):
-		return true, false, nil
-	case f.synced && !s.same(before):
+	case f.synced && !s.same(before) && !s.same(file.read):
 		return false, false, nil
 	case s.absent():
 		delete(f.files, file.path)
-		return true, true, nil
+		return true, !file.read.absent(), nil
+	case s.same(file.read):
+		return true, false, nil
 	}
-	changed, err = file.load(ctx, s)
-	switch {
-	case !errors.Is(err, errUnsteady):
-		return true, changed, err
-	case !f.synced && f.checks >= firstChecks:
-		return true, file.unreadable(err), nil
+	changed, err = file.load(ctx, s, !f.synced && f.checks >= firstChecks)
+	if errors.Is(err, errUnsteady) {
+		return false, false, nil
 	}
-	return false, false, nil
+	return true, changed, err
 }
 
 func (f *follower) paths() []string { return slices.Sorted(maps.Keys(f.files)) }

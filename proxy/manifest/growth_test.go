@@ -61,7 +61,7 @@ func TestGrowth(t *testing.T) {
 			testenv.Growth(t, tc.from, func(n int) func() {
 				objects := tc.make(n)
 				return func() {
-					if got := len(crossCheck(objects)); got != n*tc.warnings {
+					if got := len(check(objects, true)); got != n*tc.warnings {
 						t.Fatalf("%d objects: got %d warnings, want %d", n, got, n*tc.warnings)
 					}
 				}

@@ -160,44 +160,6 @@ func TestReadContentCanceled(t *testing.T) {
 	}
 }
 
-// A file that cannot be read is read again though its state is the same, and its error is
-// reported once.
-func TestReadAgain(t *testing.T) {
-	dir := t.TempDir()
-	write(t, dir, "a.yaml", service("web", 80))
-	f, r := follow(t, dir)
-	passes := 0
-	f.Observe = func(Summary) { passes++ }
-	info := stateOf(filepath.Join(dir, "a.yaml"))
-	path := filepath.Join(dir, "b.yaml")
-	testenv.NoError(t, os.Mkdir(path, 0o700))
-	// The folder has the state of a file: it can be opened but not read.
-	f.stat = func(string) state { return info }
-	untilStable(t, f)
-	untilStable(t, f)
-	if err := f.problems(); err == nil || !strings.Contains(err.Error(), "b.yaml: ") {
-		t.Errorf("got problems %v, want one of b.yaml", err)
-	}
-	if passes != 1 {
-		t.Errorf("got %d passes that read something new, want 1", passes)
-	}
-	testenv.NoError(t, os.Remove(path))
-	testenv.NoError(t, os.Rename(filepath.Join(dir, "a.yaml"), path))
-	f.stat = func(p string) state {
-		if p == path {
-			return info
-		}
-		return state{}
-	}
-	untilStable(t, f)
-	if err := f.problems(); err != nil {
-		t.Errorf("problems %v, want none", err)
-	}
-	if diff := cmp.Diff([]string{"Service default/web"}, r.names()); diff != "" {
-		t.Errorf("objects (-want +got):\n%s", diff)
-	}
-}
-
 // At the start, Load waits for files that change while they are read, for a bounded number of
 // checks.
 func TestLoadUnsteady(t *testing.T) {
@@ -265,22 +227,22 @@ func TestCoarseClock(t *testing.T) {
 	})
 }
 
-// When a file is read again, an object whose text is the same is not decoded again: it is the same one,
-// at its new line. One with a warning is, so that the warning has its line.
-func TestSameObjectIsNotReadAgain(t *testing.T) {
+// When a file is read again, an object that is the same is not held twice: it has the value from before,
+// at its new line.
+func TestSameObjectIsNotHeldTwice(t *testing.T) {
 	const service = "apiVersion: v1\nkind: Service\nmetadata: {name: %s}\nspec: {clusterIP: %s, ports: [{port: 80}]%s}\n---\n"
 	text := fmt.Sprintf(service+service+service, "same", "10.0.0.1", "", "other", "10.0.0.2", "", "odd", "10.0.0.3", ", no: 1")
 	read := func(text string, before []object) content {
 		t.Helper()
 		c, err := readContent(t.Context(), "a.yaml", []byte(text), before)
-		if err != nil || len(c.objects) != 3 || len(c.warnings) != 1 || c.bad() {
+		if err != nil || len(c.objects) != 3 || len(c.warnings) != 1 || len(c.errs) > 0 {
 			t.Fatalf("readContent: got %d objects, warnings %v, errors %v, error %v, want 3 objects and a warning", len(c.objects), c.warnings, c.errs, err)
 		}
 		return c
 	}
 	first := read(text, nil)
 	again := read("# moved\n"+strings.Replace(text, "10.0.0.2", "10.0.0.9", 1), first.objects)
-	for i, want := range []bool{true, false, false} {
+	for i, want := range []bool{true, false, true} {
 		if got := again.objects[i].value == first.objects[i].value; got != want {
 			t.Errorf("%v is the same one: got %t, want %t", again.objects[i].key, got, want)
 		}

@@ -2,63 +2,64 @@ package manifest
 
 import (
 	"bytes"
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"iter"
 	"slices"
+	"unicode/utf8"
 
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	kjson "sigs.k8s.io/json"
 )
 
 const (
 	// maxObjects bounds the documents, the items of a List and the objects of a file.
 	maxObjects = 1 << 20
-	// maxErrors bounds the errors that are reported of one file.
-	maxErrors = 100
 )
 
-var errTooMany = fmt.Errorf("more than %d objects", maxObjects)
+var (
+	errTooMany  = fmt.Errorf("more than %d objects", maxObjects)
+	errEncoding = errors.New("not in UTF-8: save the file in this encoding")
+	errNoObject = errors.New("not an object")
+)
 
 // content is the content of a file.
 type content struct {
-	objects []object
-	errs    []*DocumentError // the first maxErrors, and one that counts the others
-	more    int              // errors that are not in errs
-	ignored map[string]int
-	// warnings has maxErrors at most; a further one says that there are more.
-	warnings []*DocumentError
+	objects        []object
+	errs, warnings problems
+	ignored        map[string]int
 	// former has the objects that the file had before, while it is read.
-	former map[digest]object
+	former map[key]metav1.Object
 }
 
-// bad reports whether something could not be read.
-func (c *content) bad() bool { return len(c.errs) > 0 }
-
-// readContent reads the documents of a file that had some objects before. The only error is the
-// context's.
-func readContent(ctx context.Context, path string, data []byte, before []object) (content, error) {
-	c := content{ignored: make(map[string]int), former: make(map[digest]object, len(before))}
+// readContent reads the documents of a file that had some objects before. The only error is the context's.
+func readContent(ctx context.Context, path string, text []byte, before []object) (content, error) {
+	c := content{ignored: make(map[string]int), former: make(map[key]metav1.Object, len(before))}
 	for _, o := range before {
-		c.former[o.digest] = o
+		c.former[o.key] = o.value
 	}
-	delete(c.former, digest{})
-	text, err := utf8Text(data)
-	if err != nil {
-		c.fail(0, noItem, err)
+	text = bytes.TrimPrefix(text, []byte("\ufeff"))
+	if !utf8.Valid(text) {
+		c.errs.add(0, noItem, errEncoding)
+		text = nil
 	}
 	count := 0
 	for doc := range documents(text) {
-		if err := c.read(ctx, doc); err != nil {
+		c.read(ctx, doc)
+		if err := ctx.Err(); err != nil {
 			return content{}, err
 		}
 		if count++; max(count, len(c.objects)) > maxObjects {
-			c.fail(doc.line, noItem, errTooMany)
+			c.errs.add(doc.line, noItem, errTooMany)
 			break
 		}
-	}
-	if c.more > 0 {
-		err := fmt.Errorf("%d more errors", c.more)
-		c.errs = append(c.errs, &DocumentError{Item: noItem, Err: err})
 	}
 	for _, e := range slices.Concat(c.errs, c.warnings) {
 		e.File = path
@@ -67,113 +68,128 @@ func readContent(ctx context.Context, path string, data []byte, before []object)
 	return c, nil
 }
 
-// read reads a document.
-func (c *content) read(ctx context.Context, doc document) error {
-	values, err := parse(ctx, doc)
-	if err != nil {
-		c.fail(doc.line, noItem, err)
-	}
-	for _, v := range values {
-		if ctx.Err() != nil {
-			break
+// document is a text between two lines with ---, or the rest of one.
+type document struct {
+	line int // of the file where text begins, counted from 1
+	text []byte
+}
+
+// from returns the document from an offset on.
+func (d document) from(offset int) document {
+	return document{line: d.line + bytes.Count(d.text[:offset], []byte("\n")), text: d.text[offset:]}
+}
+
+// documents splits a text at lines that begin with ---, as kubectl does.
+func documents(text []byte) iter.Seq[document] {
+	return func(yield func(document) bool) {
+		rest := document{line: 1, text: bytes.TrimPrefix(text, []byte("---"))}
+		for {
+			doc, _, more := bytes.Cut(rest.text, []byte("\n---"))
+			if !yield(document{line: rest.line, text: doc}) || !more {
+				return
+			}
+			rest = rest.from(len(doc) + len("\n---"))
 		}
-		if err := c.add(v); err != nil {
-			c.fail(v.line, v.item, err)
+	}
+}
+
+// read reads a document. Text that looks like JSON may be YAML in flow style.
+func (c *content) read(ctx context.Context, doc document) {
+	if utilyaml.IsJSONBuffer(doc.text) {
+		doc = c.readJSON(ctx, doc)
+	}
+	c.readYAML(ctx, doc)
+}
+
+// readJSON reads the JSON values that a document begins with, and returns the rest.
+func (c *content) readJSON(ctx context.Context, doc document) (rest document) {
+	d := kjson.NewDecoderCaseSensitivePreserveInts(bytes.NewReader(doc.text))
+	rest = doc
+	for {
+		var value json.RawMessage
+		before := d.InputOffset()
+		if err := d.Decode(&value); err != nil {
+			if len(rest.text) > maxYAML && !errors.Is(err, io.EOF) {
+				c.errs.add(rest.line, noItem, err)
+				return document{}
+			}
+			return rest
 		}
+		rest = rest.from(int(d.InputOffset()-before) - len(value))
+		c.add(ctx, part{line: rest.line, item: noItem, data: value}, otherKind)
+		rest = rest.from(len(value))
 	}
-	return ctx.Err()
 }
 
-// parse parses a document as JSON if it looks like JSON, item by item if it is a listing,
-// and otherwise as a whole, as YAML. If one of the first two fails, it parses the document as
-// a whole; if that fails too, it returns the good values.
-func parse(ctx context.Context, doc document) (values []raw, err error) {
-	if looksLikeJSON(doc.text) {
-		values, err = jsonValues(doc)
-	} else if l, ok := splitItems(doc); ok {
-		values, err = l.values(ctx)
-	} else {
-		return wholeYAML(doc)
-	}
-	good := err == nil && !slices.ContainsFunc(values, func(v raw) bool { return v.err != nil })
-	if good || errors.Is(err, errTooMany) || ctx.Err() != nil {
-		return values, err
-	}
-	whole, wholeErr := wholeYAML(doc)
-	if wholeErr == nil || errors.Is(err, errUnsplit) {
-		return whole, wholeErr
-	}
-	return values, err
+// part is an object, or a List of them, as JSON.
+type part struct {
+	line int // of the file where it begins
+	item int // position in its List, or noItem
+	data []byte
+	yaml yamlDocument // that it is from, if it is not from JSON
 }
 
-// looksLikeJSON reports whether a text begins like a JSON object.
-func looksLikeJSON(text []byte) bool {
-	rest, ok := bytes.CutPrefix(bytes.TrimLeft(text, " \t"), []byte("{"))
-	rest = bytes.TrimLeft(rest, " \t\r\n")
-	return ok && len(rest) > 0 && (rest[0] == '"' || rest[0] == '}')
+// lineOf returns the line of a field, or else where the part begins. The path is that of a decoder:
+// "spec.ports[0].nodePort".
+func (p part) lineOf(path string) int {
+	if p.item != noItem {
+		path = fmt.Sprintf("items[%d].%s", p.item, path)
+	}
+	return cmp.Or(p.yaml.lineOf(path), p.line)
 }
 
-// add adds an object, or counts it if it is of another kind.
-func (c *content) add(v raw) error {
-	if v.err != nil {
-		return v.err
+// add adds an object or the items of a List, or counts what is of another kind. What a List of one kind
+// has is of that kind unless it names another.
+func (c *content) add(ctx context.Context, p part, listed kind) {
+	var frame struct {
+		APIVersion string            `json:"apiVersion"`
+		Kind       string            `json:"kind"`
+		Items      []json.RawMessage `json:"items"`
 	}
-	t, err := typeOf(v.data)
-	if err != nil {
-		return err
+	k, isList, err := listed, false, kjson.UnmarshalCaseSensitivePreserveInts(p.data, &frame)
+	if err == nil && (listed == otherKind || frame.APIVersion != "" || frame.Kind != "") {
+		k, isList, err = classify(frame.APIVersion, frame.Kind)
 	}
-	if t == (metav1.TypeMeta{}) {
-		t = v.typ
+	switch {
+	case ctx.Err() != nil:
+	case p.data[0] != '{':
+		c.errs.add(p.line, p.item, errNoObject)
+	case err != nil:
+		c.errs.add(p.line, p.item, inWords(err))
+	case isList && p.item != noItem:
+		c.errs.add(p.line, p.item, errors.New("a List in a List"))
+	case isList && len(c.objects)+len(frame.Items) > maxObjects:
+		c.errs.add(p.line, p.item, errTooMany)
+	case isList:
+		for i, data := range frame.Items {
+			c.add(ctx, part{line: p.lineOf(fmt.Sprintf("items[%d]", i)), item: i, data: data, yaml: p.yaml}, k)
+		}
+	case k == otherKind:
+		c.ignored[frame.APIVersion+" "+frame.Kind]++
+	default:
+		c.addObject(p, k)
 	}
-	k, isList, err := classify(t)
+}
+
+// addObject adds an object of a known kind.
+func (c *content) addObject(p part, k kind) {
+	o := object{value: k.empty(), line: p.line, item: p.item}
+	unknown, err := kjson.UnmarshalStrict(p.data, o.value)
+	o.value = withDefaults(o.value)
+	o.key = key{k, types.NamespacedName{Namespace: o.value.GetNamespace(), Name: o.value.GetName()}}
 	switch {
 	case err != nil:
-		return err
-	case isList:
-		return errors.New("a List in a List")
-	case k == otherKind:
-		c.ignored[t.APIVersion+" "+t.Kind]++
-		return nil
-	}
-	sum := digestOf(k, v)
-	if o, same := c.former[sum]; same { // Not two copies of all objects when a file with many changes.
-		o.line, o.item, o.kept = v.line, v.item, false
-		c.objects = append(c.objects, o)
-		return nil
-	}
-	o, warnings, err := newObject(k, v)
-	if err != nil {
-		return err
-	}
-	if len(warnings) == 0 {
-		o.digest = sum
-	}
-	for _, w := range warnings {
-		c.warn(w)
-	}
-	c.objects = append(c.objects, o)
-	return nil
-}
-
-// warn records a warning.
-func (c *content) warn(w *DocumentError) {
-	switch n := len(c.warnings); {
-	case n < maxErrors:
-		c.warnings = append(c.warnings, w)
-	case n == maxErrors:
-		w.Err = errors.New("more warnings, which are not listed")
-		c.warnings = append(c.warnings, w)
-	}
-}
-
-// fail records an error at its own line of the file, if it has one, or at the given line.
-func (c *content) fail(line, item int, err error) {
-	if len(c.errs) == maxErrors {
-		c.more++
+		c.errs.add(p.lineOf(fieldOf(err)), p.item, fmt.Errorf("%v: %w", o.key, inWords(err)))
+		return
+	case o.Name == "":
+		c.errs.add(p.line, p.item, fmt.Errorf("%v without metadata.name", k))
 		return
 	}
-	if at, ok := errors.AsType[*DocumentError](err); ok {
-		line, err = at.Line, at.Err
+	if old := c.former[o.key]; equality.Semantic.DeepEqual(old, o.value) {
+		o.value = old // A large file in which little changed is not held twice.
 	}
-	c.errs = append(c.errs, &DocumentError{Line: line, Item: item, Err: err})
+	c.objects = append(c.objects, o)
+	for _, err := range unknown {
+		c.warnings.add(p.lineOf(fieldOf(err)), p.item, fmt.Errorf("%v: %w", o.key, err))
+	}
 }

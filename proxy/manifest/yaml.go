@@ -2,171 +2,203 @@ package manifest
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"math"
-	"slices"
 	"strconv"
 	"strings"
 
-	"go.yaml.in/yaml/v2"
+	yaml "go.yaml.in/yaml/v3"
 )
 
 const (
-	// maxYAML bounds the text that is parsed at once. The parser needs up to 150
-	// times as much memory, and the API server takes no object half as large.
-	maxYAML = 4 << 20
-	// maxExpanded bounds the text with aliases expanded. The parser counts only
-	// values: it accepts a few hundred thousand aliases of one long text.
-	maxExpanded = 4 * maxYAML
+	// maxYAML bounds a YAML document. The parser needs 20 times as much memory for manifests, and up to
+	// 170 times as much for other texts.
+	maxYAML = 8 << 20
+	// maxExpanded bounds a document with its aliases expanded.
+	maxExpanded = 2 * maxYAML
+	// maxDepth bounds the nesting with aliases expanded: an anchor may contain its own alias.
+	maxDepth = 1000
 )
 
-// parseYAML reads a text of the given size, which is smaller than its length if empty
-// lines keep the line numbers right. It returns nil for a text without content. Errors are
-// DocumentErrors if the line is known.
-func parseYAML(doc document, size int) (any, error) {
-	if size > maxYAML {
-		return nil, fmt.Errorf("too large for a YAML document or list item: %d bytes, limit %d", size, maxYAML)
+// readYAML reads YAML, of which a line with ... may end a document.
+func (c *content) readYAML(ctx context.Context, text document) {
+	if size := len(text.text); size > maxYAML {
+		c.errs.add(text.line, noItem, fmt.Errorf("too large for a YAML document: %d bytes, limit %d; separate objects by lines with ---, or write JSON", size, maxYAML))
+		return
 	}
-	d := yaml.NewDecoder(bytes.NewReader(doc.text))
-	// The parser cannot distinguish a duplicate key from one that overrides a merged one.
-	d.SetStrict(!bytes.Contains(doc.text, []byte("<<")))
+	for d := yaml.NewDecoder(bytes.NewReader(text.text)); ; {
+		var node yaml.Node
+		if err := d.Decode(&node); errors.Is(err, io.EOF) {
+			return
+		} else if err != nil {
+			line, reason := syntaxError(err)
+			last := text.from(len(bytes.TrimRight(text.text, " \r\n")))
+			c.errs.add(min(text.line-1+line, last.line), noItem, reason)
+			return
+		}
+		doc := yamlDocument{root: node.Content[0], before: text.line - 1}
+		if doc.root.Tag == "!!null" {
+			continue
+		}
+		data, line, err := toJSON(doc.root)
+		if err != nil {
+			c.errs.add(doc.before+line, noItem, err)
+			continue
+		}
+		c.add(ctx, part{line: doc.before + doc.root.Line, item: noItem, data: data, yaml: doc}, otherKind)
+	}
+}
+
+// syntaxError returns the line from the parser's message, counted from 1, and the rest.
+func syntaxError(err error) (line int, reason error) {
+	text := strings.TrimPrefix(err.Error(), "yaml: ")
+	if _, err := fmt.Sscanf(text, "line %d: ", &line); err != nil {
+		return 1, errors.New(text)
+	}
+	_, text, _ = strings.Cut(text, ": ")
+	if strings.HasPrefix(text, "did not find expected ") {
+		line++ // The parser's grammar counts lines from 0.
+	}
+	return line, errors.New(text)
+}
+
+// yamlDocument is a document of a file.
+type yamlDocument struct {
+	root   *yaml.Node
+	before int // lines of the file before those that the nodes count
+}
+
+// lineOf returns the line of a field of the document, or of the nearest part around it that exists.
+func (d yamlDocument) lineOf(path string) int {
+	if d.root == nil {
+		return 0
+	}
+	line, at := d.root.Line, d.root
+	for step := range strings.FieldsFuncSeq(path, func(c rune) bool { return c == '.' || c == '[' || c == ']' }) {
+		mark, value := child(at, step)
+		if value == nil {
+			break
+		}
+		line, at = mark.Line, value
+	}
+	return d.before + line
+}
+
+// child returns the value of a key of a mapping and the key, or the entry of a sequence at an index,
+// twice; nil if there is none.
+func child(n *yaml.Node, step string) (mark, value *yaml.Node) {
+	if n.Kind == yaml.AliasNode {
+		n = n.Alias
+	}
+	if i, err := strconv.Atoi(step); n.Kind == yaml.SequenceNode && err == nil && i < len(n.Content) {
+		return n.Content[i], n.Content[i]
+	}
+	for i := 0; n.Kind == yaml.MappingNode && i+1 < len(n.Content); i += 2 {
+		if n.Content[i].Value == step {
+			return n.Content[i], n.Content[i+1]
+		}
+	}
+	return nil, nil
+}
+
+// toJSON returns a node as JSON, or an error and its line.
+func toJSON(n *yaml.Node) (data []byte, line int, err error) {
+	c := converter{left: maxExpanded}
+	value, err := c.value(n, 0)
+	if err != nil {
+		return nil, c.line, err
+	}
+	data, err = json.Marshal(value)
+	return data, n.Line, err
+}
+
+// converter converts nodes to values of JSON.
+type converter struct {
+	left int // of maxExpanded
+	line int // of the node that is converted
+}
+
+func (c *converter) value(n *yaml.Node, depth int) (any, error) {
+	const perValue, perAlias = 2, 64 // the shortest text of one, and more, as manifests have few aliases
+	c.line = n.Line
+	if c.left -= perValue + len(n.Value); c.left < 0 || depth > maxDepth {
+		return nil, fmt.Errorf("with aliases expanded, larger than %d bytes or deeper than %d", maxExpanded, maxDepth)
+	}
+	switch {
+	case n.Kind == yaml.AliasNode:
+		c.left -= perAlias
+		return c.value(n.Alias, depth+1)
+	case n.Kind == yaml.SequenceNode:
+		return c.sequence(n, depth+1)
+	case n.Kind == yaml.MappingNode:
+		return c.mapping(n, depth+1)
+	case n.Tag == "!!str" || n.Tag == "!!timestamp":
+		return n.Value, nil
+	}
 	var v any
-	if err := d.Decode(&v); errors.Is(err, io.EOF) {
-		return nil, nil
-	} else if err != nil {
-		return nil, syntaxError(doc, err)
-	}
-	var more any
-	if err := d.Decode(&more); err == nil {
-		return nil, errors.New("a second document without --- on a line of its own")
-	} else if !errors.Is(err, io.EOF) {
-		return nil, syntaxError(doc, err)
-	}
-	left := maxExpanded
-	return jsonable(v, &left)
+	err := n.Decode(&v)
+	return v, err
 }
 
-// jsonable converts values of the YAML parser to values that JSON can express. It
-// subtracts their size from left.
-func jsonable(v any, left *int) (any, error) {
-	const perValue = 8
-	if *left -= perValue; *left < 0 {
-		return nil, fmt.Errorf("aliases expand to more than %d bytes", maxExpanded)
-	}
-	switch v := v.(type) {
-	case nil, bool, int, int64, uint64:
-		return v, nil
-	case string:
-		*left -= len(v)
-		return v, nil
-	case float64:
-		if math.IsNaN(v) || math.IsInf(v, 0) {
-			return nil, fmt.Errorf("the number %v is not allowed in an API object", v)
-		}
-		return v, nil
-	case []any:
-		for i, e := range v {
-			var err error
-			if v[i], err = jsonable(e, left); err != nil {
-				return nil, err
-			}
-		}
-		return v, nil
-	case map[any]any:
-		return jsonableMap(v, left)
-	}
-	return nil, fmt.Errorf("a YAML value of type %T is not allowed in an API object", v)
-}
-
-func jsonableMap(v map[any]any, left *int) (any, error) {
-	m := make(map[string]any, len(v))
-	for k, e := range v {
-		key, err := jsonableKey(k)
+func (c *converter) sequence(n *yaml.Node, depth int) ([]any, error) {
+	list := make([]any, 0, len(n.Content))
+	for _, e := range n.Content {
+		v, err := c.value(e, depth)
 		if err != nil {
 			return nil, err
 		}
-		if _, twice := m[key]; twice {
-			return nil, fmt.Errorf("key %q already set in map", key)
-		}
-		*left -= len(key)
-		if m[key], err = jsonable(e, left); err != nil {
+		list = append(list, v)
+	}
+	return list, nil
+}
+
+// mapping converts a mapping. Its own keys override what it merges with <<.
+func (c *converter) mapping(n *yaml.Node, depth int) (map[string]any, error) {
+	m := make(map[string]any, len(n.Content)/2)
+	var merged []any
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		key, err := c.value(n.Content[i], depth)
+		if err != nil {
 			return nil, err
 		}
-	}
-	return m, nil
-}
-
-func jsonableKey(k any) (string, error) {
-	switch k := k.(type) {
-	case string:
-		return k, nil
-	case bool, int, int64:
-		return fmt.Sprint(k), nil
-	case float64:
-		// In single precision, as in kubectl.
-		if !math.IsNaN(k) && !math.IsInf(k, 0) {
-			return strconv.FormatFloat(k, 'g', -1, 32), nil
+		v, err := c.value(n.Content[i+1], depth)
+		if err != nil {
+			return nil, err
+		}
+		name := fmt.Sprint(key)
+		switch _, twice := m[name]; {
+		case n.Content[i].Tag == "!!merge":
+			merged = append(merged, v)
+		case twice:
+			c.line = n.Content[i].Line
+			return nil, fmt.Errorf("key %q already set in map", name)
+		default:
+			m[name] = v
 		}
 	}
-	return "", fmt.Errorf("the YAML key %v is not allowed in an API object", k)
+	return m, merge(m, merged)
 }
 
-// syntaxError extracts the line from the parser's message.
-func syntaxError(doc document, err error) error {
-	message := strings.TrimPrefix(err.Error(), "yaml: ")
-	var many *yaml.TypeError
-	if errors.As(err, &many) && len(many.Errors) > 0 {
-		message = many.Errors[0]
+// merge adds the keys that a mapping lacks from another one, or from each of a list.
+func merge(into map[string]any, from any) error {
+	switch from := from.(type) {
+	case map[string]any:
+		for k, v := range from {
+			if _, ok := into[k]; !ok {
+				into[k] = v
+			}
+		}
+	case []any:
+		for _, each := range from {
+			if err := merge(into, each); err != nil {
+				return err
+			}
+		}
+	default:
+		return errors.New("<< needs a mapping, or a list of mappings")
 	}
-	rest, ok := strings.CutPrefix(message, "line ")
-	number, reason, _ := strings.Cut(rest, ": ")
-	line, err := strconv.Atoi(number)
-	if !ok || err != nil {
-		return errors.New(message)
-	}
-	// The parser reports what is missing at the end on the line after it.
-	last := doc.lineOf(len(bytes.TrimRight(doc.text, "\r\n")))
-	line = min(doc.line+line-1+lineOffset(reason), last)
-	return &DocumentError{Line: line, Item: noItem, Err: errors.New(reason)}
-}
-
-// lineOffset corrects the parser's line: messages of its grammar, unlike those of its
-// scanner, count lines from 0.
-func lineOffset(reason string) int {
-	grammar := []string{
-		"did not find expected key",
-		"did not find expected '-' indicator",
-		"did not find expected ',' or ']'",
-		"did not find expected ',' or '}'",
-		"did not find expected node content",
-		"did not find expected <document start>",
-		"found duplicate %YAML directive",
-		"found incompatible YAML document",
-		"found undefined tag handle",
-		"found duplicate %TAG directive",
-	}
-	if slices.Contains(grammar, reason) {
-		return 1
-	}
-	return 0
-}
-
-// wholeYAML returns the objects of a document, at the document's line.
-func wholeYAML(doc document) ([]raw, error) {
-	v, err := parseYAML(doc, len(doc.text))
-	if err != nil || v == nil {
-		return nil, err
-	}
-	data, err := json.Marshal(v)
-	if err != nil {
-		return nil, err
-	}
-	objects, _, err := jsonObjects(document{line: doc.line, text: data})
-	for i := range objects {
-		objects[i].source = doc
-	}
-	return objects, err
+	return nil
 }
