@@ -30,6 +30,8 @@ func (k ServiceKey) String() string {
 	return fmt.Sprintf("mark 0x%x (IPv6: %t)", k.Mark, k.IPv6)
 }
 
+func (k ServiceKey) isIPv6() bool { return k.IPv6 || k.Addr.Addr().Is6() }
+
 // ServiceConfig is what can be changed of a virtual server.
 type ServiceConfig struct {
 	Scheduler string
@@ -75,7 +77,7 @@ type DestinationState struct {
 // service returns a virtual server as moby/ipvs takes it.
 func service(k ServiceKey, c ServiceConfig) *ipvs.Service {
 	s := &ipvs.Service{FWMark: k.Mark, SchedName: c.Scheduler, Flags: c.Flags, Timeout: c.Timeout}
-	s.AddressFamily, s.Netmask = family(k.IPv6 || k.Addr.Addr().Is6())
+	s.AddressFamily, s.Netmask = family(k.isIPv6())
 	if k.Mark == 0 {
 		s.Protocol, s.Address, s.Port = uint16(k.Protocol), k.Addr.Addr().AsSlice(), k.Addr.Port()
 	}
