@@ -222,7 +222,6 @@ ipvs: vm-program ## run the tests of IPVS on Linux 6.1, in a virtual machine (WO
 	@GOMAXPROCS=8 STEP_QUIET=1 $(STEP) 'kept storms of IPVS on Linux 6.1' $(TEST) -tags ipvs $(INVM) 6.1' -run '^TestKept$$/^ipvs' ./internal/storm
 	@cd internal/peer && STEP_QUIET=1 ../../$(STEP) "beside kube-proxy's mode ipvs on Linux 6.1" $(NESTEDTEST) -tags ipvs $(INVM) 6.1' ./ipvsmode
 	@cd internal/peer && VIPKIT_SERVICES=50 ../../$(STEP) "speed beside kube-proxy's mode ipvs on Linux 6.1" $(NESTEDTEST) -tags ipvs $(INVM) 6.1' -run '^TestIPVS$$' ./sidebyside
-	@cd internal/peer && ../../$(STEP) "each benchmark beside kube-proxy's package of IPVS once, on Linux 6.1" $(NESTEDTEST) -tags ipvs $(INVM) 6.1' -run '^$$' -bench . -benchtime 1x ./ipvs
 
 .PHONY: ipvs-conformance
 ipvs-conformance: vm-program ## virtual machines, and the part of "make ipvs" that CI runs

@@ -9,10 +9,10 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/internal/xtables"
-	"github.com/vipkit/vipkit/internal/ipset"
 	"github.com/vipkit/vipkit/internal/ipvs"
 	"github.com/vipkit/vipkit/internal/netns"
 	"github.com/vipkit/vipkit/internal/nodecheck"
@@ -118,7 +118,7 @@ func (b *backend) prepare(ctx context.Context) error {
 	if err := b.makeObjects(ctx); err != nil {
 		return err
 	}
-	if err := b.applySettings(ctx, b.wanted()); err != nil {
+	if err := b.applySettings(b.wanted()); err != nil {
 		return fmt.Errorf("ipvs: %w: %w", backends.ErrUnavailable, err)
 	}
 	return nil
@@ -131,10 +131,10 @@ func (b *backend) makeObjects(ctx context.Context) error {
 		return err
 	}
 	t := b.target
-	if err := b.checkTag(ctx); err != nil {
+	if err := b.checkTag(); err != nil {
 		return err
 	}
-	if err := b.makeDeviceAndSets(ctx); err != nil {
+	if err := b.makeDeviceAndSets(); err != nil {
 		return err
 	}
 	t.mu.Lock()
@@ -163,15 +163,15 @@ func (b *backend) makeObjects(ctx context.Context) error {
 
 // checkTag fails if virtual servers of another identity have the same tag: they would be taken for the
 // backend's own.
-func (b *backend) checkTag(ctx context.Context) error {
+func (b *backend) checkTag() error {
 	b.target.mu.Lock()
-	all, err := b.target.sets.Sets(ctx, "")
+	all, err := b.target.sets.Names()
 	b.target.mu.Unlock()
 	if err != nil {
 		return fmt.Errorf("ipvs: %w: %w", backends.ErrUnavailable, err)
 	}
-	for i := range all {
-		prefix, isServers := strings.CutSuffix(all[i].Name, setServers.base())
+	for _, name := range all {
+		prefix, isServers := strings.CutSuffix(name, setServers.base())
 		if prefix == "" || !isServers {
 			continue
 		}
@@ -184,7 +184,7 @@ func (b *backend) checkTag(ctx context.Context) error {
 	return nil
 }
 
-func (b *backend) makeDeviceAndSets(ctx context.Context) error {
+func (b *backend) makeDeviceAndSets() error {
 	b.target.mu.Lock()
 	defer b.target.mu.Unlock()
 	switch err := b.target.device.prepare(); {
@@ -193,7 +193,7 @@ func (b *backend) makeDeviceAndSets(ctx context.Context) error {
 	case err != nil:
 		return fmt.Errorf("ipvs: %w: %w", backends.ErrUnavailable, err)
 	}
-	return b.createSets(ctx)
+	return b.createSets()
 }
 
 // missing is the error for a kernel without a module, which it cannot load.
@@ -201,41 +201,30 @@ func missing(module string, err error) error {
 	return fmt.Errorf("ipvs: %w: %w: load the kernel module %s", proxy.ErrUnsupported, err, module)
 }
 
-// createSets makes the sets, one type after the other, so that the error names the type that the
-// kernel does not have.
-func (b *backend) createSets(ctx context.Context) error {
-	byType := map[ipset.Type][]ipset.Set{}
-	for _, s := range b.sets() {
-		byType[s.Type] = append(byType[s.Type], s)
-	}
-	for _, typ := range slices.Sorted(maps.Keys(byType)) {
-		switch err := b.target.sets.Create(ctx, byType[typ]...); {
-		case errors.Is(err, ipset.ErrUnsupported):
-			return missing("ip_set_"+strings.NewReplacer(":", "_", ",", "").Replace(string(typ)), fmt.Errorf("ipset: type %s: %w", typ, ipset.ErrUnsupported))
-		case errors.Is(err, ipset.ErrDiffers):
-			return fmt.Errorf("ipvs: %w: %w: another version or program made it: run Cleanup (in the agent -cleanup) with the version that made it, or ipset destroy", backends.ErrUnavailable, err)
-		case err != nil:
-			return fmt.Errorf("ipvs: %w: %w", backends.ErrUnavailable, err)
+// createSets makes the sets.
+func (b *backend) createSets() error {
+	for _, f := range b.options.Families {
+		for _, s := range allSets() {
+			switch err := b.target.sets.Create(ipvs.Set{
+				Name: b.target.names[f].set(s), Type: s.typ(), IPv6: f == v1.IPv6Protocol, Marked: s.isMarked(), Limit: b.maxEntries,
+			}); {
+			case errors.Is(err, ipvs.ErrUnsupported):
+				return missing("ip_set_"+strings.NewReplacer(":", "_", ",", "").Replace(s.typ()), fmt.Errorf("ipset: type %s: %w", s.typ(), ipvs.ErrUnsupported))
+			case errors.Is(err, ipvs.ErrDiffers):
+				return fmt.Errorf("ipvs: %w: %w: another version or program made it: run Cleanup (in the agent -cleanup) with the version that made it, or ipset destroy", backends.ErrUnavailable, err)
+			case err != nil:
+				return fmt.Errorf("ipvs: %w: %w", backends.ErrUnavailable, err)
+			}
 		}
 	}
 	return nil
-}
-
-// sets returns all sets of the backend.
-func (b *backend) sets() (all []ipset.Set) {
-	for _, f := range b.options.Families {
-		for _, s := range allSets() {
-			all = append(all, s.specification(newNames(b.prefix, f), f, b.maxEntries))
-		}
-	}
-	return all
 }
 
 // probe returns the schedulers that the kernel has. It loads their modules.
 func (t *target) probe(ctx context.Context) (available []string, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	all, err := t.kernel.Services(ctx)
+	all, err := t.kernel.Services()
 	if err != nil {
 		return nil, fmt.Errorf("ipvs: %w: %w", backends.ErrUnavailable, err)
 	}
@@ -282,7 +271,7 @@ func probed(failed []ipvs.Failure) (available []string, err error) {
 // Cleanup implements [proxy.Backend].
 func (b *backend) Cleanup(ctx context.Context) error {
 	b.ruled, b.cleaned = nil, true
-	if err := b.checkTag(ctx); err != nil {
+	if err := b.checkTag(); err != nil {
 		return err
 	}
 	// While virtual servers exist, so must the rules, which protect some from sources that are
@@ -290,18 +279,19 @@ func (b *backend) Cleanup(ctx context.Context) error {
 	if err := b.removeServers(ctx); err != nil && !errors.Is(err, ipvs.ErrMissing) {
 		return err
 	}
-	errs := []error{b.removeDevice(ctx), b.rules.Cleanup(ctx)}
-	var names []string
-	for _, s := range b.sets() {
-		names = append(names, s.Name)
+	errs := []error{b.removeDevice(), b.rules.Cleanup(ctx)}
+	for _, f := range b.options.Families {
+		for _, s := range allSets() {
+			errs = append(errs, b.target.sets.Destroy(b.target.names[f].set(s)))
+		}
 	}
-	return errors.Join(append(errs, b.target.sets.Destroy(ctx, names...))...)
+	return errors.Join(errs...)
 }
 
 // removeServers removes the virtual servers, after they have drained if the options say that they do.
 func (b *backend) removeServers(ctx context.Context) error {
 	t := b.target
-	if err := t.findKernel(ctx); err != nil {
+	if err := t.findKernel(); err != nil {
 		return err
 	}
 	l, err := t.device.find()
@@ -321,13 +311,13 @@ func (b *backend) removeServers(ctx context.Context) error {
 
 // removeDevice removes the device, after it has restored the settings or left them to a backend of
 // another identity. If that fails, the device stays without addresses: its alias has the former values.
-func (b *backend) removeDevice(ctx context.Context) error {
+func (b *backend) removeDevice() error {
 	d := &b.target.device
 	other, err := d.other()
 	if err == nil && other != nil {
 		err = b.handOver(other)
 	} else if err == nil {
-		err = b.applySettings(ctx, nil)
+		err = b.applySettings(nil)
 	}
 	if err != nil {
 		return errors.Join(err, d.removeAddresses())

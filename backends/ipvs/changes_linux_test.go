@@ -51,10 +51,10 @@ func TestProbed(t *testing.T) {
 		isError bool
 	}{
 		"all":                     {},
-		"one is missing":          {failed: []ipvs.Failure{{Index: 2, Errno: unix.ENOENT}, {Index: 3, Errno: unix.ESRCH}}, missing: []string{second}},
-		"another program removes": {failed: []ipvs.Failure{{Index: 3, Errno: unix.ESRCH}}},
-		"no memory":               {failed: []ipvs.Failure{{Index: 2, Errno: unix.ENOMEM}, {Index: 3, Errno: unix.ESRCH}}, isError: true},
-		"no removal":              {failed: []ipvs.Failure{{Index: 3, Errno: unix.ENOMEM}}, isError: true},
+		"one is missing":          {failed: []ipvs.Failure{{Index: 2, Err: unix.ENOENT}, {Index: 3, Err: unix.ESRCH}}, missing: []string{second}},
+		"another program removes": {failed: []ipvs.Failure{{Index: 3, Err: unix.ESRCH}}},
+		"no memory":               {failed: []ipvs.Failure{{Index: 2, Err: unix.ENOMEM}, {Index: 3, Err: unix.ESRCH}}, isError: true},
+		"no removal":              {failed: []ipvs.Failure{{Index: 3, Err: unix.ENOMEM}}, isError: true},
 	} {
 		got, err := probed(c.failed)
 		if (err != nil) != c.isError {

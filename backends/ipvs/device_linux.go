@@ -1,13 +1,15 @@
 package ipvs
 
 import (
+	"cmp"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 
 	"github.com/vishvananda/netlink"
@@ -16,7 +18,6 @@ import (
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/internal/ipaddr"
 	"github.com/vipkit/vipkit/internal/netns"
-	"github.com/vipkit/vipkit/internal/rawnetlink"
 )
 
 // device is the dummy device that has the addresses of Services, so that the node takes
@@ -26,19 +27,53 @@ type device struct {
 	// index is that of the device, which changes when it is made again.
 	index  atomic.Uint32
 	handle *netlink.Handle
-	conn   *rawnetlink.Conn // changes many addresses with one system call
-	// portID tells the notifications of what conn has changed from others.
-	portID uint32
+	// bound are the addresses that the backend has given to the device: it tells notifications of
+	// these from others.
+	bound bound
 	// serviceDevices are the indexes of such devices of all instances, of the last listing.
 	serviceDevices map[int]bool
 }
 
-// open connects to the network namespace of the calling thread, which must be that of the handle.
-func (d *device) open() (err error) {
-	if d.conn, err = rawnetlink.Open(unix.NETLINK_ROUTE); err == nil {
-		d.portID, err = d.conn.Port()
+// bound is a set of addresses, which may be read while a Commit that holds the lock of the target changes it.
+type bound struct {
+	mu  sync.Mutex
+	all map[netip.Addr]bool
+}
+
+// set replaces all.
+func (b *bound) set(all []netip.Addr) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.all = make(map[netip.Addr]bool, len(all))
+	for _, a := range all {
+		b.all[a] = true
 	}
-	return err
+}
+
+// put adds an address, or removes it.
+func (b *bound) put(a netip.Addr, has bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !has {
+		delete(b.all, a)
+		return
+	}
+	if b.all == nil {
+		b.all = map[netip.Addr]bool{}
+	}
+	b.all[a] = true
+}
+
+func (b *bound) has(a netip.Addr) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.all[a]
+}
+
+func (b *bound) len() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.all)
 }
 
 // find returns the device, nil if it does not exist.
@@ -159,39 +194,25 @@ func (d *device) addresses() (own, host []netip.Addr, err error) {
 	return own, host, nil
 }
 
-// commit changes addresses. The kernel carries out operations after one that fails.
+// commit changes addresses, also after one that fails.
 func (d *device) commit(ctx context.Context, run []op) (done []op, err error) {
-	var r rawnetlink.Requests
+	l := &netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Index: int(d.index.Load())}}
+	bad := map[int]bool{}
 	for i := range run {
-		typ, flags := uint16(unix.RTM_NEWADDR), uint16(unix.NLM_F_CREATE|unix.NLM_F_REPLACE)
-		if run[i].Kind == backends.Remove {
-			typ, flags = unix.RTM_DELADDR, 0
+		if err := ctx.Err(); err != nil {
+			return nil, lost(err)
 		}
-		r.End(d.appendAddress(r.Begin(typ, flags), run[i].Key.addr.Addr()))
+		a, isRemoval := run[i].Key.addr.Addr(), run[i].Kind == backends.Remove
+		at := &netlink.Addr{IPNet: &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}, Flags: unix.IFA_F_NODAD}
+		d.bound.put(a, !isRemoval) // before the notification
+		change := d.handle.AddrReplace
+		if isRemoval {
+			change = d.handle.AddrDel
+		}
+		if failure := change(l, at); failure != nil {
+			d.bound.put(a, isRemoval)
+			bad[i], err = true, cmp.Or(err, explain(fmt.Errorf("address %v of device %s: %w", a, d.name, failure)))
+		}
 	}
-	failed, err := d.conn.Do(ctx, &r)
-	if err != nil {
-		return nil, lost(err)
-	}
-	if len(failed) == 0 {
-		return run, nil
-	}
-	bad := make(map[int]bool, len(failed))
-	for _, f := range failed {
-		bad[f.Index] = true
-	}
-	first := &failed[0]
-	return without(run, bad), explain(fmt.Errorf("address %v of device %s: %w", run[first.Index].Key.addr.Addr(), d.name, first))
-}
-
-// appendAddress appends the message about an address, which is valid at once.
-func (d *device) appendAddress(b []byte, a netip.Addr) []byte {
-	family := byte(unix.AF_INET)
-	if a.Is6() {
-		family = unix.AF_INET6
-	}
-	b = append(b, family, byte(a.BitLen()), unix.IFA_F_NODAD, unix.RT_SCOPE_UNIVERSE)
-	b = binary.NativeEndian.AppendUint32(b, d.index.Load())
-	b = rawnetlink.AppendAttr(b, unix.IFA_LOCAL, a.AsSlice())
-	return rawnetlink.AppendAttr(b, unix.IFA_ADDRESS, a.AsSlice())
+	return without(run, bad), err
 }

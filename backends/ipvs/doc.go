@@ -23,8 +23,8 @@
 //
 // # What a change writes
 //
-// A change of endpoints is one request for each real server and frontend; all requests of an
-// Apply need few system calls, and no program is started. A new frontend gets its sets, its
+// A change of endpoints is one request for each real server and frontend, by github.com/moby/ipvs, and
+// no program is started. A new frontend gets its sets, its
 // address, its virtual server and its real servers in this order, and lets packets in last; a
 // removed one goes in reverse.
 //

@@ -141,7 +141,7 @@ func (t *target) drainServer(ctx context.Context, server ipvs.ServiceKey) error 
 	if !isRetained && len(t.drainer.of[server]) == 0 {
 		return nil
 	}
-	states, err := t.kernel.Destinations(ctx, server)
+	states, err := t.kernel.Destinations(server)
 	if err != nil {
 		return err
 	}

@@ -102,17 +102,18 @@ func Dump(ctx context.Context, o Options) (string, error) {
 		text += "device " + device.Attrs().Name + "\n"
 		b.target.device.index.Store(uint32(device.Attrs().Index))
 	}
-	sets, err := b.target.sets.Sets(ctx, b.prefix)
+	sets, err := b.target.sets.Names()
 	if err != nil {
 		return "", err
 	}
-	for _, s := range sets {
-		text += "set " + s.Name + "\n"
+	sets = slices.DeleteFunc(sets, func(name string) bool { return !strings.HasPrefix(name, b.prefix) })
+	for _, name := range sets {
+		text += "set " + name + "\n"
 	}
 	if len(sets) == 0 {
 		return text, nil
 	}
-	l, err := b.target.list(ctx)
+	l, err := b.target.list()
 	if err != nil {
 		return "", err
 	}

@@ -9,8 +9,10 @@ import (
 	"strings"
 	"testing"
 	"time"
+	_ "unsafe" // for go:linkname
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/vishvananda/netlink"
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
@@ -67,6 +69,26 @@ func (s *stage) restart(t testing.TB) {
 	s.Restart(t)
 }
 
+// number is the number of IPVS that moby/ipvs asks for once in a process.
+//
+//go:linkname number github.com/moby/ipvs.ipvsFamily
+var number int
+
+// asNewProcess gives the process the number that IPVS has now, and loads ip_vs.
+func asNewProcess(t testing.TB) {
+	t.Helper()
+	f, err := netlink.GenlFamilyGet("IPVS")
+	testenv.NoError(t, err)
+	number = int(f.ID)
+}
+
+// startAgain is restart in a new process.
+func (s *stage) startAgain(t testing.TB) {
+	t.Helper()
+	asNewProcess(t)
+	s.restart(t)
+}
+
 // run runs a program in the namespace, and returns what it writes.
 func (s *stage) run(t testing.TB, command string) string {
 	t.Helper()
@@ -115,7 +137,7 @@ func (s *stage) adopts(t testing.TB, want proxy.Snapshot) {
 // destinations returns the real servers of a service port's first frontend, by their address.
 func (s *stage) destinations(t testing.TB, p *proxy.ServicePort) map[netip.AddrPort]ipvs.DestinationState {
 	t.Helper()
-	all, err := s.kernel.Destinations(t.Context(), serverKeyOf(p))
+	all, err := s.kernel.Destinations(serverKeyOf(p))
 	testenv.NoError(t, err)
 	out := map[netip.AddrPort]ipvs.DestinationState{}
 	for _, d := range all {

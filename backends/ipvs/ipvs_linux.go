@@ -15,7 +15,6 @@ import (
 	"github.com/vipkit/vipkit/backends/internal/kinds"
 	"github.com/vipkit/vipkit/backends/internal/xtables"
 	"github.com/vipkit/vipkit/internal/ipaddr"
-	"github.com/vipkit/vipkit/internal/ipset"
 	"github.com/vipkit/vipkit/internal/ipvs"
 	"github.com/vipkit/vipkit/internal/netns"
 	"github.com/vipkit/vipkit/proxy"
@@ -124,13 +123,10 @@ func newBackendOn(options Options, openKernel func() (*ipvs.Conn, error)) (b *ba
 	if t.kernel, err = openKernel(); err != nil {
 		return b, unsupported(err)
 	}
-	if t.sets, err = ipset.Open(); err != nil {
+	if t.sets, err = ipvs.OpenSets(); err != nil {
 		return b, unsupported(err)
 	}
 	t.device.name, t.device.handle = strings.ToLower(b.prefix)+ipaddr.ServiceDeviceSuffix, b.namespace.Netlink()
-	if err = t.device.open(); err != nil {
-		return b, fmt.Errorf("ipvs: %w", err)
-	}
 	if b.rules, err = xtables.New(b.ruleset()); err != nil {
 		return b, err
 	}
@@ -143,7 +139,7 @@ func unsupported(err error) error {
 	switch {
 	case errors.Is(err, ipvs.ErrMissing):
 		return missing("ip_vs", err)
-	case errors.Is(err, ipset.ErrUnsupported):
+	case errors.Is(err, ipvs.ErrUnsupported):
 		return missing("ip_set", err)
 	}
 	return fmt.Errorf("ipvs: %w: %w", proxy.ErrUnsupported, err)

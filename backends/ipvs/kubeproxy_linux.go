@@ -14,7 +14,6 @@ import (
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/internal/xtables"
 	"github.com/vipkit/vipkit/internal/ipaddr"
-	"github.com/vipkit/vipkit/internal/ipset"
 	"github.com/vipkit/vipkit/internal/ipvs"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -74,23 +73,23 @@ func withKubeProxy(o Options, open func() (*ipvs.Conn, error), what string, do f
 }
 
 func (k kubeProxy) adopt(ctx context.Context, exclude []netip.Prefix) error {
-	servers, err := k.left(ctx, exclude)
+	servers, err := k.left(exclude)
 	if err != nil || len(servers) == 0 {
 		return err
 	}
 	if err := k.checkNode(ctx); err != nil {
 		return err
 	}
-	var list []ipset.Op
+	var list []ipvs.SetOp
 	for i := range servers {
 		at := key{protocol: servers[i].Key.Protocol, addr: servers[i].Key.Addr}
 		if n, serves := k.target.names[ipaddr.FamilyOf(at.addr.Addr())]; serves {
-			list = append(list, ipset.Op{Set: n.set(setServers), Entry: entryOf(&at)})
+			list = append(list, ipvs.SetOp{Set: n.set(setServers), Entry: entryOf(&at)})
 		}
 	}
-	failed, err := k.target.sets.Do(ctx, list)
+	failed, err := k.target.sets.Do(list)
 	if err == nil && len(failed) > 0 {
-		err = failed[0]
+		err = &failed[0]
 	}
 	return err
 }
@@ -99,7 +98,7 @@ func (k kubeProxy) cleanUp(ctx context.Context, exclude []netip.Prefix) error {
 	if err := k.removeRules(ctx); err != nil {
 		return err
 	}
-	servers, err := k.left(ctx, exclude)
+	servers, err := k.left(exclude)
 	if err != nil {
 		return err
 	}
@@ -110,7 +109,11 @@ func (k kubeProxy) cleanUp(ctx context.Context, exclude []netip.Prefix) error {
 	case open > 0:
 		return fmt.Errorf("%w to %d virtual servers of kube-proxy", ErrDraining, open)
 	}
-	return errors.Join(k.device().remove(), k.target.sets.Destroy(ctx, kubeProxySets()...))
+	errs := []error{k.device().remove()}
+	for _, name := range kubeProxySets() {
+		errs = append(errs, k.target.sets.Destroy(name))
+	}
+	return errors.Join(errs...)
 }
 
 // kubeProxyPrefix is that of the names of kube-proxy's objects.
@@ -187,7 +190,7 @@ func (k kubeProxy) removeRulesOf(ctx context.Context, f Flavour) error {
 }
 
 // left returns the virtual servers that kube-proxy has left.
-func (k kubeProxy) left(ctx context.Context, exclude []netip.Prefix) ([]ipvs.Service, error) {
+func (k kubeProxy) left(exclude []netip.Prefix) ([]ipvs.Service, error) {
 	d := k.device()
 	l, err := d.find()
 	if err != nil || l == nil || k.target.kernel == nil {
@@ -198,11 +201,11 @@ func (k kubeProxy) left(ctx context.Context, exclude []netip.Prefix) ([]ipvs.Ser
 	if err != nil {
 		return nil, fmt.Errorf("addresses of the node: %w", err)
 	}
-	ports, owned, err := k.readSets(ctx)
+	ports, owned, err := k.readSets()
 	if err != nil {
 		return nil, err
 	}
-	servers, err := k.target.kernel.Services(ctx)
+	servers, err := k.target.kernel.Services()
 	if err != nil {
 		return nil, err
 	}
@@ -214,30 +217,29 @@ func (k kubeProxy) left(ctx context.Context, exclude []netip.Prefix) ([]ipvs.Ser
 }
 
 // readSets returns kube-proxy's node ports, and the virtual servers of backends of any identity.
-func (k kubeProxy) readSets(ctx context.Context) (ports map[kubeProxyPort]bool, owned map[ipvs.ServiceKey]bool, err error) {
+func (k kubeProxy) readSets() (ports map[kubeProxyPort]bool, owned map[ipvs.ServiceKey]bool, err error) {
 	ports, owned = map[kubeProxyPort]bool{}, map[ipvs.ServiceKey]bool{}
-	all, err := k.target.sets.Sets(ctx, "")
+	all, err := k.target.sets.Names()
 	if err != nil {
 		return nil, nil, err
 	}
 	nodePorts := kubeProxyNodePorts()
-	for i := range all {
-		name := all[i].Name
+	for _, name := range all {
 		port, isNodePort := nodePorts[name]
 		if !isNodePort && !strings.HasSuffix(name, "-"+setServers.base()) {
 			continue
 		}
-		err := k.target.sets.Entries(ctx, name, func(e ipset.Entry) error {
+		entries, err := k.target.sets.Entries(name)
+		if err != nil {
+			return nil, nil, err
+		}
+		for _, e := range entries {
 			if !isNodePort {
 				owned[ipvs.ServiceKey{Protocol: e.Protocol, Addr: netip.AddrPortFrom(e.Addr, e.Port)}] = true
-				return nil
+				continue
 			}
 			port.port = e.Port
 			ports[port] = true
-			return nil
-		})
-		if err != nil {
-			return nil, nil, err
 		}
 	}
 	return ports, owned, nil
@@ -249,7 +251,7 @@ func (k kubeProxy) end(ctx context.Context, servers []ipvs.Service) (open int, e
 	var list []ipvs.Op
 	for i := range servers {
 		key := servers[i].Key
-		real, err := k.target.kernel.Destinations(ctx, key)
+		real, err := k.target.kernel.Destinations(key)
 		if err != nil {
 			return 0, err
 		}

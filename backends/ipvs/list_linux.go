@@ -11,17 +11,16 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/internal/ipaddr"
-	"github.com/vipkit/vipkit/internal/ipset"
 	"github.com/vipkit/vipkit/internal/ipvs"
 )
 
 // List implements [backends.Target]. It also reads the marks and the draining real servers,
 // which it does not yield.
-func (t *target) List(ctx context.Context) iter.Seq2[object, error] {
+func (t *target) List(context.Context) iter.Seq2[object, error] {
 	return func(yield func(object, error) bool) {
 		t.mu.Lock()
 		defer t.mu.Unlock()
-		l, err := t.list(ctx)
+		l, err := t.list()
 		if err != nil {
 			yield(object{}, fmt.Errorf("ipvs: listing: %w", err))
 			return
@@ -52,18 +51,18 @@ type listing struct {
 }
 
 // list reads everything.
-func (t *target) list(ctx context.Context) (*listing, error) {
+func (t *target) list() (*listing, error) {
 	l := &listing{target: t, owned: map[frontend]bool{}, foreign: map[uint32]bool{}, marked: map[uint32]key{}}
 	t.marks, t.drainer.of = marks{of: map[frontend]uint32{}, used: map[uint32]bool{}, next: t.marks.next, limit: t.marks.limit}, draining{}
 	t.drainer.retained = newRetained()
-	services, err := t.kernel.Services(ctx)
+	services, err := t.kernel.Services()
 	if err != nil {
 		return nil, err
 	}
 	l.usedMarks(services)
 	for _, f := range t.renderer.families {
 		for _, s := range allSets() {
-			if err := l.entries(ctx, f, s); err != nil {
+			if err := l.entries(f, s); err != nil {
 				return nil, err
 			}
 		}
@@ -72,7 +71,7 @@ func (t *target) list(ctx context.Context) (*listing, error) {
 	if err != nil {
 		return nil, err
 	}
-	t.bound = len(own)
+	t.device.bound.set(own)
 	for _, a := range own {
 		if !t.serves(a) {
 			continue
@@ -80,7 +79,7 @@ func (t *target) list(ctx context.Context) (*listing, error) {
 		l.add(key{kind: kindAddress, addr: netip.AddrPortFrom(a, 0)}, value{})
 	}
 	for i := range services {
-		if err := l.service(ctx, &services[i]); err != nil {
+		if err := l.service(&services[i]); err != nil {
 			return nil, err
 		}
 	}
@@ -110,8 +109,9 @@ func (l *listing) add(k key, v value) { l.found = append(l.found, object{Key: k,
 
 // entries reads a set; one that does not exist has none. The entries of setInside are compared
 // with those of setMarks, which allSets has first.
-func (l *listing) entries(ctx context.Context, f v1.IPFamily, s setID) error {
-	err := l.sets.Entries(ctx, l.names[f].set(s), func(e ipset.Entry) error {
+func (l *listing) entries(f v1.IPFamily, s setID) error {
+	all, err := l.sets.Entries(l.names[f].set(s))
+	for _, e := range all {
 		k := key{kind: s.kind(), set: s, protocol: e.Protocol, addr: netip.AddrPortFrom(e.Addr, e.Port), source: e.Net}
 		v := value{}
 		switch {
@@ -130,9 +130,8 @@ func (l *listing) entries(ctx context.Context, f v1.IPFamily, s setID) error {
 			v.wrong = true
 		}
 		l.add(k, v)
-		return nil
-	})
-	if errors.Is(err, ipset.ErrNotExist) {
+	}
+	if errors.Is(err, ipvs.ErrNotExist) {
 		return nil
 	}
 	return err
@@ -147,7 +146,7 @@ func (t *target) isOfAnother(s *ipvs.Service) bool {
 }
 
 // service reads a virtual server if it is the backend's.
-func (l *listing) service(ctx context.Context, s *ipvs.Service) error {
+func (l *listing) service(s *ipvs.Service) error {
 	k := key{kind: kindServer, protocol: s.Key.Protocol, addr: s.Key.Addr}
 	tagged, owned := l.isTagged(s), l.owned[frontendOf(&k)] && !l.isOfAnother(s)
 	at, known := l.marked[s.Key.Mark]
@@ -167,11 +166,11 @@ func (l *listing) service(ctx context.Context, s *ipvs.Service) error {
 		return nil
 	}
 	v := value{scheduler: s.Config.Scheduler, flags: s.Config.Flags &^ tagMask, timeout: s.Config.Timeout}
-	if v.flags&ipvs.Persistent == 0 {
+	if v.flags&flagPersistent == 0 {
 		v.timeout = 0 // the kernel keeps the timeout of former persistence
 	}
-	v.wrong = s.Config.Prefix != 0 || !tagged
-	all, err := l.kernel.Destinations(ctx, s.Key)
+	v.wrong = s.Config.Masked || !tagged
+	all, err := l.kernel.Destinations(s.Key)
 	if err != nil {
 		return err
 	}

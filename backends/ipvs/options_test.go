@@ -12,7 +12,6 @@ import (
 	"github.com/vipkit/vipkit/affinity"
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
-	"github.com/vipkit/vipkit/internal/ipvs"
 )
 
 // Missing options get defaults, and invalid ones are refused.
@@ -81,21 +80,21 @@ func TestSchedulers(t *testing.T) {
 	}{
 		{"default", nil, affinity.Config{}, Schedulers(), value{scheduler: "rr"}, ""},
 		{"chosen", map[string]string{SchedulerAnnotation: "lc"}, affinity.Config{}, Schedulers(), value{scheduler: "lc"}, ""},
-		{"fallback", map[string]string{SchedulerAnnotation: "sh"}, affinity.Config{}, Schedulers(), value{scheduler: "sh", flags: ipvs.MHFallback}, ""},
+		{"fallback", map[string]string{SchedulerAnnotation: "sh"}, affinity.Config{}, Schedulers(), value{scheduler: "sh", flags: flagFallback}, ""},
 		{"unknown", map[string]string{SchedulerAnnotation: "x"}, affinity.Config{}, Schedulers(), value{scheduler: "rr"}, `unknown IPVS scheduler "x"`},
-		{"flag", map[string]string{SchedulerAnnotation: "mh,mh-port"}, affinity.Config{}, Schedulers(), value{scheduler: "mh", flags: ipvs.MHFallback | ipvs.MHPort}, ""},
-		{"flags", map[string]string{SchedulerAnnotation: "sh,sh-fallback,sh-port"}, affinity.Config{}, Schedulers(), value{scheduler: "sh", flags: ipvs.MHFallback | ipvs.MHPort}, ""},
+		{"flag", map[string]string{SchedulerAnnotation: "mh,mh-port"}, affinity.Config{}, Schedulers(), value{scheduler: "mh", flags: flagFallback | flagPort}, ""},
+		{"flags", map[string]string{SchedulerAnnotation: "sh,sh-fallback,sh-port"}, affinity.Config{}, Schedulers(), value{scheduler: "sh", flags: flagFallback | flagPort}, ""},
 		{"flag of another one", map[string]string{SchedulerAnnotation: "sh,mh-port"}, affinity.Config{}, Schedulers(), value{scheduler: "rr"}, `unknown flag "mh-port" of IPVS scheduler "sh", want sh-fallback or sh-port`},
 		{"flag without its scheduler", map[string]string{SchedulerAnnotation: "mh,port"}, affinity.Config{}, Schedulers(), value{scheduler: "rr"}, `unknown flag "port"`},
 		{"empty flag", map[string]string{SchedulerAnnotation: "mh,"}, affinity.Config{}, Schedulers(), value{scheduler: "rr"}, `unknown flag ""`},
 		{"no flags", map[string]string{SchedulerAnnotation: "lc,lc-port"}, affinity.Config{}, Schedulers(), value{scheduler: "rr"}, `"lc" has no flags`},
 		{"only a flag", map[string]string{SchedulerAnnotation: "mh-port"}, affinity.Config{}, Schedulers(), value{scheduler: "rr"}, `unknown IPVS scheduler "mh-port"`},
-		{"affinity, flag", map[string]string{SchedulerAnnotation: "mh,mh-port"}, sticky, Schedulers(), value{scheduler: "mh", flags: ipvs.MHFallback | ipvs.MHPort | ipvs.Persistent, timeout: 10800}, ""},
+		{"affinity, flag", map[string]string{SchedulerAnnotation: "mh,mh-port"}, sticky, Schedulers(), value{scheduler: "mh", flags: flagFallback | flagPort | flagPersistent, timeout: 10800}, ""},
 		{"missing", map[string]string{SchedulerAnnotation: "lc"}, affinity.Config{}, []string{"rr"}, value{scheduler: "rr"}, "load the kernel module ip_vs_lc"},
-		{"affinity", nil, sticky, Schedulers(), value{scheduler: "mh", flags: ipvs.MHFallback | ipvs.Persistent, timeout: 10800}, ""},
-		{"affinity without mh", nil, sticky, []string{"rr"}, value{scheduler: "rr", flags: ipvs.Persistent, timeout: 10800}, "load the kernel module ip_vs_mh"},
-		{"affinity without mh, chosen", map[string]string{SchedulerAnnotation: "rr"}, sticky, []string{"rr"}, value{scheduler: "rr", flags: ipvs.Persistent, timeout: 10800}, ""},
-		{"affinity, chosen", map[string]string{SchedulerAnnotation: "wlc"}, sticky, Schedulers(), value{scheduler: "wlc", flags: ipvs.Persistent, timeout: 10800}, ""},
+		{"affinity", nil, sticky, Schedulers(), value{scheduler: "mh", flags: flagFallback | flagPersistent, timeout: 10800}, ""},
+		{"affinity without mh", nil, sticky, []string{"rr"}, value{scheduler: "rr", flags: flagPersistent, timeout: 10800}, "load the kernel module ip_vs_mh"},
+		{"affinity without mh, chosen", map[string]string{SchedulerAnnotation: "rr"}, sticky, []string{"rr"}, value{scheduler: "rr", flags: flagPersistent, timeout: 10800}, ""},
+		{"affinity, chosen", map[string]string{SchedulerAnnotation: "wlc"}, sticky, Schedulers(), value{scheduler: "wlc", flags: flagPersistent, timeout: 10800}, ""},
 	} {
 		r, p := testRenderer(c.available...), stagetest.Port(v1.IPv4Protocol, 1, 2)
 		p.Annotations, p.Affinity, p.Frontends = c.annotation, c.affinity, p.Frontends[:1]

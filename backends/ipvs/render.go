@@ -9,7 +9,6 @@ import (
 
 	"github.com/vipkit/vipkit/endpoints"
 	"github.com/vipkit/vipkit/internal/ipaddr"
-	"github.com/vipkit/vipkit/internal/ipvs"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -68,7 +67,7 @@ func (w *portWriter) healthCheck() {
 func (r *renderer) server(port *proxy.ServicePort) (v value) {
 	v, _ = r.schedulerOf(port) // limits reports the error
 	if port.Affinity.Enabled() {
-		v.flags |= ipvs.Persistent
+		v.flags |= flagPersistent
 		v.timeout = seconds(port.Affinity.Timeout)
 	}
 	return v
@@ -178,7 +177,7 @@ func (w *portWriter) server(at netip.AddrPort, inside bool, pool proxy.Pool) {
 	k := key{kind: kindServer, protocol: w.protocol, inside: inside, addr: at}
 	v := w.value
 	if inside {
-		v.flags, v.timeout = v.flags&^ipvs.Persistent, 0
+		v.flags, v.timeout = v.flags&^flagPersistent, 0
 	}
 	w.add(k, v)
 	k.kind = kindDestination

@@ -13,7 +13,6 @@ import (
 	"github.com/vipkit/vipkit/affinity"
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
-	"github.com/vipkit/vipkit/internal/ipvs"
 	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -123,7 +122,7 @@ func TestMarkedServersAreNotPersistent(t *testing.T) {
 			continue
 		}
 		servers++
-		if got, want := o.Value.flags&ipvs.Persistent != 0, !o.Key.inside; got != want {
+		if got, want := o.Value.flags&flagPersistent != 0, !o.Key.inside; got != want {
 			t.Errorf("%s is persistent: got %v, want %v", text(o), got, want)
 		}
 	}

@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/vipkit/vipkit/internal/ipvs"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -16,26 +15,46 @@ import (
 // [proxy.TrackerOptions] must name the annotation.
 const SchedulerAnnotation = "vipkit.github.io/ipvs-scheduler"
 
+// Schedulers that choose by a hash: of the client's address, of the address of the Service, and Maglev's of
+// the client's.
+const (
+	schedulerSH = "sh"
+	schedulerDH = "dh"
+	schedulerMH = "mh"
+)
+
+// Flags of a virtual server.
+const (
+	// flagPersistent sends a client to the real server of its earlier connections until the timeout.
+	flagPersistent uint32 = 1 << 0
+	// flagFallback, "mh-fallback" and "sh-fallback" of ipvsadm, selects another real server if
+	// that of the hash has weight 0. Without it mh and sh refuse the connection. dh refuses it
+	// always, and the other schedulers never.
+	flagFallback uint32 = 1 << 3
+	// flagPort, "mh-port" and "sh-port" of ipvsadm, includes the port of the client in the hash.
+	flagPort uint32 = 1 << 4
+)
+
 // Schedulers returns the names of the schedulers that Linux has.
 func Schedulers() []string {
 	return []string{
-		ipvs.RR, ipvs.WRR, ipvs.LC, ipvs.WLC, ipvs.LBLC, ipvs.LBLCR, ipvs.SH, ipvs.DH, ipvs.SED, ipvs.NQ, ipvs.MH, ipvs.FO, ipvs.OVF,
+		"rr", "wrr", "lc", "wlc", "lblc", "lblcr", schedulerSH, schedulerDH, "sed", "nq", schedulerMH, "fo", "ovf",
 	}
 }
 
 // affinityScheduler chooses real servers by the client's address: the same ones at all
 // addresses of a service port.
-const affinityScheduler = ipvs.MH
+const affinityScheduler = schedulerMH
 
 // refusesAtZero reports whether a scheduler refuses clients of real servers of weight 0.
-func refusesAtZero(name string) bool { return name == ipvs.DH }
+func refusesAtZero(name string) bool { return name == schedulerDH }
 
 // schedulerValue returns the value of a virtual server with a scheduler. Without the flag
 // fallback, sh and mh would do what refusesAtZero reports.
 func schedulerValue(name string) value {
 	v := value{scheduler: name}
-	if name == ipvs.SH || name == ipvs.MH {
-		v.flags = ipvs.MHFallback
+	if name == schedulerSH || name == schedulerMH {
+		v.flags = flagFallback
 	}
 	return v
 }
@@ -54,7 +73,7 @@ func parseScheduler(text string) (value, error) {
 		case v.flags == 0:
 			return value{}, fmt.Errorf("IPVS scheduler %q has no flags, got %.40q", name, flag)
 		case isOwn && suffix == "port":
-			v.flags |= ipvs.MHPort
+			v.flags |= flagPort
 		case !isOwn || suffix != "fallback": // which is always set
 			return value{}, fmt.Errorf("unknown flag %.40q of IPVS scheduler %q, want %[2]s-fallback or %[2]s-port", flag, name)
 		}

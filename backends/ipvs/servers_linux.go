@@ -10,7 +10,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/vipkit/vipkit/backends"
-	"github.com/vipkit/vipkit/internal/ipset"
 	"github.com/vipkit/vipkit/internal/ipvs"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -94,7 +93,7 @@ func (t *target) sendServers(ctx context.Context, run []op) (done []op, err erro
 	}
 	done = without(run, bad)
 	t.record(done)
-	if err := t.inTheWay(ctx, &run[from[failed[0].Index]], &failed[0]); err != nil {
+	if err := t.inTheWay(&run[from[failed[0].Index]], &failed[0]); err != nil {
 		return done, err
 	}
 	return done, explain(&failed[0])
@@ -103,11 +102,11 @@ func (t *target) sendServers(ctx context.Context, run []op) (done []op, err erro
 // inTheWay returns an error if an operation failed because the virtual server exists. If another
 // program has it, the state is known: reading everything again would not help. Otherwise it is the
 // backend's, and was not listed: changes in other namespaces can make the kernel skip some.
-func (t *target) inTheWay(ctx context.Context, o *op, err error) error {
+func (t *target) inTheWay(o *op, err error) error {
 	if o.Kind != backends.Add || o.Key.kind != kindServer || !errors.Is(err, unix.EEXIST) {
 		return nil
 	}
-	all, listErr := t.kernel.Services(ctx)
+	all, listErr := t.kernel.Services()
 	if listErr != nil {
 		return lost(listErr)
 	}
@@ -195,7 +194,7 @@ func lost(err error) error { return fmt.Errorf("ipvs: %w: %w", proxy.ErrDataplan
 // explain says what the error of a change means that the kernel has refused.
 func explain(err error) error {
 	switch {
-	case errors.Is(err, ipset.ErrNotExist), errors.Is(err, unix.ENODEV): // another program removed a set or the device
+	case errors.Is(err, ipvs.ErrNotExist), errors.Is(err, unix.ENODEV): // another program removed a set or the device
 		return lost(err)
 	case errors.Is(err, unix.EEXIST), errors.Is(err, unix.ESRCH), errors.Is(err, unix.ENOENT), errors.Is(err, unix.EADDRNOTAVAIL):
 		return fmt.Errorf("ipvs: %w: %w", backends.ErrConflict, err)

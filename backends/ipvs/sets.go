@@ -5,7 +5,6 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/vipkit/vipkit/internal/ipset"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -67,8 +66,8 @@ type definition struct {
 	// know from kube-proxy.
 	name string
 	kind kind // of the entries
-	// typ is empty for [ipset.HashIPPort].
-	typ ipset.Type
+	// typ is the type of the set; empty means hash:ip,port.
+	typ string
 	// isMarked says that the entries have packet marks.
 	isMarked bool
 }
@@ -76,7 +75,7 @@ type definition struct {
 // definition returns the definition of a set.
 func (s setID) definition() definition {
 	return [...]definition{
-		setAddresses:         {name: "IPVS-IPS", typ: ipset.HashIP},
+		setAddresses:         {name: "IPVS-IPS", typ: "hash:ip"},
 		setServers:           {name: "IPVS-SERVERS", kind: kindFrontend},
 		setClusterIP:         {name: "CLUSTER-IP", kind: kindFrontend},
 		setExternalIP:        {name: "EXTERNAL-IP", kind: kindFrontend},
@@ -86,7 +85,7 @@ func (s setID) definition() definition {
 		setNodePort:          {name: "NODE-PORT", kind: kindFrontend},
 		setNodePortLocal:     {name: "NODE-PORT-LOCAL", kind: kindFrontend},
 		setFirewall:          {name: "LOAD-BALANCER-FW", kind: kindFirewall},
-		setSources:           {name: "LOAD-BALANCER-SOURCE-CIDR", typ: ipset.HashIPPortNet},
+		setSources:           {name: "LOAD-BALANCER-SOURCE-CIDR", typ: "hash:ip,port,net"},
 		setMasqueradePods:    {name: "MASQ-POD"},
 		setMasqueradeNode:    {name: "MASQ-NODE"},
 		setMasqueradeOutside: {name: "MASQ-OUTSIDE"},
@@ -103,6 +102,7 @@ func (s setID) definition() definition {
 }
 
 func (s setID) base() string   { return s.definition().name }
+func (s setID) typ() string    { return cmp.Or(s.definition().typ, "hash:ip,port") }
 func (s setID) kind() kind     { return s.definition().kind }
 func (s setID) isMarked() bool { return s.definition().isMarked }
 
@@ -160,11 +160,6 @@ func setOf(port *proxy.ServicePort, k proxy.FrontendKind) setID {
 // frontendSets returns the sets of frontends at addresses of Services.
 func frontendSets() []setID {
 	return []setID{setClusterIP, setExternalIP, setExternalIPLocal, setLoadBalancer, setLoadBalancerLocal}
-}
-
-// specification returns what a set for at most limit entries is made with.
-func (s setID) specification(n names, f v1.IPFamily, limit uint32) ipset.Set {
-	return ipset.Set{Name: n.set(s), Type: cmp.Or(s.definition().typ, ipset.HashIPPort), IPv6: f == v1.IPv6Protocol, MaxElem: limit, SkbInfo: s.isMarked()}
 }
 
 // maxEntries is the limit of entries of a set. It costs no memory.

@@ -1,7 +1,6 @@
 package ipvs
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -12,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	moby "github.com/moby/ipvs"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
@@ -182,13 +182,13 @@ func (c changes) from(name, now, to string) (x changed, isOurs bool) {
 
 // applySettings gives the settings the values of want, and those that the backend has changed and
 // that are wanted no more their former ones.
-func (b *backend) applySettings(ctx context.Context, want map[string]string) error {
+func (b *backend) applySettings(want map[string]string) error {
 	before, err := b.changesSoFar()
 	if err != nil {
 		return err
 	}
 	var after changes
-	err = b.inKernel(ctx, func(k *kernelSettings) error {
+	err = b.inKernel(func(k *kernelSettings) error {
 		if k.missing != nil && len(want) > 0 {
 			return k.missing
 		}
@@ -210,7 +210,7 @@ func (b *backend) applySettings(ctx context.Context, want map[string]string) err
 		return errors.Join(errs...)
 	})
 	if err != nil && after != nil {
-		return errors.Join(err, b.rememberWritten(context.WithoutCancel(ctx), before, after))
+		return errors.Join(err, b.rememberWritten(before, after))
 	}
 	if err != nil {
 		return err
@@ -220,8 +220,8 @@ func (b *backend) applySettings(ctx context.Context, want map[string]string) err
 
 // rememberWritten records the changes after some settings could not be written. What another program
 // writes later must not be taken for the backend's.
-func (b *backend) rememberWritten(ctx context.Context, before, after changes) error {
-	return b.inKernel(ctx, func(k *kernelSettings) error {
+func (b *backend) rememberWritten(before, after changes) error {
+	return b.inKernel(func(k *kernelSettings) error {
 		written := maps.Clone(before)
 		for name, x := range after {
 			now, ok, err := k.read(name)
@@ -295,40 +295,42 @@ type kernelSettings struct {
 
 // inKernel calls f with the settings of the backend's network namespace, and writes the
 // timeouts that f changed.
-func (b *backend) inKernel(ctx context.Context, f func(*kernelSettings) error) error {
+func (b *backend) inKernel(f func(*kernelSettings) error) error {
 	b.target.mu.Lock()
 	defer b.target.mu.Unlock()
-	k, err := b.target.readTimeouts(ctx)
+	k, err := b.target.readTimeouts()
 	if err != nil {
 		return err
 	}
 	if err := b.namespace.Do(func() error { return f(k) }); err != nil || !k.changed {
 		return err
 	}
-	number := func(name string) uint32 {
+	number := func(name string) time.Duration {
 		n, err := strconv.ParseUint(k.timeouts[name], 10, 31)
 		if err != nil {
 			return 0 // keeps the kernel's value
 		}
-		return uint32(n)
+		return time.Duration(n) * time.Second
 	}
-	return b.target.kernel.SetTimeouts(ctx, ipvs.Timeouts{TCP: number(settingTCP), TCPFin: number(settingTCPFin), UDP: number(settingUDP)})
+	return b.target.kernel.SetTimeouts(moby.Config{TimeoutTCP: number(settingTCP), TimeoutTCPFin: number(settingTCPFin), TimeoutUDP: number(settingUDP)})
 }
 
 // readTimeouts returns the settings with the timeouts of IPVS. It requires t.mu.
-func (t *target) readTimeouts(ctx context.Context) (*kernelSettings, error) {
+func (t *target) readTimeouts() (*kernelSettings, error) {
 	if t.kernel == nil {
 		return &kernelSettings{missing: ipvs.ErrMissing}, nil
 	}
-	now, err := t.kernel.Timeouts(ctx)
+	now, err := t.kernel.Timeouts()
 	switch {
 	case errors.Is(err, ipvs.ErrMissing):
 		return &kernelSettings{missing: err}, nil
 	case err != nil:
 		return nil, err
 	}
-	text := func(seconds uint32) string { return strconv.FormatUint(uint64(seconds), 10) }
-	return &kernelSettings{timeouts: map[string]string{settingTCP: text(now.TCP), settingTCPFin: text(now.TCPFin), settingUDP: text(now.UDP)}}, nil
+	text := func(d time.Duration) string { return strconv.Itoa(int(d / time.Second)) }
+	return &kernelSettings{timeouts: map[string]string{
+		settingTCP: text(now.TimeoutTCP), settingTCPFin: text(now.TimeoutTCPFin), settingUDP: text(now.TimeoutUDP),
+	}}, nil
 }
 
 // read returns a setting; ok is false if the kernel does not have it.

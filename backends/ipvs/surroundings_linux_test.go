@@ -49,8 +49,8 @@ func (s *stage) isUnchanged(t testing.TB, when, before string) {
 }
 
 // The rules keep ip_vs from being unloaded. If another program removes them and all virtual servers,
-// and unloads it, the backend loads it again and programs everything, with its settings. While it
-// cannot be loaded, the errors say so.
+// and unloads it, only another process can program everything again, with its settings: the error says
+// so, and ends the process. While ip_vs cannot be loaded, the errors say so.
 func TestUnloaded(t *testing.T) {
 	nft := netnstest.NFT(t)
 	s := newStage(t, Options{})
@@ -68,14 +68,19 @@ func TestUnloaded(t *testing.T) {
 	}
 	clear()
 	netnstest.Unload(t, "ip_vs")
-	s.converges(t, "another endpoint", 2, snapshotOf(w.port(0, 1), localPort(3)))
+	errs := s.apply(t, snapshotOf(w.port(0, 1), localPort(3)))
+	if len(errs) < 4 || errors.Is(errs[3], proxy.ErrDataplaneLost) || !errors.Is(errs[3], proxy.ErrUnsupported) || !strings.Contains(errs[3].Error(), "restart") {
+		t.Errorf("after ip_vs was unloaded: got errors %v, want %v, which a restart mends", errs, proxy.ErrUnsupported)
+	}
+	s.startAgain(t)
+	s.converges(t, "another endpoint", 0, snapshotOf(w.port(0, 1), localPort(3)))
 	w.reach(t, "after ip_vs was unloaded", "tcp", p.Frontends[0].Addr, w.Hosts[1])
 	if got := s.run(t, "sysctl -n net.ipv4.vs.conntrack"); got != "1\n" {
 		t.Errorf("net.ipv4.vs.conntrack: got %s, want 1", got)
 	}
 	clear()
 	end := netnstest.WithoutModule(t, "ip_vs")
-	errs := s.apply(t, snapshotOf(p))
+	errs = s.apply(t, snapshotOf(p))
 	for _, err := range errs {
 		if _, some := errors.AsType[proxy.PortErrors](err); some || !strings.Contains(err.Error(), "module ip_vs") {
 			t.Errorf("without ip_vs: got error %v, want one that names the module and no service port", err)
@@ -85,7 +90,8 @@ func TestUnloaded(t *testing.T) {
 		t.Errorf("without ip_vs: got success after errors %v, want none", errs)
 	}
 	end()
-	s.converges(t, "loaded again", 2, snapshotOf(p, localPort(3)))
+	s.startAgain(t)
+	s.converges(t, "loaded again", 0, snapshotOf(p, localPort(3)))
 	w.reach(t, "loaded again", "tcp", p.Frontends[0].Addr, w.Hosts[0])
 	s.isUnchanged(t, "loaded again", before)
 }
@@ -334,7 +340,7 @@ func TestOneFamily(t *testing.T) {
 	if err := s.backend(t).Cleanup(t.Context()); err != nil {
 		t.Errorf("Cleanup: got error %v, want none", err)
 	}
-	if got, err := s.kernel.Services(t.Context()); err != nil || len(got) != 1 || got[0].Key != serverKeyOf(six) {
+	if got, err := s.kernel.Services(); err != nil || len(got) != 1 || got[0].Key != serverKeyOf(six) {
 		t.Errorf("virtual servers after Cleanup: got %v, error %v, want that of IPv6", got, err)
 	}
 }

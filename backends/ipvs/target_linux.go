@@ -13,7 +13,6 @@ import (
 
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/internal/ipaddr"
-	"github.com/vipkit/vipkit/internal/ipset"
 	"github.com/vipkit/vipkit/internal/ipvs"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -27,13 +26,11 @@ type target struct {
 	tag      uint32 // in the flags of its virtual servers
 
 	// mu guards what the goroutine that ends draining uses too, and what [backend.WaitDrift]
-	// reads: bound, and the change of renderer.
+	// reads: the change of renderer.
 	mu     sync.Mutex
 	device device
-	sets   *ipset.Conn
+	sets   *ipvs.Sets
 	kernel *ipvs.Conn // has the virtual servers; nil in [Cleanup] while ip_vs is not loaded
-	// bound is the number of addresses of the device.
-	bound int
 	// marks are the packet marks of the virtual servers for marked packets.
 	marks   marks
 	drainer drainer
@@ -103,10 +100,9 @@ func (t *target) commit(ctx context.Context, ops []op) (done []op, err error) {
 		var some []op
 		switch edgeOf(run[0].Key.kind) {
 		case edgeSets:
-			some, err = t.commitEntries(ctx, run)
+			some, err = t.commitEntries(run)
 		case edgeAddresses:
 			some, err = t.device.commit(ctx, run)
-			t.bound += growth(some)
 		case edgeServers:
 			some, err = t.commitServers(ctx, run)
 		}
@@ -117,19 +113,6 @@ func (t *target) commit(ctx context.Context, ops []op) (done []op, err error) {
 		}
 	}
 	return done, err
-}
-
-// growth returns how many more objects exist after operations.
-func growth(ops []op) (n int) {
-	for i := range ops {
-		if ops[i].Kind == backends.Add {
-			n++
-		}
-		if ops[i].Kind == backends.Remove {
-			n--
-		}
-	}
-	return n
 }
 
 // edge is the part of the kernel that has an object.
@@ -153,11 +136,11 @@ func edgeOf(k kind) edge {
 
 // commitEntries changes entries of sets. The kernel carries out operations after one that
 // fails.
-func (t *target) commitEntries(ctx context.Context, run []op) (done []op, err error) {
-	list := make([]ipset.Op, 0, len(run))
+func (t *target) commitEntries(run []op) (done []op, err error) {
+	list := make([]ipvs.SetOp, 0, len(run))
 	for i := range run {
 		k := &run[i].Key
-		o := ipset.Op{Set: t.names[ipaddr.FamilyOf(k.addr.Addr())].set(k.set), Delete: run[i].Kind == backends.Remove, Entry: entryOf(k)}
+		o := ipvs.SetOp{Set: t.names[ipaddr.FamilyOf(k.addr.Addr())].set(k.set), Delete: run[i].Kind == backends.Remove, Entry: entryOf(k)}
 		if !o.Delete && k.set.isMarked() {
 			if o.Entry.Mark, err = t.marks.take(k); err != nil {
 				t.releaseMarks(run[:i], backends.Add)
@@ -166,7 +149,7 @@ func (t *target) commitEntries(ctx context.Context, run []op) (done []op, err er
 		}
 		list = append(list, o)
 	}
-	failed, err := t.sets.Do(ctx, list)
+	failed, err := t.sets.Do(list)
 	if err != nil {
 		return nil, lost(err)
 	}
@@ -180,7 +163,7 @@ func (t *target) commitEntries(ctx context.Context, run []op) (done []op, err er
 	if len(failed) == 0 {
 		return done, nil
 	}
-	return done, explain(failed[0])
+	return done, explain(&failed[0])
 }
 
 // releaseMarks ends the use of the marks of operations of one kind.
@@ -192,8 +175,8 @@ func (t *target) releaseMarks(run []op, kind backends.OpKind) {
 	}
 }
 
-func entryOf(k *key) ipset.Entry {
-	return ipset.Entry{Addr: k.addr.Addr(), Protocol: k.protocol, Port: k.addr.Port(), Net: k.source}
+func entryOf(k *key) ipvs.Entry {
+	return ipvs.Entry{Addr: k.addr.Addr(), Protocol: k.protocol, Port: k.addr.Port(), Net: k.source}
 }
 
 // without returns the operations whose indexes are not bad.
@@ -210,18 +193,15 @@ func without(run []op, bad map[int]bool) []op {
 	return rest
 }
 
-// findKernel fails with [ipvs.ErrMissing] if ip_vs is not loaded and cannot be. If it was loaded again,
-// later calls succeed.
-func (t *target) findKernel(ctx context.Context) error {
+// findKernel fails with [ipvs.ErrMissing] if ip_vs is not loaded and cannot be.
+func (t *target) findKernel() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.kernel == nil {
 		return ipvs.ErrMissing
 	}
-	if _, err := t.kernel.Timeouts(ctx); err != nil && !errors.Is(err, ipvs.ErrReloaded) {
-		return err
-	}
-	return nil
+	_, err := t.kernel.Timeouts()
+	return err
 }
 
 // cleanup removes the virtual servers of the backend. New connections are rejected before: without
@@ -230,18 +210,16 @@ func (t *target) cleanup(ctx context.Context) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	defer func() { t.drainer.of, t.drainer.retained = draining{}, newRetained() }()
-	l, err := t.list(ctx)
+	l, err := t.list()
 	if err != nil {
 		return fmt.Errorf("ipvs: listing: %w", err)
 	}
-	var frontends []string
 	for _, f := range t.renderer.families {
 		for _, s := range frontendSets() {
-			frontends = append(frontends, t.names[f].set(s))
+			if err := t.sets.Flush(t.names[f].set(s)); err != nil {
+				return fmt.Errorf("ipvs: %w", err)
+			}
 		}
-	}
-	if err := t.sets.Flush(ctx, frontends...); err != nil {
-		return fmt.Errorf("ipvs: %w", err)
 	}
 	var list []ipvs.Op
 	for i := range l.found {
@@ -278,9 +256,6 @@ func (t *target) close() error {
 	}
 	if t.sets != nil {
 		errs = append(errs, t.sets.Close())
-	}
-	if t.device.conn != nil {
-		errs = append(errs, t.device.conn.Close())
 	}
 	return errors.Join(errs...)
 }

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"maps"
 
+	moby "github.com/moby/ipvs"
+
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/internal/ipvs"
 	"github.com/vipkit/vipkit/proxy"
@@ -14,9 +16,9 @@ import (
 // port, which the kernel updates every two seconds. It reads them by a socket of its own, so
 // that it does not delay changes.
 func (b *backend) CountTraffic(
-	ctx context.Context, s proxy.Snapshot, each func(port proxy.ServicePortName, connections uint64, packets, bytes [2]uint64),
+	_ context.Context, s proxy.Snapshot, each func(port proxy.ServicePortName, connections uint64, packets, bytes [2]uint64),
 ) error {
-	stats, err := b.stats(ctx)
+	stats, err := b.stats()
 	if err != nil {
 		return fmt.Errorf("ipvs: traffic: %w", err)
 	}
@@ -37,9 +39,9 @@ func (b *backend) CountTraffic(
 			}
 			x, exists := stats[m.server(k)]
 			served = served || exists
-			connections += x.Connections
-			packets[0], packets[1] = packets[0]+x.InPackets, packets[1]+x.OutPackets
-			bytes[0], bytes[1] = bytes[0]+x.InBytes, bytes[1]+x.OutBytes
+			connections += uint64(x.Connections)
+			packets[0], packets[1] = packets[0]+uint64(x.PacketsIn), packets[1]+uint64(x.PacketsOut)
+			bytes[0], bytes[1] = bytes[0]+x.BytesIn, bytes[1]+x.BytesOut
 		}
 		if served {
 			each(port.Name, connections, packets, bytes)
@@ -49,7 +51,7 @@ func (b *backend) CountTraffic(
 }
 
 // stats returns the statistics of the virtual servers of the backend.
-func (b *backend) stats(ctx context.Context) (map[ipvs.ServiceKey]ipvs.Stats, error) {
+func (b *backend) stats() (map[ipvs.ServiceKey]moby.SvcStats, error) {
 	var c *ipvs.Conn
 	err := b.namespace.Do(func() (err error) {
 		c, err = ipvs.Open()
@@ -59,11 +61,11 @@ func (b *backend) stats(ctx context.Context) (map[ipvs.ServiceKey]ipvs.Stats, er
 		return nil, err
 	}
 	defer c.Close() //nolint:errcheck // nothing was written
-	services, err := c.Services(ctx)
+	services, err := c.Services()
 	if err != nil {
 		return nil, err
 	}
-	all := make(map[ipvs.ServiceKey]ipvs.Stats, len(services))
+	all := make(map[ipvs.ServiceKey]moby.SvcStats, len(services))
 	for i := range services {
 		if s := &services[i]; b.target.isTagged(s) {
 			all[s.Key] = s.Stats

@@ -3,6 +3,7 @@
 package ipvs
 
 import (
+	"errors"
 	"os"
 	"strings"
 	"testing"
@@ -11,6 +12,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
+	"github.com/vipkit/vipkit/internal/ipvs"
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
 )
 
@@ -47,13 +49,15 @@ func TestNothingDrainsWithoutModule(t *testing.T) {
 		}
 	}
 	end()
+	d.startAgain(t)
 	d.converges(t, "loaded again", 2, snapshotOf(d.both))
 	d.openTo(t, "tcp", d.vip, d.Hosts[0])
 	d.isAsFresh(t, "loaded again")
 }
 
-// Cleanup removes everything if ip_vs was unloaded, whether it can be loaded again or not, and
-// restores the settings that are not of IPVS. The function Cleanup leaves the module as it is.
+// Cleanup removes everything if ip_vs was unloaded, and restores the settings that are not of IPVS. A
+// backend that has loaded it again fails until the process is another one. The function Cleanup leaves the
+// module as it is.
 func TestCleanupAfterUnloading(t *testing.T) {
 	unload := func(t testing.TB) { netnstest.Unload(t, "ip_vs") }
 	unloadForever := func(t testing.TB) { netnstest.WithoutModule(t, "ip_vs") }
@@ -65,20 +69,30 @@ func TestCleanupAfterUnloading(t *testing.T) {
 		unload   func(testing.TB)
 		cleanup  func(testing.TB, *stage) error
 		isLoaded bool // afterwards
+		works    bool // at once
 	}{
-		"method, loadable":   {unload, method, true},
-		"method, missing":    {unloadForever, method, false},
-		"function, loadable": {unload, function, false},
-		"function, missing":  {unloadForever, function, false},
-		"function, loaded":   {func(testing.TB) {}, function, true},
+		"method, loadable":   {unload, method, true, false},
+		"method, missing":    {unloadForever, method, false, true},
+		"function, loadable": {unload, function, false, true},
+		"function, missing":  {unloadForever, function, false, true},
+		"function, loaded":   {func(testing.TB) {}, function, true, true},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Cleanup(func() { asNewProcess(t) })
 			s := newStage(t, Options{StrictARP: true, UDPTimeout: 50 * time.Second, DrainServices: true})
 			s.set(t, settingForward, "0")
 			s.Apply(t, snapshotOf(localPort(1), stagetest.Port(v1.IPv6Protocol, 2, 2)))
 			s.freeModule(t)
 			tc.unload(t)
-			if err := tc.cleanup(t, s); err != nil {
+			err := tc.cleanup(t, s)
+			if errors.Is(err, ipvs.ErrReloaded) == tc.works {
+				t.Errorf("Cleanup: got error %v, want it to be %v: %t", err, ipvs.ErrReloaded, !tc.works)
+			}
+			if !tc.works {
+				s.startAgain(t)
+				err = tc.cleanup(t, s)
+			}
+			if err != nil {
 				t.Errorf("Cleanup: got error %v, want none", err)
 			}
 			if _, err := os.Stat("/sys/module/ip_vs"); (err == nil) != tc.isLoaded {
@@ -92,6 +106,7 @@ func TestCleanupAfterUnloading(t *testing.T) {
 // What kube-proxy has left is removed if ip_vs was unloaded, and the module stays so.
 func TestCleanupKubeProxyAfterUnloading(t *testing.T) {
 	s := newStage(t, Options{})
+	t.Cleanup(func() { asNewProcess(t) })
 	for _, command := range []string{
 		"ip link add kube-ipvs0 type dummy", "ip addr add 10.96.0.30/32 dev kube-ipvs0", "ipset create KUBE-CLUSTER-IP hash:ip,port",
 		"iptables -t nat -N KUBE-LOAD-BALANCER", "ipset create OTHER hash:ip",

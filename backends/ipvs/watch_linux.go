@@ -7,11 +7,12 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"syscall"
 
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/vipkit/vipkit/internal/rawnetlink"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -23,36 +24,47 @@ func (b *backend) Drifted(context.Context) bool { return true }
 // ports answer, for changes of the dummy device by other programs, and until one switches forwarding
 // of IPv4 off. Other changes are found by resyncs.
 func (b *backend) WaitDrift(ctx context.Context) error {
-	var l *rawnetlink.Listener
+	var l *nl.NetlinkSocket
 	err := b.namespace.Do(func() (err error) {
-		l, err = rawnetlink.Listen(unix.NETLINK_ROUTE, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_IPV4_NETCONF)
-		return err
+		if l, err = nl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_IPV4_NETCONF); err != nil {
+			return err
+		}
+		return l.SetReceiveBufferSize(listenSize, true)
 	})
+	if l != nil {
+		defer l.Close()
+	}
 	if err != nil {
 		return fmt.Errorf("ipvs: %w", err)
 	}
-	defer l.Close() //nolint:errcheck // nothing was written
 	if changed, err := b.haveSurroundingsChanged(); changed || err != nil {
 		return err
 	}
+	defer context.AfterFunc(ctx, l.Close)()
 	for {
-		messages, err := l.Receive(ctx)
+		messages, _, err := l.Receive()
 		switch {
-		case errors.Is(err, rawnetlink.ErrMissed):
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case errors.Is(err, unix.ENOBUFS): // some were lost
 			return nil
 		case err != nil:
-			return fmt.Errorf("ipvs: %w", err)
+			return fmt.Errorf("ipvs: notifications: %w", err)
 		}
-		for m, ok := messages.Next(); ok; m, ok = messages.Next() {
-			if changed, err := b.concerns(m); changed || err != nil {
+		for i := range messages {
+			if changed, err := b.concerns(&messages[i]); changed || err != nil {
 				return err
 			}
 		}
 	}
 }
 
+// listenSize is the requested size in bytes of the receive buffer for notifications: the kernel needs
+// about 800 bytes of it for the notification of an address.
+const listenSize = 4 << 20
+
 // concerns reports whether a notification is about what the backend needs.
-func (b *backend) concerns(m rawnetlink.Message) (bool, error) {
+func (b *backend) concerns(m *syscall.NetlinkMessage) (bool, error) {
 	if isForwardingOff(m) {
 		return b.needsForwarding(), nil
 	}
@@ -79,18 +91,27 @@ func (b *backend) haveSurroundingsChanged() (changed bool, err error) {
 }
 
 // isForwardingOff reports whether a notification says that no interface forwards IPv4 any more.
-func isForwardingOff(m rawnetlink.Message) bool {
+func isForwardingOff(m *syscall.NetlinkMessage) bool {
 	// From linux/netconf.h; a message begins with the family, padded.
 	const sizeofNetconfMsg, ifindex, forwarding, ifindexAll = 4, 1, 2, -1
-	if m.Type != unix.RTM_NEWNETCONF || len(m.Payload) < sizeofNetconfMsg {
+	if m.Header.Type != unix.RTM_NEWNETCONF {
 		return false
 	}
-	attrs := rawnetlink.Attrs(m.Payload[sizeofNetconfMsg:])
-	index, value := attrs.Find(ifindex), attrs.Find(forwarding)
+	attrs := attributes(m, sizeofNetconfMsg)
+	index, value := attrs[ifindex].Value, attrs[forwarding].Value
 	if len(index) != 4 || len(value) != 4 {
 		return false
 	}
 	return int32(binary.NativeEndian.Uint32(index)) == ifindexAll && binary.NativeEndian.Uint32(value) == 0
+}
+
+// attributes returns the attributes of a message after a header of some bytes, none if it is malformed.
+func attributes(m *syscall.NetlinkMessage, header int) map[uint16]syscall.NetlinkRouteAttr {
+	all, err := nl.ParseRouteAttrAsMap(m.Data[min(header, len(m.Data)):])
+	if err != nil {
+		return nil
+	}
+	return all
 }
 
 // haveAddressesChanged reports whether the addresses of the node are other ones than those that
@@ -107,33 +128,34 @@ func (t *target) compareAddresses() (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("ipvs: addresses: %w", err)
 	}
-	return len(own) != t.bound || !slices.Equal(host, t.renderer.host), nil
+	return len(own) != t.device.bound.len() || !slices.Equal(host, t.renderer.host), nil
 }
 
 // concerns reports whether a notification is about an address that matters, and not about a
 // change of the backend itself.
-func (t *target) concerns(m rawnetlink.Message) (bool, error) {
-	if m.Type != unix.RTM_NEWADDR && m.Type != unix.RTM_DELADDR || len(m.Payload) < unix.SizeofIfAddrmsg {
+func (t *target) concerns(m *syscall.NetlinkMessage) (bool, error) {
+	isAddition := m.Header.Type == unix.RTM_NEWADDR
+	if !isAddition && m.Header.Type != unix.RTM_DELADDR || len(m.Data) < unix.SizeofIfAddrmsg {
 		return false, nil
 	}
-	attrs := rawnetlink.Attrs(m.Payload[unix.SizeofIfAddrmsg:])
-	bytes := attrs.Find(unix.IFA_LOCAL)
+	attrs := attributes(m, unix.SizeofIfAddrmsg)
+	bytes := attrs[unix.IFA_LOCAL].Value
 	if bytes == nil {
-		bytes = attrs.Find(unix.IFA_ADDRESS)
+		bytes = attrs[unix.IFA_ADDRESS].Value
 	}
 	a, ok := netip.AddrFromSlice(bytes)
 	if !ok || a.Is6() && a.IsLinkLocalUnicast() {
 		return false, nil
 	}
-	index := binary.NativeEndian.Uint32(m.Payload[4:])
+	index := binary.NativeEndian.Uint32(m.Data[4:])
 	if index == t.device.index.Load() {
-		return m.Port != t.device.portID, nil // without t.mu: a Commit that holds it may add more addresses than the listener has room for
+		return t.device.bound.has(a) != isAddition, nil // without t.mu: a Commit that holds it may add more addresses than the listener has room for
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	// Routers renew addresses again and again. An address that goes may stay at another interface: those of
 	// all pods may have that of the gateway.
-	if t.device.serviceDevices[int(index)] || m.Type == unix.RTM_NEWADDR && slices.Contains(t.renderer.host, a) {
+	if t.device.serviceDevices[int(index)] || isAddition && slices.Contains(t.renderer.host, a) {
 		return false, nil
 	}
 	return t.compareAddresses()

@@ -1,21 +1,16 @@
 package main
 
 import (
-	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
-	"slices"
 
+	moby "github.com/moby/ipvs"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/vipkit/vipkit/internal/ipset"
-	"github.com/vipkit/vipkit/internal/ipvs"
 	"github.com/vipkit/vipkit/internal/netns"
-	"github.com/vipkit/vipkit/internal/rawnetlink"
 )
 
 // countServers returns the number of entries of sets, addresses of the device, virtual servers
@@ -26,52 +21,47 @@ func countServers() (total int, err error) {
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, f.close()) }()
-	ctx := context.Background()
-	sets, err := f.sets.Sets(ctx, "")
+	sets, err := f.ns.Netlink().IpsetListAll()
 	if err != nil {
 		return 0, err
 	}
-	for _, s := range sets {
-		total += s.Entries
+	for i := range sets {
+		total += len(sets[i].Entries)
 	}
-	addresses, err := f.device.Addrs()
+	addresses, err := f.ns.Netlink().AddrList(f.device, unix.AF_UNSPEC)
 	if err != nil {
 		return 0, err
 	}
-	servers, err := f.servers.Services(ctx)
+	servers, err := f.servers.GetServices()
 	total += len(addresses) + len(servers)
 	for i := range servers {
-		real, listErr := f.servers.Destinations(ctx, servers[i].Key)
-		real = slices.DeleteFunc(real, func(d ipvs.DestinationState) bool { return d.Weight == 0 })
-		total, err = total+len(real), errors.Join(err, listErr)
+		real, listErr := f.servers.GetDestinations(servers[i])
+		for _, d := range real {
+			total += min(d.Weight, 1)
+		}
+		err = errors.Join(err, listErr)
 	}
 	return total, err
 }
 
-// serverFloor writes the same objects as the backend ipvs, without anything else: no snapshots, no
-// rendering, no comparison, no rules.
+// serverFloor writes the same objects as the backend ipvs by the same packages, without anything else: no
+// snapshots, no rendering, no comparison, no rules.
 type serverFloor struct {
 	world   *world
-	servers *ipvs.Conn
-	sets    *ipset.Conn
-	routes  *rawnetlink.Conn
-	device  net.Interface
+	ns      *netns.NS
+	servers *moby.Handle
+	device  netlink.Link
 }
 
 // openServers connects to the network namespace of the calling thread, which has the device.
-func openServers(device string) (f *serverFloor, err error) {
-	f = &serverFloor{}
-	if f.servers, err = ipvs.Open(); err == nil {
-		f.sets, err = ipset.Open()
+func openServers(device string) (*serverFloor, error) {
+	ns, err := netns.Current()
+	if err != nil {
+		return nil, err
 	}
-	if err == nil {
-		f.routes, err = rawnetlink.Open(unix.NETLINK_ROUTE)
-	}
-	if err == nil {
-		var found *net.Interface
-		if found, err = net.InterfaceByName(device); err == nil {
-			f.device = *found
-		}
+	f := &serverFloor{ns: ns}
+	if f.servers, err = moby.New(""); err == nil {
+		f.device, err = ns.Netlink().LinkByName(device)
 	}
 	if err != nil {
 		return nil, errors.Join(err, f.close())
@@ -80,17 +70,10 @@ func openServers(device string) (f *serverFloor, err error) {
 }
 
 func (f *serverFloor) close() error {
-	var errs []error
 	if f.servers != nil {
-		errs = append(errs, f.servers.Close())
+		f.servers.Close()
 	}
-	if f.sets != nil {
-		errs = append(errs, f.sets.Close())
-	}
-	if f.routes != nil {
-		errs = append(errs, f.routes.Close())
-	}
-	return errors.Join(errs...)
+	return f.ns.Close()
 }
 
 // measureServerFloor fills in the floor of the report.
@@ -105,7 +88,7 @@ func measureServerFloor(r *report) (err error) {
 	}
 	defer func() { err = errors.Join(err, f.close()) }()
 	f.world = newWorld(r.Services, r.Endpoints)
-	return r.measureFloor(f.world, func() error { return f.cold(context.Background()) }, f.replace)
+	return r.measureFloor(f.world, f.cold, f.replace)
 }
 
 // addDummy adds a dummy device to the network namespace of the calling thread.
@@ -119,83 +102,51 @@ func addDummy(name string) (err error) {
 }
 
 // cold writes everything, in the backend's order.
-func (f *serverFloor) cold(ctx context.Context) error {
-	names := []string{"FLOOR-IPVS-IPS", "FLOOR-IPVS-SERVERS", "FLOOR-CLUSTER-IP"}
-	for i, name := range names {
-		s := ipset.Set{Name: name, Type: ipset.HashIPPort, MaxElem: 1 << 24}
-		if i == 0 {
-			s.Type = ipset.HashIP
-		}
-		if err := f.sets.Create(ctx, s); err != nil {
+func (f *serverFloor) cold() error {
+	n := f.ns.Netlink()
+	sets := []struct{ name, typ string }{{"FLOOR-IPVS-IPS", "hash:ip"}, {"FLOOR-IPVS-SERVERS", "hash:ip,port"}, {"FLOOR-CLUSTER-IP", "hash:ip,port"}}
+	for _, s := range sets {
+		if err := n.IpsetCreate(s.name, s.typ, netlink.IpsetCreateOptions{MaxElements: 1 << 24}); err != nil {
 			return err
 		}
 	}
-	var before, after []ipset.Op
-	var list []ipvs.Op
-	var addresses rawnetlink.Requests
+	tcp, port := uint8(unix.IPPROTO_TCP), uint16(servicePort)
 	for i := range f.world.endpoints {
 		at := serverAt(i)
-		pair := ipset.Entry{Addr: at.Addr.Addr(), Protocol: at.Protocol, Port: at.Addr.Port()}
-		before = append(before, ipset.Op{Set: names[0], Entry: ipset.Entry{Addr: pair.Addr}}, ipset.Op{Set: names[1], Entry: pair})
-		after = append(after, ipset.Op{Set: names[2], Entry: pair})
-		f.address(&addresses, pair.Addr)
-		list = append(list, ipvs.AddService(at, ipvs.ServiceConfig{Scheduler: ipvs.RR}))
+		entry := netlink.IPSetEntry{IP: at.Address, Protocol: &tcp, Port: &port}
+		err := errors.Join(
+			n.IpsetAdd(sets[0].name, &netlink.IPSetEntry{IP: at.Address}),
+			n.IpsetAdd(sets[1].name, &entry),
+			n.AddrAdd(f.device, &netlink.Addr{IPNet: netlink.NewIPNet(at.Address), Flags: unix.IFA_F_NODAD}),
+			f.servers.NewService(at))
 		for _, e := range f.world.endpoints[i] {
-			list = append(list, ipvs.AddDestination(at, ipvs.Destination{Addr: realServer(e), Weight: 1}))
+			err = errors.Join(err, f.servers.NewDestination(at, realServer(e)))
+		}
+		if err = errors.Join(err, n.IpsetAdd(sets[2].name, &entry)); err != nil {
+			return fmt.Errorf("service %d: %w", i, err)
 		}
 	}
-	if err := f.entries(ctx, before); err != nil {
-		return err
-	}
-	if failed, err := f.routes.Do(ctx, &addresses); err != nil || len(failed) > 0 {
-		return fmt.Errorf("addresses: %d failed: %w", len(failed), err)
-	}
-	if err := f.change(ctx, list); err != nil {
-		return err
-	}
-	return f.entries(ctx, after)
-}
-
-// address appends a request to add an address to the device.
-func (f *serverFloor) address(r *rawnetlink.Requests, a netip.Addr) {
-	b := r.Begin(unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_REPLACE)
-	b = append(b, unix.AF_INET, 32, unix.IFA_F_NODAD, unix.RT_SCOPE_UNIVERSE)
-	b = binary.NativeEndian.AppendUint32(b, uint32(f.device.Index))
-	b = rawnetlink.AppendAttr(b, unix.IFA_LOCAL, a.AsSlice())
-	r.End(rawnetlink.AppendAttr(b, unix.IFA_ADDRESS, a.AsSlice()))
-}
-
-func (f *serverFloor) entries(ctx context.Context, ops []ipset.Op) error {
-	failed, err := f.sets.Do(ctx, ops)
-	if err == nil && len(failed) > 0 {
-		err = failed[0]
-	}
-	return err
-}
-
-func (f *serverFloor) change(ctx context.Context, ops []ipvs.Op) error {
-	failed, err := f.servers.Do(ctx, ops)
-	if err == nil && len(failed) > 0 {
-		err = &failed[0]
-	}
-	return err
+	return nil
 }
 
 // replace replaces an endpoint of a service.
 func (f *serverFloor) replace(service, slot int) error {
-	old, e := f.world.endpoints[service][slot], f.world.next()
+	old, e := realServer(f.world.endpoints[service][slot]), f.world.next()
 	f.world.endpoints[service][slot] = e
 	at := serverAt(service)
-	return f.change(context.Background(), []ipvs.Op{
-		ipvs.SetDestination(at, ipvs.Destination{Addr: realServer(old), Upper: 1}), // it drains
-		ipvs.AddDestination(at, ipvs.Destination{Addr: realServer(e), Weight: 1}),
-	})
+	old.Weight, old.UpperThreshold = 0, 1 // it drains
+	return errors.Join(f.servers.UpdateDestination(at, old), f.servers.NewDestination(at, realServer(e)))
 }
 
-func serverAt(service int) ipvs.ServiceKey {
-	return ipvs.ServiceKey{Protocol: unix.IPPROTO_TCP, Addr: netip.AddrPortFrom(clusterIP(service), servicePort)}
+func serverAt(service int) *moby.Service {
+	return &moby.Service{
+		AddressFamily: unix.AF_INET, Netmask: ^uint32(0), SchedName: moby.RoundRobin,
+		Protocol: unix.IPPROTO_TCP, Address: addressOf(clusterIP(service)), Port: servicePort,
+	}
 }
 
-func realServer(endpoint uint32) netip.AddrPort {
-	return netip.AddrPortFrom(endpointAddr(endpoint), endpointPort)
+func realServer(endpoint uint32) *moby.Destination {
+	return &moby.Destination{Address: addressOf(endpointAddr(endpoint)), Port: endpointPort, Weight: 1}
 }
+
+func addressOf(a netip.Addr) net.IP { return a.AsSlice() }

@@ -61,8 +61,6 @@ func byFloor() [][]string {
 			"allocator/repair",
 			"allocator/storetest",
 			"backends/kernelspace/hns",
-			"internal/ipset",
-			"internal/ipvs",
 			"internal/nfnetlink",
 			"internal/peer/controlplane",
 			"internal/simhns",
@@ -75,8 +73,8 @@ func byFloor() [][]string {
 			"backends",
 			"backends/userspace/internal/engine",
 			"internal/agenttest",
+			"internal/ipvs",
 			"internal/nodecheck",
-			"internal/peer/ipvs",
 			"internal/testing/snapshots",
 			"proxy/conntrack",
 			"proxy/health",
@@ -189,10 +187,10 @@ func edges() []edge {
 		{
 			packages: []string{
 				"os/exec", "golang.org/x/sys/unix", "github.com/google/nftables",
-				"github.com/mdlayher", "github.com/vishvananda",
+				"github.com/mdlayher", "github.com/vishvananda", "github.com/moby",
 			},
 			files: []string{
-				"internal/agenttest/*_linux.go", "internal/house/mutants", "internal/house/skipcheck", "internal/servertest", "internal/vm", "internal/rawnetlink", "internal/ipset", "internal/ipvs/*_linux.go", "internal/nfnetlink", "internal/nft", "internal/netns", "internal/nodecheck/*_linux.go", "internal/legacytables", "internal/testing/lab",
+				"internal/agenttest/*_linux.go", "internal/house/mutants", "internal/house/skipcheck", "internal/servertest", "internal/vm", "internal/rawnetlink", "internal/ipvs/*_linux.go", "internal/nfnetlink", "internal/nft", "internal/netns", "internal/nodecheck/*_linux.go", "internal/legacytables", "internal/testing/lab",
 				"internal/peer/controlplane/*_linux.go", "internal/peer/image",
 				"backends/nftables/*_linux.go", "backends/script",
 				"backends/internal/kinds/*_linux.go", "backends/internal/stagetest/*_linux.go", "backends/internal/xtables/*_linux.go", "backends/ipvs/*_linux.go", "backends/userspace/*_linux.go", "backends/userspace/internal/host/*_linux.go",

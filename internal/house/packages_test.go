@@ -33,7 +33,6 @@ func onlyForTests() []string {
 		"internal/peer/differential",
 		"internal/peer/e2e",
 		"internal/peer/image",
-		"internal/peer/ipvs",
 		"internal/peer/ipvsmode",
 		"internal/peer/metrics",
 		"internal/peer/release",

@@ -45,7 +45,7 @@ func checkClock(s *source) []finding {
 	within := func(folders ...string) bool {
 		return slices.ContainsFunc(folders, func(f string) bool { return strings.HasPrefix(s.path, f+"/") })
 	}
-	agent := within("proxy", "backends", "affinity", "endpoints", "internal/rawnetlink", "internal/ipset", "internal/ipvs", "internal/nfnetlink", "internal/nft", "internal/nodecheck", "internal/pause")
+	agent := within("proxy", "backends", "affinity", "endpoints", "internal/rawnetlink", "internal/ipvs", "internal/nfnetlink", "internal/nft", "internal/nodecheck", "internal/pause")
 	if s.isTest() || !agent || within("proxy/prommetrics", "proxy/manifest") {
 		return nil
 	}
@@ -76,7 +76,7 @@ func checkGlobals(s *source) []finding {
 		}
 		for _, spec := range vars.Specs {
 			v, ok := spec.(*ast.ValueSpec)
-			if ok && !s.isConstant(v) && !hasLine(v.Doc, "//go:embed ") && !hasLine(vars.Doc, "//go:embed ") {
+			if ok && !s.isConstant(v) && !hasLine(v.Doc, "//go:embed ") && !hasLine(vars.Doc, "//go:embed ") && !hasLine(vars.Doc, "//go:linkname ") {
 				all = append(all, s.found(v.Pos(), "variable %s is state of the package", v.Names[0].Name))
 			}
 		}

@@ -1,31 +1,24 @@
-// Package ipvs reads and writes the virtual servers of Linux's IP Virtual Server (IPVS) and
-// their destinations, which ipvsadm calls real servers.
+// Package ipvs is the edge to IPVS by github.com/moby/ipvs, and to ipset by
+// github.com/vishvananda/netlink. It adds what these lack: errors that name what the kernel lacks,
+// the failures of a list of changes, an end of waiting, many entries of a set in one request, and the marks of
+// entries.
 //
-// A [Conn] belongs to a network namespace. Changes are a list of [Op]; few system calls carry
-// out the whole list, and one that fails does not stop the others:
-//
-//	c, err := ipvs.Open()
-//	if errors.Is(err, ipvs.ErrMissing) {
-//		// this kernel has no IPVS
-//	}
-//	web := ipvs.ServiceKey{Protocol: 6, Addr: netip.MustParseAddrPort("192.0.2.1:80")}
-//	failures, err := c.Do(ctx, []ipvs.Op{
-//		ipvs.AddService(web, ipvs.ServiceConfig{Scheduler: ipvs.RR}),
-//		ipvs.AddDestination(web, ipvs.Destination{Addr: netip.MustParseAddrPort("10.0.0.1:8080"), Weight: 1}),
-//	})
+// A [Conn] and [Sets] belong to a network namespace. All calls need CAP_NET_ADMIN in the initial
+// user namespace: a container with a user namespace of its own gets EPERM.
 //
 // # Listing
 //
-// The kernel sends a list in several messages and holds no lock between two of them. It
-// continues by the number of entries that it has sent. So a list is complete if no server of
-// any namespace (for [Conn.Services]) or no destination of the server (for
-// [Conn.Destinations]) is added or removed meanwhile. Otherwise entries can be missing or
-// occur twice, and the kernel does not say so. Each entry by itself is consistent.
+// The kernel sends a list in several messages and holds no lock between two of them. A list of
+// virtual servers is complete if no server of any namespace is added or removed meanwhile,
+// one of destinations if no destination of the server is. Otherwise some can be missing or occur twice.
+// Entries of a set that exist during the whole call occur exactly once.
 //
-// # Privileges
+// # Limits
 //
-// All calls need CAP_NET_ADMIN in the initial user namespace: a container with a user
-// namespace of its own gets EPERM.
+// moby/ipvs reads weights modulo 65,536 and counts of connections and packets modulo 2^32. It starts
+// modprobe once in a process, and writes a line to the standard error if there is none: the kernel has
+// loaded ip_vs by then. It asks once in a process for the number that generic netlink has given to IPVS, so
+// that a process cannot go on after ip_vs was unloaded ([ErrReloaded]).
 //
-// On other systems than Linux the package has only the values.
+// On other systems than Linux the package is empty.
 package ipvs
