@@ -1,6 +1,7 @@
 package manifest
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 )
@@ -59,7 +60,8 @@ func (p *problems) add(line, item int, err error) {
 	case n == maxErrors:
 		*p = append(*p, &DocumentError{Item: noItem, Err: more(1)})
 	default:
-		m, _ := (*p)[maxErrors].Err.(more)
-		(*p)[maxErrors].Err = m + 1
+		last := (*p)[maxErrors]
+		m, _ := errors.AsType[more](last.Err)
+		last.Err = m + 1
 	}
 }

@@ -70,8 +70,8 @@ func (f *follower) check(ctx context.Context) (stable bool, err error) {
 	if err := ctx.Err(); err != nil {
 		return false, err
 	}
-	listed := f.list()
-	if f.pathErr != nil {
+	listed, ok := f.list()
+	if !ok {
 		f.report()
 		return true, nil
 	}
@@ -100,15 +100,16 @@ func (f *follower) check(ctx context.Context) (stable bool, err error) {
 	return stable, nil
 }
 
-// list adds new files and returns the paths of those to read, in order. It sets pathErr.
-func (f *follower) list() (paths []string) {
+// list adds new files and returns the paths of those to read, in order. It reports whether Path can be
+// read, and sets pathErr.
+func (f *follower) list() (paths []string, ok bool) {
 	paths, f.pathErr = listFiles(f.Path)
 	for _, path := range paths {
 		if f.files[path] == nil {
 			f.files[path] = &file{path: path}
 		}
 	}
-	return paths
+	return paths, f.pathErr == nil
 }
 
 // refresh checks one file. It reports whether the file is stable, so that no further

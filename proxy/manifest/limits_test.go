@@ -106,11 +106,11 @@ func TestRefusedItemsAreCheap(t *testing.T) {
 		name, head, item, tail string
 		most                   float64 // allocations for an item
 	}{
-		{"empty YAML items", head, "-\n", "", 14},
-		{"YAML numbers", head, "- 1\n", "", 16},
+		{"empty YAML items", head, "-\n", "", 16},
+		{"YAML numbers", head, "- 1\n", "", 18},
 		{"YAML objects of no kind", head, "- a: 1\n", "", 30},
 		{"YAML documents", "", "--- 1\n", "", 55},
-		{"JSON numbers", jsonList, ",0", "]}", 8},
+		{"JSON numbers", jsonList, ",0", "]}", 10},
 		{"JSON objects of no kind", jsonList, ",{}", "]}", 9},
 		{"JSON objects of no name", jsonList, `,{"kind":"Service","apiVersion":"v1"}`, "]}", 35},
 	} {

@@ -19,15 +19,12 @@ import (
 	kjson "sigs.k8s.io/json"
 )
 
-const (
-	// maxObjects bounds the documents, the items of a List and the objects of a file.
-	maxObjects = 1 << 20
-)
+// maxObjects bounds the documents, the items of a List and the objects of a file.
+const maxObjects = 1 << 20
 
 var (
 	errTooMany  = fmt.Errorf("more than %d objects", maxObjects)
 	errEncoding = errors.New("not in UTF-8: save the file in this encoding")
-	errNoObject = errors.New("not an object")
 )
 
 // content is the content of a file.
@@ -153,7 +150,7 @@ func (c *content) add(ctx context.Context, p part, listed kind) {
 	switch {
 	case ctx.Err() != nil:
 	case p.data[0] != '{':
-		c.errs.add(p.line, p.item, errNoObject)
+		c.errs.add(p.line, p.item, errors.New("not an object"))
 	case err != nil:
 		c.errs.add(p.line, p.item, inWords(err))
 	case isList && p.item != noItem:
