@@ -53,7 +53,7 @@ func TestSetAgainstModel(t *testing.T) {
 // TestFullWideRange fills a range of several levels, frees some keys and allocates them
 // again: each key is found once, those of the lower band last.
 func TestFullWideRange(t *testing.T) {
-	c, err := ParseConfig("10.0.0.0/13")
+	c, err := ParseConfig("10.0.0.0/16")
 	testenv.NoError(t, err)
 	r, err := NewRange(c)
 	testenv.NoError(t, err)
