@@ -127,15 +127,14 @@ func (r *core) offset(k Key) (uint64, bool) {
 	return i, !isBlocked
 }
 
-// pick chooses a free offset: of the upper band as long as there is one.
-func (r *core) pick() (uint64, bool) {
+// pick chooses a free offset, of which there must be one: of the upper band as long as it has one.
+func (r *core) pick() uint64 {
 	switch {
 	case r.used-r.bandUsed < r.size-r.bandSize:
-		return r.pickWithin(r.shape.band, r.shape.n), true
-	case r.bandUsed < r.bandSize:
-		return r.pickWithin(0, r.shape.band), true
+		return r.pickWithin(r.shape.band, r.shape.n)
+	default:
+		return r.pickWithin(0, r.shape.band)
 	}
-	return 0, false
 }
 
 // pickWithin chooses one of the offsets from first to before end, of which at

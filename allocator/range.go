@@ -87,7 +87,7 @@ func (r *Range) AllocateN(owner Owner, count int) ([]Key, error) {
 	}
 	keys := make([]Key, count)
 	for n := range keys {
-		i, _ := r.core.pick()
+		i := r.core.pick()
 		r.take(i, owner)
 		keys[n] = r.core.key(i)
 	}

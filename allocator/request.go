@@ -145,7 +145,7 @@ func (x *index) planNext(ctx context.Context, owner Owner, q Request, ops []Op) 
 		if r == nil {
 			return ops, x.full(q)
 		}
-		i, _ := r.pick()
+		i := r.pick()
 		k := r.key(i)
 		x.hold(k, owner, x.pending)
 		ops = append(ops, Op{Claim: Claim{Key: k}})
