@@ -65,7 +65,7 @@ fault=$(cat $flag); case "$fault" in once*) rm $flag;; esac; eval "${fault#once 
 // one by one or with the whole chain, and whether a script fits into a pipe.
 func sizes() []int {
 	var all []int
-	for _, limit := range []int{1, xtables.ManyChanges, xtables.ManyRemovals, 2 * xtables.ManyRemovals, 400} {
+	for _, limit := range []int{1, xtables.ManyRemovals, 2 * xtables.ManyRemovals, 400} {
 		all = append(all, limit-1, limit, limit+1)
 	}
 	return all

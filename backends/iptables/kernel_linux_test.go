@@ -12,7 +12,6 @@ import (
 	"github.com/vipkit/vipkit/affinity"
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
-	"github.com/vipkit/vipkit/backends/internal/xtables"
 	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -338,7 +337,7 @@ func TestAdoptionOfManyLeftovers(t *testing.T) {
 	t.Parallel()
 	eachFlavour(t, func(t *testing.T, s *stage) {
 		all := newPorts(v1.IPv4Protocol, 60, 1)
-		for _, n := range []int{60 - xtables.ManyChanges - 4, 5} {
+		for _, n := range []int{50, 5} {
 			next := proxy.NewSnapshot(stagetest.Node(), all[:n]...)
 			s.Applied = proxy.Snapshot{}
 			s.Apply(t, proxy.NewSnapshot(stagetest.Node(), all...))

@@ -1,284 +1,222 @@
 package xtables
 
 import (
-	"maps"
 	"slices"
 	"strings"
 
 	"github.com/vipkit/vipkit/backends"
 )
 
-// adoption plans the operations from the chains and rules that were found to the wanted
-// ones. It exists during one full Apply. If a commit is refused, the Apply tries it again in
-// parts, and all parts share the adoption.
-type adoption struct {
-	names Names
-	// found are the existing chains and rules, and unreachable the jumps that no packet
-	// reaches; nil after they are removed.
-	found, unreachable saved
-	// isForeign reports whether another program wrote a rule. Such rules are removed from a
-	// table before or with the first additions, and not after these: the kernel refuses each
-	// jump to a chain with a rule that is invalid in the hook of the jump.
+// content is what a chain must have.
+type content struct {
+	isOpen bool
+	// fixed are the rules of a chain that is not open. front and back are those of any other one.
+	fixed       string
+	front, back []string
+}
+
+// contents returns the contents of chains by the objects that are wanted.
+func contents(n Names, wanted map[Key]string) map[chainRef]*content {
+	all := map[chainRef]*content{}
+	for k, value := range wanted {
+		ref := chainRef{k.Table, k.Chain}
+		c := all[ref]
+		if c == nil {
+			c = &content{isOpen: n.IsOpen(ref.name)}
+			all[ref] = c
+		}
+		switch {
+		case k.Rule == "":
+			c.fixed = value
+		case k.Back:
+			c.back = append(c.back, k.Rule)
+		default:
+			c.front = append(c.front, k.Rule)
+		}
+	}
+	for _, c := range all {
+		slices.Sort(c.front)
+		slices.Sort(c.back)
+	}
+	return all
+}
+
+// text returns the rules of the chain in normal form: sorted within the front and within the back
+// of an open chain, where the order means nothing. It adds some of the found rules in between:
+// those that are not wanted.
+func (c *content) text(found []string) string {
+	if !c.isOpen {
+		return c.fixed
+	}
+	isWanted := make(map[string]bool, len(c.front)+len(c.back))
+	for _, rule := range slices.Concat(c.front, c.back) {
+		isWanted[rule] = true
+	}
+	others := slices.DeleteFunc(slices.Clone(found), func(rule string) bool { return isWanted[rule] })
+	return Lines(slices.Concat(c.front, others, c.back))
+}
+
+// normal returns the found rules of the chain in normal form.
+func (c *content) normal(found []string) string {
+	if !c.isOpen {
+		return Lines(found)
+	}
+	rules := slices.Clone(found)
+	front := max(0, len(rules)-len(c.back))
+	slices.Sort(rules[:front])
+	slices.Sort(rules[front:])
+	return Lines(rules)
+}
+
+// plan has the operations that make what exists what is wanted.
+type plan struct {
+	existing *existing
+	// keep says that own rules stay which are not wanted, because more will be wanted.
+	keep bool
+	ops  []Op
+	// unwanted are the chains that ops empty. They are removed afterwards.
+	unwanted []chainRef
+}
+
+// adopt plans how to make chains and jumps the wanted ones. It compares each chain as text and
+// rewrites those that differ.
+func (e *existing) adopt(n Names, wanted map[Key]string, keep bool) *plan {
+	p := &plan{existing: e, keep: keep}
+	all := contents(n, wanted)
+	for ref, c := range all {
+		if !isHook(ref.name) {
+			p.chain(ref, c)
+		}
+	}
+	for ref := range e.chains {
+		if all[ref] == nil {
+			p.unwantedChain(ref)
+		}
+	}
+	for ref := range e.jumps {
+		if all[ref] == nil {
+			all[ref] = &content{}
+		}
+	}
+	for ref, c := range all {
+		if isHook(ref.name) || e.jumps[ref] != nil {
+			p.jumps(ref, slices.Concat(c.front, c.back))
+		}
+	}
+	return p
+}
+
+// chain adds what makes a chain have its content. What it refuses in addition, by rules of table
+// filter that are no longer wanted, it refuses until all tables have been written.
+func (p *plan) chain(ref chainRef, c *content) {
+	found, exists := p.existing.chains[ref]
+	want := c.text(nil)
+	if !exists {
+		p.ops = append(p.ops, Op{Kind: backends.Add, Key: Key{Table: ref.table, Chain: ref.name}, Value: want})
+		return
+	}
+	both := c.text(p.existing.own(ref, found))
+	if p.keep {
+		want = both
+	}
+	p.put(ref, c.normal(found), both, want)
+}
+
+// unwantedChain adds what empties a chain, or what removes only rules of other programs from it: the
+// kernel refuses each jump to a chain with a rule that is invalid in the hook of the jump.
+func (p *plan) unwantedChain(ref chainRef) {
+	found := p.existing.chains[ref]
+	own := Lines(p.existing.own(ref, found))
+	if p.keep {
+		p.put(ref, Lines(found), own, own)
+		return
+	}
+	p.put(ref, Lines(found), own, "")
+	p.unwanted = append(p.unwanted, ref)
+}
+
+// put adds what writes a chain, unless it is as wanted. A chain of table filter is before while other
+// tables are written.
+func (p *plan) put(ref chainRef, is, before, want string) {
+	write := func(value string, back bool) {
+		p.ops = append(p.ops, Op{Kind: backends.Replace, Key: Key{Table: ref.table, Chain: ref.name, Back: back}, Value: value})
+	}
+	known := p.existing.knows(ref)
+	switch {
+	case known && is == want:
+	case ref.table != Filter || before == want:
+		write(want, false)
+	case is != before:
+		write(before, false)
+		fallthrough
+	default:
+		write(want, true)
+	}
+}
+
+// jumps adds what makes a chain of the kernel, or of another program, have the wanted own rules. If
+// these differ, all of them are removed and added again, at the front.
+func (p *plan) jumps(ref chainRef, want []string) {
+	e := p.existing
+	found := slices.Sorted(slices.Values(e.jumps[ref]))
+	switch {
+	case p.keep && len(want) == 0, slices.Equal(found, want) && !e.late[ref]:
+		return
+	case len(want) == 0:
+		for _, rule := range found {
+			p.ops = append(p.ops, Op{Kind: backends.Remove, Key: Key{Table: ref.table, Chain: ref.name, Rule: rule}})
+		}
+	}
+	for i, rule := range want {
+		o := Op{Kind: backends.Add, Key: Key{Table: ref.table, Chain: ref.name, Rule: rule}}
+		if i == 0 && len(found) > 0 {
+			o.Kind, o.Value = backends.Replace, Lines(found)
+		}
+		p.ops = append(p.ops, o)
+	}
+}
+
+// existing is what an identity has in the tables of a family.
+type existing struct {
+	// chains are the chains of the identity, and those that lost its names.
+	chains saved
+	// jumps are own rules in other chains.
+	jumps saved
+	// late are chains in which an own jump follows a rule that ends the traversal of all packets.
+	late map[chainRef]bool
+	// referred are chains of the identity to which rules of other programs lead.
+	referred map[chainRef]bool
+	// isUnprintable is true if iptables cannot print the tables: neither the rules of chains nor the
+	// texts of jumps are known.
+	isUnprintable bool
+	knowledge
+}
+
+// knowledge is what is known of the tables of a family beside what iptables prints.
+type knowledge struct {
+	// isForeign reports whether another program wrote a rule of an own chain.
 	isForeign func(t Table, rule string) bool
-	// replaced has old jumps that iptables cannot find; they are removed after the new
-	// ones have been added.
-	replaced *ruleset
-	// wanted has all chains and rules of the first commit; each later part requests some
-	// of them. True means that a rule is at the back of its chain. It is nil after the first
-	// part was committed.
-	wanted map[Key]bool
-	// whole is true if the operations that are planned are all that are wanted. Otherwise own
-	// rules stay until all parts are committed: another part may add what takes their place.
-	whole bool
-	// made has the chains and rules of the parts that were committed.
-	made map[Key]bool
+	// misread are chains of the identity with rules that iptables prints wrongly or not at all, and
+	// hooks are the rules of the kernel's own chains, in order. Both are for the flavour nft.
+	misread map[chainRef]bool
+	hooks   map[chainRef][]hookRule
 }
 
-// newAdoption makes an adoption of the chains and rules that were found, by the operations
-// of all parts together.
-func newAdoption(n Names, found, unreachable saved, ops []Op) *adoption {
-	a := &adoption{
-		names: n, found: found, unreachable: unreachable, isForeign: func(Table, string) bool { return false },
-		wanted: make(map[Key]bool, len(ops)), made: make(map[Key]bool, len(ops)),
-	}
-	for i := range ops {
-		a.wanted[plainKey(&ops[i].Key)] = ops[i].Key.Back
-	}
-	return a
+// hookRule is a rule of one of the kernel's own chains, as nf_tables lists it.
+type hookRule struct {
+	handle              uint64
+	isOwn, isMisprinted bool
 }
 
-// plainKey is the part of a key that can be read back from the kernel.
-func plainKey(k *Key) Key { return Key{Table: k.Table, Chain: k.Chain, Rule: k.Rule} }
+// knows reports whether the rules of a chain are known.
+func (e *existing) knows(ref chainRef) bool { return !e.isUnprintable && !e.misread[ref] }
 
-// plan returns the operations from what was found to what ops add. The first plan that is
-// committed also removes what other programs wrote and, if ops are all that is wanted, what is
-// not wanted.
-func (a *adoption) plan(ops []Op) []Op {
-	var out []Op
-	open := map[chainRef][]Op{}
-	requested := make(map[Key]bool, len(ops))
-	for i := range ops {
-		o := ops[i]
-		ref := chainRef{o.Key.Table, o.Key.Chain}
-		requested[plainKey(&o.Key)] = true
-		switch {
-		case o.Kind != backends.Add:
-			out = append(out, o)
-		case o.Key.Rule != "":
-			open[ref] = append(open[ref], o)
-		default:
-			out = a.chain(out, ref, o)
-		}
+// own returns the rules of a chain without those of other programs, as far as they are known.
+func (e *existing) own(ref chainRef, rules []string) []string {
+	if !e.knows(ref) {
+		return nil
 	}
-	a.whole = len(requested) == len(a.wanted)
-	if a.wanted != nil {
-		out = a.removeUnwanted(out, open, requested)
-	}
-	unreachable := maps.Clone(a.unreachable)
-	for ref, rules := range open {
-		replaceUnreachable(unreachable, ref, rules)
-		out = a.rules(out, ref, rules)
-	}
-	return unreachable.removals(out)
-}
-
-// replaceUnreachable replaces the addition of a jump that exists but is unreachable by a
-// replacement, and removes that jump from unreachable.
-func replaceUnreachable(unreachable saved, ref chainRef, adds []Op) {
-	for i, o := range adds {
-		same := func(rule string) bool { return rule == o.Key.Rule }
-		if old := unreachable[ref]; slices.ContainsFunc(old, same) {
-			unreachable[ref] = slices.DeleteFunc(slices.Clone(old), same)
-			adds[i].Kind, adds[i].Value = backends.Replace, strings.Repeat(o.Key.Rule+"\n", len(old)-len(unreachable[ref]))
-		}
-	}
-}
-
-// chain adds the operation that makes or replaces a chain, if one is needed.
-func (a *adoption) chain(out []Op, ref chainRef, o Op) []Op {
-	rules, exists := a.found[ref]
-	switch {
-	case !exists:
-		return append(out, o)
-	case a.names.IsOpen(ref.name) || o.Value == Lines(rules):
-		return out
-	}
-	o.Kind = backends.Replace
-	return append(out, o)
-}
-
-// removeUnwanted adds the removal of chains that are not wanted, if a.whole, and of foreign rules
-// from chains that are not changed otherwise. It adds all other open chains to open, so that their
-// rules are compared.
-func (a *adoption) removeUnwanted(out []Op, open map[chainRef][]Op, requested map[Key]bool) []Op {
-	for ref, rules := range a.found {
-		isForeign := func(rule string) bool { return a.isForeign(ref.table, rule) }
-		k := Key{Table: ref.table, Chain: ref.name}
-		_, isWanted := a.wanted[k]
-		switch {
-		case isHook(ref.name), isWanted && a.names.IsOpen(ref.name):
-			open[ref] = slices.Clip(open[ref])
-		case !isWanted && a.whole:
-			if ref.table == Filter && slices.ContainsFunc(rules, isForeign) { // the removal is after additions
-				out = append(out, Op{Kind: backends.Replace, Key: k})
-			}
-			out = append(out, Op{Kind: backends.Remove, Key: k, Value: Lines(rules)})
-		case !requested[k] && slices.ContainsFunc(rules, isForeign):
-			out = append(out, Op{Kind: backends.Replace, Key: k, Value: Lines(slices.DeleteFunc(slices.Clone(rules), isForeign))})
-		}
-	}
-	return out
-}
-
-// ManyChanges is the maximum number of rules of an adopted chain that are written or removed one by
-// one. If there are more, the chain is rewritten.
-const ManyChanges = 32
-
-// rules adds the operations that add missing rules to an open chain and remove those that
-// are not wanted.
-func (a *adoption) rules(out []Op, ref chainRef, adds []Op) []Op {
-	changes, kept, orderly := match(a.found[ref], adds)
-	usual, foreign := true, false
-	if a.wanted != nil {
-		changes, usual, foreign = a.unwantedRules(changes, ref, kept)
-	}
-	if isHook(ref.name) || a.wanted == nil || len(changes) <= ManyChanges && orderly && usual && !foreign {
-		return append(out, changes...)
-	}
-	rewritten := rewriting(ref, a.allRules(ref, adds))
-	switch {
-	case foreign:
-		rewritten.Key.Back = false
-	case ref.table == Filter:
-		out = append(out, slices.DeleteFunc(changes, func(o Op) bool { return o.Kind == backends.Remove })...)
-	}
-	return append(out, rewritten)
-}
-
-// match marks the found rules of a chain that operations add, and returns the operations
-// that add missing ones. A chain is orderly if it has no rule twice, and no rule for the
-// front after one for the back.
-func match(found []string, adds []Op) (missing []Op, kept []bool, orderly bool) {
-	have := make(map[string]int, len(found))
-	for i, rule := range slices.Backward(found) {
-		have[rule] = i
-	}
-	kept = make([]bool, len(found))
-	lastFront, firstBack := -1, len(found)
-	for _, o := range adds {
-		i, ok := have[o.Key.Rule]
-		switch {
-		case !ok:
-			missing = append(missing, o)
-			continue
-		case o.Key.Back:
-			firstBack = min(firstBack, i)
-		default:
-			lastFront = max(lastFront, i)
-		}
-		kept[i] = true
-	}
-	return missing, kept, lastFront < firstBack && len(have) == len(found)
-}
-
-// unwantedRules adds the removal of rules that are not wanted, and of duplicates. usual is
-// true if each can be removed by its text, and foreign if the chain must be rewritten before
-// any jump is added.
-func (a *adoption) unwantedRules(changes []Op, ref chainRef, kept []bool) (all []Op, usual, foreign bool) {
-	seen := map[string]bool{}
-	usual = true
-	for i, rule := range a.found[ref] {
-		k := Key{Table: ref.table, Chain: ref.name, Rule: rule}
-		_, isWanted := a.wanted[k]
-		isWanted = isWanted || !a.whole && !isHook(ref.name) && !a.isForeign(ref.table, rule)
-		if !kept[i] && (seen[rule] || !isWanted || rule == "") { // an empty rule would give the key of the chain
-			changes = append(changes, Op{Kind: backends.Remove, Key: k})
-			usual = usual && isUsual(ref.table, rule)
-			foreign = foreign || ref.table == Filter && a.isForeign(Filter, rule)
-		}
-		seen[rule] = true
-	}
-	return changes, usual, foreign
-}
-
-// allRules returns the rules of an open chain: those that are added, and existing ones that
-// other parts request or that stay until all parts are committed.
-func (a *adoption) allRules(ref chainRef, adds []Op) string {
-	rules := make(map[string]bool, len(adds))
-	for _, o := range adds {
-		rules[o.Key.Rule] = o.Key.Back
-	}
-	var stay []string
-	for _, rule := range a.found[ref] {
-		isBack, isWanted := a.wanted[Key{Table: ref.table, Chain: ref.name, Rule: rule}]
-		_, isAdded := rules[rule]
-		switch {
-		case !isWritable(rule):
-		case isWanted:
-			rules[rule] = isBack
-		case !a.whole && !isAdded && !a.isForeign(ref.table, rule):
-			stay = append(stay, rule)
-		}
-	}
-	return content(rules, stay)
-}
-
-// content returns the rules of an open chain as text: those for the front, some in the middle,
-// and those for the back.
-func content(rules map[string]bool, middle []string) string {
-	var front, back []string
-	for _, rule := range slices.Sorted(maps.Keys(rules)) {
-		if rules[rule] {
-			back = append(back, rule)
-		} else {
-			front = append(front, rule)
-		}
-	}
-	return Lines(slices.Concat(front, slices.Compact(middle), back))
-}
-
-// unrequested returns the operations that remove what was found and no committed part
-// requested: the chains and rules of service ports that were refused.
-func (a *adoption) unrequested() (ops []Op) {
-	for ref, rules := range a.found {
-		k := Key{Table: ref.table, Chain: ref.name}
-		switch {
-		case isHook(ref.name): // no service port has rules there
-		case !a.made[k]:
-			ops = append(ops, Op{Kind: backends.Remove, Key: k, Value: Lines(rules)})
-		case a.names.IsOpen(ref.name):
-			for _, k.Rule = range rules {
-				if !a.made[k] {
-					ops = append(ops, Op{Kind: backends.Remove, Key: k})
-				}
-			}
-		}
-	}
-	return ops
-}
-
-// record stores the requested operations, and the resulting ones, after their commit.
-func (a *adoption) record(requested, ops []Op) {
-	a.wanted, a.unreachable = nil, nil
-	for i := range requested {
-		a.made[plainKey(&requested[i].Key)] = true
-	}
-	for i := range ops {
-		o := &ops[i]
-		ref := chainRef{o.Key.Table, o.Key.Chain}
-		switch {
-		case o.Key.Rule != "" && o.Kind == backends.Remove:
-			if at := slices.Index(a.found[ref], o.Key.Rule); at >= 0 {
-				a.found[ref] = slices.Delete(a.found[ref], at, at+1)
-			}
-		case o.Key.Rule != "":
-			a.found[ref] = append(a.found[ref], o.Key.Rule)
-		case o.Kind == backends.Remove:
-			delete(a.found, ref)
-		default:
-			a.found[ref] = rulesOf(o.Value)
-		}
-	}
+	return slices.DeleteFunc(slices.Clone(rules), func(rule string) bool { return e.isForeign(ref.table, rule) })
 }
 
 // rulesOf splits the content of a chain.
@@ -287,4 +225,21 @@ func rulesOf(content string) []string {
 		return nil
 	}
 	return strings.Split(strings.TrimSuffix(content, "\n"), "\n")
+}
+
+// chainRef identifies a chain of a table.
+type chainRef struct {
+	table Table
+	name  string
+}
+
+// saved has the rules of chains, in order.
+type saved map[chainRef][]string
+
+func isHook(chain string) bool {
+	switch chain {
+	case "PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING":
+		return true
+	}
+	return false
 }

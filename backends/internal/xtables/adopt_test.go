@@ -3,13 +3,13 @@ package xtables
 import (
 	"maps"
 	"math/rand/v2"
-	"net/netip"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
@@ -53,7 +53,9 @@ func damage(r *rand.Rand, m model) {
 // order has no meaning.
 func state(m model, n Names) map[string][]string {
 	out := map[string][]string{}
-	for ref, rules := range m.seen(n) {
+	e := m.seen(n)
+	maps.Copy(e.chains, e.jumps)
+	for ref, rules := range e.chains {
 		if n.IsOpen(ref.name) {
 			slices.Sort(rules)
 		}
@@ -69,18 +71,34 @@ func scriptOf(t *testing.T, ops []Op) *script {
 	return s
 }
 
-// adopt commits the parts of a first load one after the other.
-func adopt(t *testing.T, m model, n Names, parts ...[]Op) {
-	t.Helper()
-	a := newAdoption(n, m.seen(n), nil, slices.Concat(parts...))
-	for _, part := range parts {
-		ops := a.plan(part)
-		s := scriptOf(t, ops)
-		if err := m.restore(string(s.text)); err != nil {
-			t.Fatalf("%v\n%s", err, s.text)
-		}
-		a.record(part, ops)
+func objectsOf(ops []Op) map[Key]string {
+	all := map[Key]string{}
+	for _, o := range ops {
+		all[o.Key] = o.Value
 	}
+	return all
+}
+
+// write carries out operations.
+func (m model) write(t *testing.T, ops []Op) {
+	t.Helper()
+	text := string(scriptOf(t, ops).text)
+	if err := m.restore(text); err != nil {
+		t.Fatalf("%v\n%s", err, text)
+	}
+}
+
+// adopt makes what exists what operations add. With keep, other own rules stay.
+func (m model) adopt(t *testing.T, n Names, ops []Op, keep bool) *plan {
+	t.Helper()
+	p := m.seen(n).adopt(n, objectsOf(ops), keep)
+	m.write(t, p.ops)
+	var removals []Op
+	for _, ref := range p.unwanted {
+		removals = append(removals, Op{Kind: backends.Remove, Key: Key{Table: ref.table, Chain: ref.name}})
+	}
+	m.write(t, removals)
+	return p
 }
 
 func checkForeign(t *testing.T, m model, foreign map[chainRef][]string) {
@@ -95,8 +113,17 @@ func checkForeign(t *testing.T, m model, foreign map[chainRef][]string) {
 	}
 }
 
-// From any existing rules, adoption makes the wanted ones and keeps foreign ones. A second
-// adoption then does nothing.
+// withoutOne removes the operations of one service port, if there is one.
+func withoutOne(r *rand.Rand, load [][]Op) [][]Op {
+	if len(load) < 2 {
+		return load
+	}
+	at := 1 + r.IntN(len(load)-1)
+	return slices.Delete(slices.Clone(load), at, at+1)
+}
+
+// From any existing rules, adoption makes the wanted ones and keeps foreign ones, in one commit or in
+// parts. A second adoption then does nothing.
 func TestAdoption(t *testing.T) {
 	t.Parallel()
 	r := testenv.Random(t)
@@ -107,42 +134,108 @@ func TestAdoption(t *testing.T) {
 	for step := range 300 {
 		m := model{}
 		maps.Copy(m, foreign)
-		if err := m.restore(string(scriptOf(t, slices.Concat(randomLoad(t, r)...)).text)); err != nil {
-			t.Fatalf("step %d: a first load: %v", step, err)
-		}
+		m.write(t, slices.Concat(randomLoad(t, r)...))
 		if r.IntN(2) == 0 {
 			damage(r, m)
 			m[chainRef{NAT, "PREROUTING"}] = append([]string{"-j CNI-HOSTPORT"}, slices.DeleteFunc(
 				m[chainRef{NAT, "PREROUTING"}], func(s string) bool { return s == "-j CNI-HOSTPORT" })...)
 		}
 		ports := randomLoad(t, r)
+		if r.IntN(2) == 0 { // in parts, as after a refusal of one
+			ports = withoutOne(r, ports)
+			for i := range ports {
+				m.adopt(t, n, slices.Concat(ports[:i+1]...), true)
+			}
+		}
 		want := slices.Concat(ports...)
+		m.adopt(t, n, want, false)
 		fresh := model{}
-		if err := fresh.restore(string(scriptOf(t, want).text)); err != nil {
-			t.Fatalf("step %d: a first load of the wanted rules: %v", step, err)
-		}
-		if r.IntN(2) == 0 { // in parts, as after a refusal
-			adopt(t, m, n, slices.Concat(ports[:len(ports)/2]...), slices.Concat(ports[len(ports)/2:]...))
-		}
-		adopt(t, m, n, want)
+		fresh.write(t, want)
 		if diff := cmp.Diff(state(fresh, n), state(m, n)); diff != "" {
 			t.Fatalf("step %d: rules (-first load +adopted):\n%s", step, diff)
 		}
-		if ops := newAdoption(n, m.seen(n), nil, want).plan(want); len(ops) > 0 {
-			t.Fatalf("step %d: operations of a second adoption: got %v, want none", step, ops)
+		if p := m.adopt(t, n, want, false); len(p.ops)+len(p.unwanted) > 0 {
+			t.Fatalf("step %d: operations of a second adoption: got %v, want none", step, p.ops)
 		}
 		checkForeign(t, m, foreign)
-		ops := m.seen(n).removal(n, nil)
-		if err := m.restore(string(scriptOf(t, ops).text)); err != nil {
-			t.Fatalf("step %d: cleanup: %v", step, err)
-		}
-		if left := m.seen(n); len(left) > 0 {
+		m.adopt(t, n, nil, false)
+		if left := state(m, n); len(left) > 0 {
 			t.Fatalf("step %d: rules after cleanup: got %v, want none", step, left)
 		}
 	}
 }
 
-// peerAddr returns an address for frontend i.
-func peerAddr(i int) netip.AddrPort {
-	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 96, 1, byte(i)}), 80)
+// A chain is written if its text differs: the order within the front and the back of an open chain
+// means nothing. Rules of table filter that are not wanted stay until the other tables are written.
+func TestAdoptionPlans(t *testing.T) {
+	t.Parallel()
+	n := newNames("vipkit")
+	wanted := objectsOf(written(t, "+ filter VIPKIT-SERVICES", "+ filter VIPKIT-SERVICES < a", "+ filter VIPKIT-SERVICES < b", "+ filter VIPKIT-SERVICES > y", "+ filter VIPKIT-SERVICES > z"))
+	write := func(back bool, rules ...string) Op {
+		return Op{Kind: backends.Replace, Key: Key{Table: Filter, Chain: "VIPKIT-SERVICES", Back: back}, Value: Lines(rules)}
+	}
+	whole := write(false, "a", "b", "y", "z")
+	for _, c := range []struct {
+		what    string
+		found   []string
+		misread bool
+		want    []Op
+	}{
+		{"as wanted", []string{"a", "b", "y", "z"}, false, nil},
+		{"in another order", []string{"b", "a", "z", "y"}, false, nil},
+		{"in the wrong halves", []string{"a", "y", "b", "z"}, false, []Op{whole}},
+		{"misread", []string{"a", "b", "y", "z"}, true, []Op{whole}},
+		{"misread, and one more", []string{"a", "b", "c", "y", "z"}, true, []Op{whole}},
+		{"one missing", []string{"a", "b", "z"}, false, []Op{whole}},
+		{"twice", []string{"a", "a", "b", "y", "z"}, false, []Op{whole}},
+		{"one more", []string{"a", "b", "c", "y", "z"}, false, []Op{write(true, "a", "b", "y", "z")}},
+		{"another one", []string{"a", "c", "y", "z"}, false, []Op{write(false, "a", "b", "c", "y", "z"), write(true, "a", "b", "y", "z")}},
+		{"a foreign one", []string{"a", "b", "foreign", "y", "z"}, false, []Op{whole}},
+	} {
+		e := model{{Filter, "VIPKIT-SERVICES"}: c.found}.seen(n)
+		e.isForeign = func(_ Table, rule string) bool { return rule == "foreign" }
+		e.misread = map[chainRef]bool{{Filter, "VIPKIT-SERVICES"}: c.misread}
+		if diff := cmp.Diff(c.want, e.adopt(n, wanted, false).ops, cmp.AllowUnexported(Key{})); diff != "" {
+			t.Errorf("%s: operations (-want +got):\n%s", c.what, diff)
+		}
+	}
+}
+
+// A chain or rule that another part replaces serves until all parts are committed.
+func TestAdoptionInParts(t *testing.T) {
+	t.Parallel()
+	n := newNames("vipkit")
+	name := func(kind string) string { return n.of(kind, "a/b", 0) }
+	const to = "-d 192.0.2.1/32 -p tcp -m tcp --dport 80 -j "
+	services, old := chainRef{NAT, "VIPKIT-SERVICES"}, to+name(prefixFirewall)
+	m := model{
+		services:                    {old, "-j RETURN"},
+		{NAT, name(prefixExternal)}: {"-j " + name(prefixFirewall)},
+		{NAT, name(prefixFirewall)}: {"-j RETURN"},
+	}
+	static := written(t, "+ nat VIPKIT-SERVICES", "+ nat VIPKIT-SERVICES < -d 192.0.2.2/32 -j RETURN", "+ nat VIPKIT-SERVICES > -j RETURN")
+	all := append(static, written(t, "+ nat "+name(prefixExternal)+" : -j RETURN", "+ nat VIPKIT-SERVICES < "+to+name(prefixExternal))...)
+	for _, c := range []struct {
+		ops  []Op
+		keep bool
+		want model
+	}{
+		{static, true, model{
+			services:                    {"-d 192.0.2.2/32 -j RETURN", old, "-j RETURN"},
+			{NAT, name(prefixExternal)}: {"-j " + name(prefixFirewall)}, {NAT, name(prefixFirewall)}: {"-j RETURN"},
+		}},
+		{all, true, model{
+			services:                    {to + name(prefixExternal), "-d 192.0.2.2/32 -j RETURN", old, "-j RETURN"},
+			{NAT, name(prefixExternal)}: {"-j RETURN"}, {NAT, name(prefixFirewall)}: {"-j RETURN"},
+		}},
+		{all, false, model{
+			services:                    {to + name(prefixExternal), "-d 192.0.2.2/32 -j RETURN", "-j RETURN"},
+			{NAT, name(prefixExternal)}: {"-j RETURN"},
+		}},
+	} {
+		m.adopt(t, n, c.ops, c.keep)
+		if diff := cmp.Diff(c.want, m, cmp.AllowUnexported(chainRef{})); diff != "" {
+			t.Errorf("%d objects, keep %t: rules (-want +got):\n%s", len(c.ops), c.keep, diff)
+		}
+	}
 }

@@ -74,12 +74,10 @@ func (n Names) probe(of []Extension) *script {
 			s.write("-A ", chain, " ", of[i].Rule)
 		}
 	}
-	s.write("COMMIT")
-	s.sections = append(s.sections, section{end: s.lines})
+	s.commit()
 	s.write("*", of[0].Table.String())
 	s.write("-F ", chain)
 	s.write("-X ", chain)
-	s.write("COMMIT")
-	s.sections = append(s.sections, section{end: s.lines})
+	s.commit()
 	return s
 }

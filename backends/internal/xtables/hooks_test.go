@@ -6,63 +6,56 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/internal/testenv"
 )
 
 const portals = `-m comment --comment "kubernetes service portals" -j VIPKIT-SERVICES`
 
-// A jump after a foreign rule that ends the traversal of all packets is unreachable, with all
-// its duplicates, and is replaced by one in front. A hidden rule, which iptables prints
-// wrongly, does not count.
+// A jump after a foreign rule that ends the traversal of all packets is replaced by one in front, with
+// all its duplicates. A rule that iptables prints wrongly does not count.
 func TestUnreachableJumps(t *testing.T) {
 	t.Parallel()
 	n := newNames("vipkit")
 	ref := chainRef{NAT, "PREROUTING"}
+	const add, replace = "+ nat PREROUTING < " + portals, "= nat PREROUTING < " + portals
 	for _, c := range []struct {
 		what   string
 		rules  []string
-		hidden map[chainRef]hiddenRules
-		want   []Op
+		hidden int
+		want   string
+		// old are the rules that are replaced.
+		old []string
 	}{
-		{"in front", []string{portals, "-j ACCEPT"}, nil, nil},
-		{"after rules for some packets", []string{"-s 192.0.2.0/24 -j ACCEPT", "-j OTHER", portals}, nil, nil},
-		{"after a rule for all packets", []string{"-j ACCEPT", portals}, nil, written(t, "= nat PREROUTING < "+portals)},
-		{"after a rule for all packets, twice", []string{portals, "-g OTHER", portals}, nil, written(t, "= nat PREROUTING < "+portals)},
-		{"another one after a rule for all packets", []string{portals, "-m comment --comment x -j RETURN", "-j VIPKIT-SERVICES"}, nil, written(t, "- nat PREROUTING < -j VIPKIT-SERVICES")},
-		{"hidden", []string{portals, "-j ACCEPT"}, map[chainRef]hiddenRules{ref: {2, []int{0}}}, written(t, "+ nat PREROUTING < "+portals)},
-		{"after a hidden rule", []string{"-j ACCEPT", portals}, map[chainRef]hiddenRules{ref: {2, []int{0}}}, nil},
+		{"in front", []string{portals, "-j ACCEPT"}, -1, "", nil},
+		{"after rules for some packets", []string{"-s 192.0.2.0/24 -j ACCEPT", "-j OTHER", portals}, -1, "", nil},
+		{"after a rule for all packets", []string{"-j ACCEPT", portals}, -1, replace, []string{portals}},
+		{"after a rule for all packets, twice", []string{portals, "-g OTHER", portals}, -1, replace, []string{portals, portals}},
+		{"beside another one", []string{portals, "-s 192.0.2.0/24 -j RETURN", "-j VIPKIT-SERVICES"}, -1, replace, []string{"-j VIPKIT-SERVICES", portals}},
+		{"missing", []string{"-j ACCEPT"}, -1, add, nil},
+		{"misprinted", []string{portals, "-j ACCEPT"}, 0, add, nil},
+		{"after a misprinted rule", []string{"-j ACCEPT", portals}, 0, "", nil},
 	} {
-		l := newListing(n, c.hidden)
+		known := knowledge{hooks: map[chainRef][]hookRule{ref: {{isMisprinted: c.hidden == 0}, {}}}}
+		l := newListing(n, known)
 		text := "*nat\n:VIPKIT-SERVICES - [0:0]\n-A PREROUTING " + strings.Join(c.rules, "\n-A PREROUTING ") + "\nCOMMIT\n"
 		if _, err := l.Write([]byte(text)); err != nil {
 			t.Fatal(err)
 		}
-		found, unreachable, err := l.end()
-		if err != nil {
-			t.Errorf("%s: %v", c.what, err)
-			continue
+		e, err := l.end()
+		testenv.NoError(t, err)
+		var want []Op
+		if c.want != "" {
+			want = written(t, c.want)
+			want[0].Value = Lines(c.old)
 		}
-		copies := strings.Count(text, portals)
-		if len(c.want) == 1 && c.want[0].Kind == backends.Replace {
-			c.want[0].Value = strings.Repeat(portals+"\n", copies)
-		}
-		requested := written(t, "+ nat VIPKIT-SERVICES", "+ nat PREROUTING < "+portals)
-		got := newAdoption(n, found, unreachable, requested).plan(requested)
-		if diff := cmp.Diff(c.want, got, cmp.AllowUnexported(Key{})); diff != "" {
+		got := e.adopt(n, objectsOf(written(t, "+ nat VIPKIT-SERVICES", add)), false).ops
+		if diff := cmp.Diff(want, got, cmp.AllowUnexported(Key{})); diff != "" {
 			t.Errorf("%s: operations (-want +got):\n%s", c.what, diff)
 		}
 		m := model{ref: c.rules, {NAT, "VIPKIT-SERVICES"}: nil}
 		if err := m.restore(string(scriptOf(t, got).text)); err != nil {
 			t.Errorf("%s: %v", c.what, err)
 		}
-	}
-	l := newListing(n, map[chainRef]hiddenRules{ref: {2, []int{0}}})
-	if _, err := l.Write([]byte("*nat\n-A PREROUTING -j ACCEPT\nCOMMIT\n")); err != nil {
-		t.Fatal(err)
-	}
-	if _, _, err := l.end(); err == nil {
-		t.Error("with fewer rules than in nf_tables: got no error, want one")
 	}
 }
 
@@ -75,31 +68,6 @@ func TestEndsTraversal(t *testing.T) {
 	} {
 		if got := endsTraversal(rule); got != want {
 			t.Errorf("endsTraversal(%s): got %t, want %t", rule, got, want)
-		}
-	}
-}
-
-// Rendered rules of open chains are usual, and foreign rules are not.
-func TestUsualRules(t *testing.T) {
-	t.Parallel()
-	for _, part := range randomLoad(t, testenv.Random(t)) {
-		for _, o := range part {
-			if k := o.Key; k.Rule != "" && !isHook(k.Chain) && !isUsual(k.Table, k.Rule) {
-				t.Errorf("chain %s of table %v: isUsual(%s): got false, want true", k.Chain, k.Table, k.Rule)
-			}
-		}
-	}
-	for _, rule := range []string{
-		"", "-j DROP", "-s 192.0.2.1/32 -j RETURN", "! -d 192.0.2.1/32 -j RETURN", "-m limit --limit 5/sec -j RETURN", "-m comment --comment a -j RETURN",
-		"-m comment --comment \"a\nb\" -j RETURN", `-d "192.0.2.1/32" -j RETURN`, "-g VIPKIT-NODEPORTS", `"-d" 192.0.2.1/32`,
-	} {
-		if isUsual(NAT, rule) {
-			t.Errorf("table nat: isUsual(%q): got true, want false", rule)
-		}
-	}
-	for table, want := range map[Table]bool{NAT: false, Filter: true, Mangle: false} {
-		if got := isUsual(table, reject); got != want {
-			t.Errorf("table %v: isUsual(%q): got %t, want %t", table, reject, got, want)
 		}
 	}
 }

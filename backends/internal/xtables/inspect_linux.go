@@ -2,6 +2,7 @@ package xtables
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"strings"
 )
@@ -27,14 +28,18 @@ func Prepare(ctx context.Context, c Config) error {
 func Dump(ctx context.Context, c Config) (string, error) {
 	var out []string
 	err := c.each(ctx, func(f *Family, p *programs) error {
-		found, _, err := p.find(ctx, c.Names, nil)
-		for ref, rules := range found {
+		e, err := p.find(ctx, c.Names, knowledge{})
+		if err != nil {
+			return err
+		}
+		maps.Copy(e.chains, e.jumps)
+		for ref, rules := range e.chains {
 			if c.Names.IsOpen(ref.name) {
 				slices.Sort(rules)
 			}
 			out = append(out, string(f.Family)+" "+ref.table.String()+" "+ref.name+"\n"+Lines(rules))
 		}
-		return err
+		return nil
 	})
 	slices.Sort(out)
 	return strings.Join(out, "\n"), err

@@ -34,26 +34,49 @@ type kernel struct {
 // written or removed.
 func (k *kernel) Operations() uint64 { return k.ops.Load() }
 
-// List implements [backends.Target].
-func (k *kernel) List(ctx context.Context) iter.Seq2[Object, error] {
-	return func(yield func(Object, error) bool) {
-		s, err := k.find(ctx)
-		if err != nil {
-			yield(Object{}, err)
-			return
+// List implements [backends.Target]: what exists is read by a [replacement].
+func (k *kernel) List(context.Context) iter.Seq2[Object, error] {
+	return func(func(Object, error) bool) {}
+}
+
+// ManyRemovals is the maximum number of rules that a change removes from a chain one by one,
+// in the flavour that uses nf_tables. Each takes about 2 ms; for more rules, reading everything
+// and writing the whole chain is faster. In the legacy flavour one by one is always faster.
+const ManyRemovals = 128
+
+// Commit implements [backends.Target]. It does not find out what became of a change that a program
+// refused, nor why: an Apply from the zero snapshot does.
+func (k *kernel) Commit(ctx context.Context, ops []Op) error {
+	if k.programs.flavour == NFT && hasManyRemovals(ops) {
+		return fmt.Errorf("%w: too many rules of a chain to remove one by one", backends.ErrReplace)
+	}
+	s, err := newScript(ops, k.piece())
+	if err != nil {
+		return err
+	}
+	return k.disturb(func() error {
+		err := k.restore(ctx, s)
+		if err == nil {
+			k.counts.hold(ops, false)
 		}
-		k.findFrontends(s.found)
-		for _, o := range s.found.objects(k.names) {
-			if !yield(o, nil) {
-				return
+		if _, stopped := errors.AsType[*stopError](err); stopped && (s.commits > 1 || !errors.Is(err, backends.ErrUnavailable)) {
+			return fmt.Errorf("%w: a change was refused: %w", proxy.ErrDataplaneLost, err)
+		}
+		return err
+	})
+}
+
+func hasManyRemovals(ops []Op) bool {
+	removals := map[chainRef]int{}
+	for i := range ops {
+		if k := &ops[i].Key; k.Rule != "" && ops[i].Kind == backends.Remove && !isHook(k.Chain) {
+			ref := chainRef{k.Table, k.Chain}
+			if removals[ref]++; removals[ref] > ManyRemovals {
+				return true
 			}
 		}
 	}
-}
-
-// Commit implements [backends.Target].
-func (k *kernel) Commit(ctx context.Context, ops []Op) error {
-	return k.disturb(func() error { return k.diagnose(ctx, k.commit(ctx, ops), false) })
+	return false
 }
 
 // disturb calls a commit as tests want it to be called.
@@ -64,63 +87,64 @@ func (k *kernel) disturb(commit func() error) error {
 	return k.around(commit)
 }
 
-func (k *kernel) commit(ctx context.Context, ops []Op) error {
-	_, err := k.write(ctx, k.rewrite(ctx, ops))
-	if err == nil {
-		k.counts.hold(ops, false)
+// find reads the chains and rules of the identity. Before that, it repairs what iptables cannot use.
+func (k *kernel) find(ctx context.Context) (*existing, error) {
+	var known knowledge
+	var chains saved
+	if k.native != nil {
+		var repairs uint64
+		var err error
+		if chains, known, repairs, err = k.native.repair(ctx); err != nil {
+			return nil, fmt.Errorf("iptables: nf_tables: %w", err)
+		}
+		k.ops.Add(repairs)
 	}
-	return err
-}
-
-// rewrite merges operations that remove many rules from a chain. If the rules cannot be
-// read, it returns the operations unchanged, which only takes longer.
-func (k *kernel) rewrite(ctx context.Context, ops []Op) []Op {
-	chains := manyRemoved(ops)
-	if len(chains) == 0 || k.programs.flavour != NFT {
-		return ops
+	known.isForeign = func(t Table, rule string) bool { return k.isForeign(k.names, t, rule) }
+	e, err := k.programs.find(ctx, k.names, known)
+	if k.native != nil && (errors.Is(err, errIncompatible) || isRefusal(err)) {
+		return &existing{chains: chains, isUnprintable: true, knowledge: known}, nil
 	}
-	s, err := k.find(ctx)
-	if err != nil || s.unreadable {
-		return ops
-	}
-	return rewrite(ops, chains, s.found)
-}
-
-// removeJumps removes jumps that iptables cannot find by their text.
-func (k *kernel) removeJumps(ctx context.Context, of *ruleset) error {
-	if err := k.native.removeJumps(ctx, of); err != nil {
-		return fmt.Errorf("%w: iptables: removing jumps that new ones have replaced: %w", proxy.ErrDataplaneLost, err)
-	}
-	return nil
+	return e, err
 }
 
 // Cleanup implements [backends.Cleaner].
 func (k *kernel) Cleanup(ctx context.Context) error {
-	s, err := k.find(ctx)
+	e, err := k.find(ctx)
 	if err != nil {
 		return err
 	}
-	if s.unreadable {
-		if err := k.removeJumps(ctx, &s.ruleset); err != nil {
+	if err := k.removeJumps(ctx, e); err != nil {
+		return err
+	}
+	p := e.adopt(k.names, nil, false)
+	// Rules that reject ports of virtual IPs go first: without translation they would reject
+	// packets to another backend that has taken over, and serves them after table filter.
+	filter, others := partition(p.ops)
+	for _, ops := range [][]Op{filter, others} {
+		if err := k.write(ctx, ops); err != nil {
 			return err
 		}
 	}
-	// Rules that reject ports of virtual IPs go first: without translation they would reject
-	// packets to another backend that has taken over, and serves them after table filter.
-	filter, others := partition(s.found.removal(k.names, s.unreachable))
-	kept, err := k.write(ctx, filter)
-	if err == nil {
-		var more []string
-		more, err = k.write(ctx, others)
-		kept = append(kept, more...)
+	kept, err := k.removeChains(ctx, p)
+	if err != nil {
+		return err
 	}
-	if err == nil {
-		k.counts.hold(nil, true)
-	}
-	if err == nil && len(kept) > 0 {
+	k.counts.hold(nil, true)
+	if len(kept) > 0 {
 		return fmt.Errorf("iptables: chains were emptied but cannot be removed, because rules of other programs jump to them: %v", kept)
 	}
-	return err
+	return nil
+}
+
+// removeJumps removes jumps that iptables cannot find by their text.
+func (k *kernel) removeJumps(ctx context.Context, e *existing) error {
+	if !e.isUnprintable {
+		return nil
+	}
+	if err := k.native.removeJumps(ctx, e.hooks); err != nil {
+		return fmt.Errorf("%w: iptables: removing jumps that new ones have replaced: %w", proxy.ErrDataplaneLost, err)
+	}
+	return nil
 }
 
 // partition returns the operations on table filter, and the others.
@@ -135,36 +159,47 @@ func partition(ops []Op) (filter, others []Op) {
 	return filter, others
 }
 
-// write commits operations, all or none. It returns the chains that it emptied but had to
-// keep, because rules of other programs jump to them.
-func (k *kernel) write(ctx context.Context, ops []Op) (kept []string, err error) {
+// removeChains removes the unwanted chains of a plan that was written. It returns those that stay,
+// empty, because something of other programs refers to them.
+func (k *kernel) removeChains(ctx context.Context, p *plan) (kept []string, err error) {
+	var ops []Op
+	for _, ref := range p.unwanted {
+		if p.existing.referred[ref] {
+			kept = append(kept, ref.name)
+		} else {
+			ops = append(ops, Op{Kind: backends.Remove, Key: Key{Table: ref.table, Chain: ref.name}})
+		}
+	}
+	more, err := k.removeEach(ctx, ops)
+	return slices.Concat(kept, more), err
+}
+
+// removeEach carries out removals of chains together. If they are refused, it halves them until it has
+// found the chains that stay.
+func (k *kernel) removeEach(ctx context.Context, ops []Op) (kept []string, err error) {
+	err = k.write(ctx, ops)
+	switch {
+	case !isRefusal(err):
+		return nil, err
+	case len(ops) == 1:
+		return []string{ops[0].Key.Chain}, nil
+	}
+	for _, half := range [][]Op{ops[:len(ops)/2], ops[len(ops)/2:]} {
+		more, err := k.removeEach(ctx, half)
+		if kept = append(kept, more...); err != nil {
+			return kept, err
+		}
+	}
+	return kept, nil
+}
+
+// write commits operations.
+func (k *kernel) write(ctx context.Context, ops []Op) error {
 	s, err := newScript(ops, k.piece())
 	if err != nil {
-		return nil, fmt.Errorf("iptables: %w", err)
+		return err
 	}
-	if len(s.sections) == 0 {
-		return nil, nil
-	}
-	whole := s
-	err = k.restore(ctx, s)
-	for _, all := range [...]bool{false, true} {
-		rest, inUse := s.withoutRemovals(err, all)
-		if len(inUse) == 0 {
-			break
-		}
-		kept = append(kept, inUse...)
-		if s, err = newScript(rest, k.piece()); err == nil && len(s.sections) > 0 {
-			err = k.restore(ctx, s)
-		}
-	}
-	switch {
-	case err == nil:
-		k.counts.wrote(s)
-		return kept, nil
-	case s != whole:
-		return nil, fmt.Errorf("%w: change partly applied: %w", proxy.ErrDataplaneLost, err)
-	}
-	return nil, k.undo(ctx, s, err)
+	return k.restore(ctx, s)
 }
 
 // piece is about how many bytes of new chains go into one commit; 0 is all.
@@ -175,67 +210,15 @@ func (k *kernel) piece() int {
 	return 0
 }
 
-// restore runs a script.
+// restore runs a script, unless it is empty, while the watch is told about it.
 func (k *kernel) restore(ctx context.Context, s *script) error {
-	err := k.run(ctx, s)
+	if s.commits == 0 {
+		return nil
+	}
+	err := k.watch.commit(ctx, s.commits, len(s.text), func() error { return k.programs.restore(ctx, s.text) })
 	if err == nil {
 		k.ops.Add(s.rules)
-	}
-	if stop, ok := errors.AsType[*stopError](err); ok {
-		stop.markConflict(s, k.names)
-		if k.programs.flavour == Legacy {
-			stop.markExhausted(s)
-		}
+		k.counts.wrote(s)
 	}
 	return err
-}
-
-// run runs a script while the watch is told about it.
-func (k *kernel) run(ctx context.Context, s *script) error {
-	return k.watch.commit(ctx, len(s.sections), len(s.text), func() error { return k.programs.restore(ctx, s.text) })
-}
-
-// undo reverts what was committed before an error. Most often that is nothing, because few
-// scripts change two tables.
-func (k *kernel) undo(ctx context.Context, s *script, cause error) error {
-	if errors.Is(cause, proxy.ErrDataplaneLost) || errors.Is(cause, ErrLocked) && !k.begun(ctx, s, cause) {
-		return cause // the next Apply is a full one, or nothing was written
-	}
-	var stop *stopError
-	line := 1
-	if errors.As(cause, &stop) && stop.line > 0 {
-		line = stop.line
-	} else if len(s.sections) > 1 {
-		return fmt.Errorf("%w: change may be partly applied, as the program did not name the line at which it stopped: %w", proxy.ErrDataplaneLost, cause)
-	}
-	done := s.committed(line)
-	if len(done) == 0 {
-		return cause
-	}
-	back := make([]Op, 0, len(done))
-	for _, o := range done {
-		if o.Kind != backends.Add {
-			return fmt.Errorf("%w: change partly applied: %w", proxy.ErrDataplaneLost, cause)
-		}
-		o.Kind = backends.Remove
-		back = append(back, o)
-	}
-	inverse, err := newScript(back, k.piece())
-	if err == nil {
-		err = k.run(context.WithoutCancel(ctx), inverse)
-	}
-	if err != nil {
-		return fmt.Errorf("%w: change partly applied and cannot be undone (%w): %w", proxy.ErrDataplaneLost, err, cause)
-	}
-	return cause
-}
-
-// begun reports whether a script may have committed a table before its program failed to
-// get the xtables lock: iptables acquires the lock for each table, and releases it in between.
-func (k *kernel) begun(ctx context.Context, s *script, cause error) bool {
-	if _, ran := errors.AsType[*stopError](cause); !ran || len(s.sections) < 2 {
-		return false
-	}
-	now, err := k.find(ctx)
-	return err != nil || now.unreadable || slices.ContainsFunc(s.sections[0].ops, now.found.reflects)
 }

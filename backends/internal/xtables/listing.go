@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 )
 
@@ -12,14 +11,12 @@ import (
 // identity.
 type listing struct {
 	names Names
-	found saved
-	// unreachable are own jumps that no packet reaches, with all their duplicates, and what
-	// others has.
-	unreachable saved
-	hooks       map[chainRef]*hook
-	others      others
-	// isForeign is as [Family.isForeign]; without it, each other chain counts as foreign.
-	isForeign func(t Table, rule string) bool
+	existing
+	// ended are chains of the kernel after a foreign rule that ends the traversal of all packets.
+	ended map[chainRef]bool
+	// read is how many rules of each of the kernel's own chains have been read.
+	read   map[chainRef]int
+	others map[chainRef]*other
 	position
 	// begun is the start of a line that is not complete yet.
 	begun []byte
@@ -27,6 +24,16 @@ type listing struct {
 	open     []string
 	openSize int
 	err      error
+}
+
+// other is a chain that is neither one of the identity nor one of the kernel's own, and to which a
+// rule leads or which has rules. Another program may have renamed an own chain.
+type other struct {
+	// isForeign is true if another program wrote a rule of the chain; leadsHere if a rule leads to
+	// a chain of the identity.
+	isForeign, leadsHere bool
+	// fromOwn is true if an own rule leads to the chain, fromOther if another rule does.
+	fromOwn, fromOther bool
 }
 
 // position is where in the output a line is.
@@ -46,28 +53,15 @@ const (
 	longestQuote = 4 << 10
 )
 
-// hook is one of the kernel's own chains.
-type hook struct {
-	hidden hiddenRules
-	// count is how many rules have been read.
-	count int
-	// isEnded is true after a foreign rule that ends the traversal of all packets.
-	isEnded bool
-}
-
-// hiddenRules are the positions, from 0, of rules that iptables prints wrongly or not at
-// all, and the count of all rules of the chain.
-type hiddenRules struct {
-	count int
-	at    []int
-}
-
-func newListing(n Names, hidden map[chainRef]hiddenRules) *listing {
-	l := &listing{names: n, found: saved{}, unreachable: saved{}, hooks: map[chainRef]*hook{}, others: others{}}
-	for ref, h := range hidden {
-		l.hooks[ref] = &hook{hidden: h}
+// newListing makes a listing. Without [knowledge.isForeign], all rules of other chains are foreign.
+func newListing(n Names, known knowledge) *listing {
+	if known.isForeign == nil {
+		known.isForeign = func(Table, string) bool { return true }
 	}
-	return l
+	return &listing{
+		names: n, ended: map[chainRef]bool{}, read: map[chainRef]int{}, others: map[chainRef]*other{},
+		existing: existing{chains: saved{}, jumps: saved{}, late: map[chainRef]bool{}, referred: map[chainRef]bool{}, knowledge: known},
+	}
 }
 
 // Write parses a piece. It always accepts all of it, so that the program does not block;
@@ -94,9 +88,8 @@ func (l *listing) Write(piece []byte) (int, error) {
 	return n, nil
 }
 
-// end returns what was found in the whole output, and separately the own jumps after a
-// foreign rule that ends the traversal of all packets.
-func (l *listing) end() (found, unreachable saved, err error) {
+// end returns what was found in the whole output.
+func (l *listing) end() (*existing, error) {
 	if l.err == nil && len(l.begun) > 0 {
 		l.line(string(l.begun))
 		l.begun = nil
@@ -104,35 +97,16 @@ func (l *listing) end() (found, unreachable saved, err error) {
 	for len(l.open) > 0 {
 		l.splitRule()
 	}
-	for ref, h := range l.hooks {
-		if h.hidden.count > 0 && h.count != h.hidden.count && l.err == nil {
-			l.err = fmt.Errorf("chain %s of table %v was changed while it was read", ref.name, ref.table)
+	for ref, o := range l.others {
+		// The identity has no rule that leads to the chain of another program, so an own rule which
+		// does was written for a chain that was renamed. One that leads to no own chain is out of use
+		// without its removal, and harms nothing.
+		if o.fromOwn && !o.fromOther && o.leadsHere && !o.isForeign {
+			l.chains[ref] = []string{""} // what it has does not matter
+			delete(l.jumps, ref)
 		}
 	}
-	if l.err != nil {
-		return nil, nil, l.err
-	}
-	for ref := range l.unreachable {
-		l.moveUnreachable(ref)
-	}
-	l.others.addTo(l.unreachable)
-	return l.found, l.unreachable, nil
-}
-
-// moveUnreachable treats all duplicates of a jump as unreachable if one is: a removal by
-// text may remove any of them.
-func (l *listing) moveUnreachable(ref chainRef) {
-	unreachable := slices.Clone(l.unreachable[ref])
-	l.found[ref] = slices.DeleteFunc(l.found[ref], func(rule string) bool {
-		is := slices.Contains(unreachable, rule)
-		if is {
-			l.unreachable[ref] = append(l.unreachable[ref], rule)
-		}
-		return is
-	})
-	if len(l.found[ref]) == 0 {
-		delete(l.found, ref)
-	}
+	return &l.existing, l.err
 }
 
 func (l *listing) line(line string) {
@@ -156,11 +130,11 @@ func (l *listing) line(line string) {
 		l.table, l.inTable = l.names.tableNamed(line[1:])
 		l.isUnusedMangle = !l.inTable && line[1:] == Mangle.String()
 	case l.isUnusedMangle && strings.HasPrefix(line, ":"+l.names.Canary()+" "):
-		l.others.at(chainRef{Mangle, l.names.Canary()}).isCanary = true
+		l.chains[chainRef{Mangle, l.names.Canary()}] = nil
 	case l.inTable && strings.HasPrefix(line, ":"):
 		name, _, _ := strings.Cut(line[1:], " ")
 		if l.names.Owns(l.table, name) {
-			l.found[chainRef{l.table, name}] = nil
+			l.chains[chainRef{l.table, name}] = nil
 		}
 	}
 }
@@ -192,36 +166,48 @@ func (l *listing) splitRule() {
 func (l *listing) rule(line string) {
 	chain, rule, _ := strings.Cut(strings.TrimPrefix(line, "-A "), " ")
 	ref := chainRef{l.table, chain}
-	switch _, exists := l.found[ref]; {
-	case isHook(chain):
-		l.hookRule(ref, rule)
-	case exists:
-		l.found[ref] = append(l.found[ref], rule)
-		l.follow(l.table, rule, true)
-	default:
-		l.otherRule(ref, rule)
+	if _, exists := l.chains[ref]; exists {
+		l.chains[ref] = append(l.chains[ref], rule)
+		l.follow(rule, true)
+		return
+	}
+	isOwn := l.names.ownsComment(rule)
+	if isHook(chain) {
+		if at := l.read[ref]; at < len(l.hooks[ref]) && l.hooks[ref][at].isMisprinted {
+			rule = "" // what is printed says nothing
+		}
+		l.read[ref]++
+		isOwn = l.names.ownsJump(l.table, rule)
+		l.ended[ref] = l.ended[ref] || !isOwn && endsTraversal(rule)
+	} else {
+		o := l.other(ref)
+		o.isForeign = o.isForeign || l.isForeign(l.table, rule)
+		o.leadsHere = o.leadsHere || l.names.Owns(l.table, lastTarget(rule))
+	}
+	if isOwn {
+		l.jumps[ref] = append(l.jumps[ref], rule)
+		l.late[ref] = l.late[ref] || l.ended[ref]
+	}
+	l.follow(rule, isOwn)
+}
+
+// follow records that a rule leads to a chain.
+func (l *listing) follow(rule string, isOwn bool) {
+	switch name := lastTarget(rule); {
+	case name == "", name == "DNAT":
+	case !l.names.Owns(l.table, name):
+		o := l.other(chainRef{l.table, name})
+		o.fromOwn, o.fromOther = o.fromOwn || isOwn, o.fromOther || !isOwn
+	case !isOwn:
+		l.referred[chainRef{l.table, name}] = true
 	}
 }
 
-// hookRule reads a rule of one of the kernel's own chains.
-func (l *listing) hookRule(ref chainRef, rule string) {
-	h := l.hooks[ref]
-	if h == nil {
-		h = &hook{}
-		l.hooks[ref] = h
+func (l *listing) other(ref chainRef) *other {
+	if l.others[ref] == nil {
+		l.others[ref] = &other{}
 	}
-	h.count++
-	isOurs := l.names.ownsJump(ref.table, rule)
-	l.follow(ref.table, rule, isOurs)
-	switch {
-	case slices.Contains(h.hidden.at, h.count-1):
-	case isOurs && h.isEnded:
-		l.unreachable[ref] = append(l.unreachable[ref], rule)
-	case isOurs:
-		l.found[ref] = append(l.found[ref], rule)
-	default:
-		h.isEnded = h.isEnded || endsTraversal(rule)
-	}
+	return l.others[ref]
 }
 
 func (l *listing) isUsed(table string) bool {

@@ -53,7 +53,7 @@ func (m model) command(t Table, line string) error {
 	if !exists && !isHook(chain) {
 		return fmt.Errorf("no chain %s", chain)
 	}
-	if to := target(rule); flag != "-D" && strings.HasPrefix(to, "VIPKIT-") {
+	if to := lastTarget(rule); flag != "-D" && strings.HasPrefix(to, "VIPKIT-") {
 		if _, exists := m[chainRef{t, to}]; !exists {
 			return fmt.Errorf("no chain %s to jump to", to)
 		}
@@ -82,26 +82,26 @@ func (m model) command(t Table, line string) error {
 
 func (m model) refers(t Table, chain string) bool {
 	for ref, rules := range m {
-		if ref.table == t && slices.ContainsFunc(rules, func(r string) bool { return target(r) == chain }) {
+		if ref.table == t && slices.ContainsFunc(rules, func(r string) bool { return lastTarget(r) == chain }) {
 			return true
 		}
 	}
 	return false
 }
 
-// seen returns the chains and rules that a backend finds.
-func (m model) seen(n Names) saved {
-	out := saved{}
+// seen returns what a backend finds.
+func (m model) seen(n Names) *existing {
+	e := &existing{chains: saved{}, jumps: saved{}, knowledge: knowledge{isForeign: func(Table, string) bool { return false }}}
 	for ref, rules := range m {
 		if n.Owns(ref.table, ref.name) {
-			out[ref] = slices.Clone(rules)
+			e.chains[ref] = slices.Clone(rules)
 			continue
 		}
 		for _, rule := range rules {
 			if n.ownsJump(ref.table, rule) {
-				out[ref] = append(out[ref], rule)
+				e.jumps[ref] = append(e.jumps[ref], rule)
 			}
 		}
 	}
-	return out
+	return e
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"golang.org/x/sys/unix"
@@ -11,9 +12,9 @@ import (
 	"github.com/vipkit/vipkit/internal/nfnetlink"
 )
 
-// native reads the tables of the flavour nft from nf_tables itself. Other programs can add
-// rules that iptables cannot print, or prints without the parts that it does not know. Such
-// rules cannot be compared or removed as text.
+// native reads the tables of the flavour nft from nf_tables itself, as far as iptables cannot tell:
+// other programs can add rules that iptables does not print, or prints without the parts that it does
+// not know, and chains that it cannot use.
 type native struct {
 	conn   *nfnetlink.Conn
 	family nfnetlink.Family
@@ -24,17 +25,15 @@ func (n *native) table(t Table) nfnetlink.Table {
 	return nfnetlink.Table{Family: n.family, Name: t.String()}
 }
 
-// repair wakes dormant tables, removes base chains that iptables cannot use and that have the
-// names of the kernel's own chains, or of the identity's, and removes rules that iptables
-// cannot print from the identity's chains. It does so before anything is added, because the
-// kernel refuses each jump to a chain with a rule that is invalid in the hook of the jump.
-// repair returns the resulting ruleset, and how many repairs it has committed.
-func (n *native) repair(ctx context.Context) (p ruleset, repairs uint64, err error) {
-	p.hooks, p.own = map[chainRef][]nativeRule{}, map[chainRef][]uint64{}
+// repair wakes dormant tables, and removes base chains that iptables cannot use and that have the
+// names of the kernel's own chains, or of the identity's. It returns the chains of the identity and
+// what is misprinted, and how many repairs it has committed.
+func (n *native) repair(ctx context.Context) (chains saved, u knowledge, repairs uint64, err error) {
+	chains, u = saved{}, knowledge{misread: map[chainRef]bool{}, hooks: map[chainRef][]hookRule{}}
 	var b nfnetlink.Batch
 	var tables []nfnetlink.TableInfo
 	if err := n.conn.Tables(ctx, n.family, nfnetlink.Collect(&tables)); err != nil {
-		return p, 0, err
+		return nil, u, 0, err
 	}
 	for _, info := range tables {
 		t, isUsed := n.names.tableNamed(info.Name)
@@ -45,19 +44,19 @@ func (n *native) repair(ctx context.Context) (p ruleset, repairs uint64, err err
 			b.WakeTable(n.table(t))
 			repairs++
 		}
-		if err := n.readRules(ctx, t, &p); err != nil {
-			return p, 0, err
+		if err := n.readRules(ctx, t, &u); err != nil {
+			return nil, u, 0, err
 		}
-		repaired, err := n.repairChains(ctx, t, &b, &p)
+		removed, err := n.readChains(ctx, t, &b, chains, &u)
 		if err != nil {
-			return p, 0, err
+			return nil, u, 0, err
 		}
-		repairs += repaired
+		repairs += removed
 	}
 	if repairs == 0 {
-		return p, 0, nil
+		return chains, u, 0, nil
 	}
-	return p, repairs, explainBusy(n.conn.Commit(ctx, &b))
+	return chains, u, repairs, explainBusy(n.conn.Commit(ctx, &b))
 }
 
 // explainBusy says what to do about a chain that iptables cannot use, and that the kernel does not
@@ -71,27 +70,29 @@ func explainBusy(err error) error {
 		err, refused.Table)
 }
 
-// readRules adds the rules of a table.
-func (n *native) readRules(ctx context.Context, t Table, p *ruleset) error {
+// readRules reads the rules of a table.
+func (n *native) readRules(ctx context.Context, t Table, u *knowledge) error {
 	return n.conn.Rules(ctx, n.table(t), nfnetlink.Visitor[nfnetlink.RuleInfo]{
-		Begin: func() { p.dropTable(t) },
+		Begin: func() {
+			maps.DeleteFunc(u.misread, func(ref chainRef, _ bool) bool { return ref.table == t })
+			maps.DeleteFunc(u.hooks, func(ref chainRef, _ []hookRule) bool { return ref.table == t })
+		},
 		Each: func(r *nfnetlink.RuleInfo) error {
 			ref := chainRef{t, r.Chain}
 			switch {
 			case isHook(r.Chain):
-				seen := n.readRule(r)
-				p.hooks[ref] = append(p.hooks[ref], nativeRule{r.Handle, seen.isUnprintable, seen.isOwn(t)})
-			case n.names.Owns(t, r.Chain) && n.readRule(r).isUnprintable:
-				p.own[ref] = append(p.own[ref], r.Handle)
+				rule := n.readRule(r)
+				u.hooks[ref] = append(u.hooks[ref], hookRule{r.Handle, rule.isOwn(t), rule.isMisprinted})
+			case n.names.Owns(t, r.Chain) && n.readRule(r).isMisprinted:
+				u.misread[ref] = true
 			}
 			return nil
 		},
 	})
 }
 
-// repairChains adds the chains of a table to p, and to b the removal of those that iptables
-// cannot use, and of rules of the identity's chains that iptables cannot print.
-func (n *native) repairChains(ctx context.Context, t Table, b *nfnetlink.Batch, p *ruleset) (repairs uint64, err error) {
+// readChains adds the chains of a table to own, and to b the removal of those that iptables cannot use.
+func (n *native) readChains(ctx context.Context, t Table, b *nfnetlink.Batch, own saved, u *knowledge) (removed uint64, err error) {
 	var chains []nfnetlink.Chain
 	if err := n.conn.Chains(ctx, n.table(t), nfnetlink.Collect(&chains)); err != nil {
 		return 0, err
@@ -102,25 +103,21 @@ func (n *native) repairChains(ctx context.Context, t Table, b *nfnetlink.Batch, 
 		isOwn := n.names.Owns(t, c.Name)
 		switch {
 		case isOwn && c.Base.Type == "":
-			for _, handle := range p.own[ref] {
-				b.DelRule(n.table(t), c.Name, handle)
-				repairs++
-			}
-			p.own[ref] = nil // also of a chain without such rules
+			own[ref] = nil
 			continue
 		case !isOwn && (!isHook(c.Name) || isHookOf(t, c)):
 			continue
-		case slices.ContainsFunc(p.hooks[ref], func(r nativeRule) bool { return !r.isOwn }):
+		case slices.ContainsFunc(u.hooks[ref], func(r hookRule) bool { return !r.isOwn }):
 			return 0, fmt.Errorf("iptables cannot use chain %s of table %v, and it has rules of other programs: remove these, or the chain; nft list chain %v %s shows them",
 				c.Name, n.table(t), n.table(t), c.Name)
 		}
 		b.FlushChain(n.table(t), c.Name)
 		b.DelChain(n.table(t), c.Name)
-		delete(p.hooks, ref)
-		delete(p.own, ref)
-		repairs++
+		delete(u.hooks, ref)
+		delete(u.misread, ref)
+		removed++
 	}
-	return repairs, nil
+	return removed, nil
 }
 
 // isHookOf reports whether a chain is as iptables makes the one of this name.
@@ -152,10 +149,10 @@ func isHookOf(t Table, c *nfnetlink.Chain) bool {
 	return c.Base == want
 }
 
-// removeJumps removes jumps to chains of the identity.
-func (n *native) removeJumps(ctx context.Context, p *ruleset) error {
+// removeJumps removes own jumps from the kernel's own chains.
+func (n *native) removeJumps(ctx context.Context, hooks map[chainRef][]hookRule) error {
 	var b nfnetlink.Batch
-	for ref, rules := range p.hooks {
+	for ref, rules := range hooks {
 		for _, r := range rules {
 			if r.isOwn {
 				b.DelRule(n.table(ref.table), ref.name, r.handle)

@@ -28,7 +28,7 @@ func (n *native) steps(r *nfnetlink.RuleInfo) (text string, isPlain bool) {
 		text += "\n"
 	}
 	seen := n.readRule(r)
-	return text, !seen.isUnprintable
+	return text, !seen.isMisprinted
 }
 
 // rulesOf returns the rules of a chain.

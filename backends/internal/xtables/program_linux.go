@@ -23,8 +23,6 @@ type programs struct {
 	// flavour is never Default.
 	flavour Flavour
 	family  v1.IPFamily
-	// isForeign may be nil, see [listing].
-	isForeign func(t Table, rule string) bool
 }
 
 // findPrograms finds the programs of a flavour.
@@ -75,41 +73,36 @@ func LookUp(name string) (string, error) {
 // find reads the chains and rules of an identity. In the flavour nft, one program prints all
 // tables, because it reads all of them anyway. In the legacy flavour, and if that program
 // fails because of a foreign table, one program prints each table in use.
-func (p *programs) find(ctx context.Context, n Names, hidden map[chainRef]hiddenRules) (found, unreachable saved, err error) {
+func (p *programs) find(ctx context.Context, n Names, known knowledge) (*existing, error) {
 	if p.flavour == NFT {
-		found, unreachable, err := p.list(ctx, p.listing(n, hidden), []string{})
+		e, err := p.list(ctx, newListing(n, known), []string{})
 		if _, stopped := errors.AsType[*stopError](err); !stopped {
-			return found, unreachable, err
+			return e, err
 		}
 	}
 	tables, err := p.tables(n)
 	if err != nil {
-		return nil, nil, fmt.Errorf("iptables: finding tables: %w", err)
+		return nil, fmt.Errorf("iptables: finding tables: %w", err)
 	}
 	var each [][]string
 	for _, t := range tables {
 		each = append(each, []string{"-t", t.String()})
 	}
-	return p.list(ctx, p.listing(n, hidden), each...)
-}
-
-func (p *programs) listing(n Names, hidden map[chainRef]hiddenRules) *listing {
-	l := newListing(n, hidden)
-	l.isForeign = p.isForeign
-	return l
+	return p.list(ctx, newListing(n, known), each...)
 }
 
 // list runs iptables-save once for each list of arguments, and parses the output.
-func (p *programs) list(ctx context.Context, l *listing, arguments ...[]string) (found, unreachable saved, err error) {
+func (p *programs) list(ctx context.Context, l *listing, arguments ...[]string) (*existing, error) {
 	for _, args := range arguments {
 		if _, err := p.process.run(ctx, program{path: p.saver, args: args, out: l}); err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 	}
-	if found, unreachable, err = l.end(); err != nil {
-		return nil, nil, fmt.Errorf("iptables: parsing the output of %s: %w", p.saver, err)
+	e, err := l.end()
+	if err != nil {
+		return nil, fmt.Errorf("iptables: parsing the output of %s: %w", p.saver, err)
 	}
-	return found, unreachable, nil
+	return e, nil
 }
 
 // tables returns the tables to print. In the legacy flavour these are only existing ones:

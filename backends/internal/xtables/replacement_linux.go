@@ -2,14 +2,16 @@ package xtables
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"maps"
 
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/proxy"
 )
 
 // Replace implements [backends.Replacer]: everything is in one commit, because each further
-// one would copy the table again. That commit lists the existing chains and rules.
+// one would copy the table again. Each commit reads the existing chains and rules.
 func (k *kernel) Replace(context.Context, proxy.Snapshot, bool) backends.Replacement[Key, string] {
 	return &replacement{kernel: k}
 }
@@ -17,13 +19,11 @@ func (k *kernel) Replace(context.Context, proxy.Snapshot, bool) backends.Replace
 // replacement changes the existing chains and rules to the wanted ones.
 type replacement struct {
 	kernel *kernel
-	// listed is true after the first commit has listed the existing chains and rules.
-	listed bool
-	// adoption is nil before that, if nothing was found, and after the first commit if it
-	// succeeded.
-	adoption *adoption
-	// counted is true after the first commit that succeeded.
-	counted bool
+	// begun is true after the first commit has read what exists, and whole if it succeeded: it has
+	// everything. Later commits have parts of that.
+	begun, whole bool
+	// wanted are the objects of the parts that were committed.
+	wanted map[Key]string
 }
 
 // Pieces implements [backends.Replacement].
@@ -31,72 +31,67 @@ func (*replacement) Pieces() int { return 1 }
 
 // Commit implements [backends.Replacement].
 func (r *replacement) Commit(ctx context.Context, ops []Op) error {
-	isFirst := !r.listed
-	if err := r.list(ctx, ops); err != nil {
-		return err
+	k, isFirst := r.kernel, !r.begun
+	e, err := k.find(ctx)
+	if err != nil { // parts of the commit would fail, too
+		return fmt.Errorf("%w: reading rules: %w", backends.ErrUnavailable, err)
 	}
-	return r.kernel.disturb(func() error { return r.commit(ctx, ops, isFirst) })
-}
-
-func (r *replacement) commit(ctx context.Context, ops []Op, isFirst bool) error {
-	var err error
-	if r.adoption == nil {
-		_, err = r.kernel.write(ctx, r.kernel.rewrite(ctx, ops))
-	} else if err = r.adopt(ctx, ops); err == nil && isFirst {
-		r.adoption = nil
+	r.begun = true
+	if isFirst {
+		k.findFrontends(e.chains)
 	}
-	if err == nil {
-		r.kernel.counts.hold(ops, !r.counted)
-		r.counted = true
-	}
-	return r.kernel.diagnose(ctx, err, isFirst)
-}
-
-// list lists the existing chains and rules, before the first commit. If that fails, the
-// commit must not be tried in parts: each part would remove the rules of the others.
-func (r *replacement) list(ctx context.Context, ops []Op) error {
-	if r.listed {
-		return nil
-	}
-	s, err := r.kernel.find(ctx)
+	wanted, err := r.with(ops)
 	if err != nil {
-		return fmt.Errorf("%w: listing rules: %w", backends.ErrUnavailable, err)
-	}
-	r.listed = true
-	r.kernel.findFrontends(s.found)
-	if len(s.found)+len(s.unreachable) == 0 {
-		return nil
-	}
-	r.adoption = newAdoption(r.kernel.names, s.found, s.unreachable, ops)
-	r.adoption.isForeign = r.kernel.programs.isForeign
-	if s.unreadable {
-		r.adoption.replaced = &s.ruleset
-	}
-	return nil
-}
-
-// adopt commits operations, as far as the chains and rules that were found need them.
-func (r *replacement) adopt(ctx context.Context, requested []Op) error {
-	a := r.adoption
-	ops := a.plan(requested)
-	if _, err := r.kernel.write(ctx, ops); err != nil {
 		return err
 	}
-	a.record(requested, ops)
-	if old := a.replaced; old != nil {
-		a.replaced = nil
-		return r.kernel.removeJumps(ctx, old)
-	}
-	return nil
+	return k.disturb(func() error {
+		err := k.adopt(ctx, e, wanted, !isFirst)
+		switch {
+		case err == nil:
+			k.counts.hold(ops, r.wanted == nil)
+			r.wanted, r.whole = wanted, isFirst
+		case isFirst:
+			return k.diagnose(ctx, err)
+		}
+		return err
+	})
 }
 
-// Finish implements [backends.Replacement]. The commit has removed what is not wanted. Only
-// if it was refused and tried in parts, chains and rules of refused service ports are left,
-// which Finish removes.
+// with returns the objects that are wanted after a commit.
+func (r *replacement) with(ops []Op) (map[Key]string, error) {
+	wanted := make(map[Key]string, len(r.wanted)+len(ops))
+	maps.Copy(wanted, r.wanted)
+	for i := range ops {
+		if ops[i].Key.Table == refused {
+			return nil, errors.New(ops[i].Value)
+		}
+		wanted[ops[i].Key] = ops[i].Value
+	}
+	return wanted, nil
+}
+
+// Finish implements [backends.Replacement]. If the first commit was refused and tried in parts, it
+// removes what no part wanted, such as the rules of refused service ports.
 func (r *replacement) Finish(ctx context.Context) error {
-	if r.adoption == nil {
+	if r.whole {
 		return nil
 	}
-	_, err := r.kernel.write(ctx, r.adoption.unrequested())
+	e, err := r.kernel.find(ctx)
+	if err != nil {
+		return err
+	}
+	return r.kernel.adopt(ctx, e, r.wanted, false)
+}
+
+// adopt makes the wanted chains and rules of those that exist. With keep, other own ones stay.
+func (k *kernel) adopt(ctx context.Context, e *existing, wanted map[Key]string, keep bool) error {
+	p := e.adopt(k.names, wanted, keep)
+	if err := k.write(ctx, p.ops); err != nil {
+		return err
+	}
+	if err := k.removeJumps(ctx, e); err != nil {
+		return err
+	}
+	_, err := k.removeChains(ctx, p)
 	return err
 }

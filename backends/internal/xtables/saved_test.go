@@ -2,6 +2,7 @@ package xtables
 
 import (
 	"errors"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -39,19 +40,20 @@ COMMIT
 `
 )
 
-// readSaved reads a listing as a whole.
+// readSaved reads a listing as a whole, and returns the own chains and the chains with own jumps.
 func readSaved(text string, n Names) (saved, error) { return readPieces(text, n, len(text)+1) }
 
 // readPieces reads a listing in pieces of some length.
 func readPieces(text string, n Names, length int) (saved, error) {
-	l := newListing(n, nil)
+	l := newListing(n, knowledge{})
 	for piece := range slices.Chunk([]byte(text), length) {
 		if _, err := l.Write(piece); err != nil {
 			return nil, err
 		}
 	}
-	found, _, err := l.end()
-	return found, err
+	e, err := l.end()
+	maps.Copy(e.chains, e.jumps)
+	return e.chains, err
 }
 
 // Only the chains and rules of the identity are read from the output of iptables-save, in the
@@ -157,25 +159,6 @@ func TestOwnRulesOfOnePrefix(t *testing.T) {
 	}
 }
 
-func TestTarget(t *testing.T) {
-	t.Parallel()
-	for rule, want := range map[string]string{
-		"": "", "-j": "", "-j A": "A", "-g A": "A", `-j "A"`: "", "-s 192.0.2.0/24 -j A --to 1": "A", "-i -j -j A": "A",
-		`-m comment --comment "-j B" -j A`:          "A",
-		`-m comment --comment "x -j B"`:             "",
-		`-m comment --comment "x \" -j B"`:          "",
-		`-m comment --comment "x \\" -j A`:          "A",
-		`-m comment --comment "" -j A`:              "A",
-		`"-j" A`:                                    "",
-		`-m comment --comment "x \" -j B" -j A`:     "A",
-		`-m comment --comment "without an end -j B`: "",
-	} {
-		if got := target(rule); got != want {
-			t.Errorf("target(%s): got %q, want %q", rule, got, want)
-		}
-	}
-}
-
 // Lines within a comment are not parsed as rules, and a quote that does not start a comment
 // hides no rules.
 func TestReadSavedWithLinesInComments(t *testing.T) {
@@ -261,22 +244,24 @@ func FuzzReadSaved(f *testing.F) {
 				}
 			}
 		}
-		checkRemoval(t, n, found)
+		checkRemoval(t, n, text)
 	})
 }
 
-// checkRemoval checks that the script which removes the found rules changes nothing else.
-func checkRemoval(t *testing.T, n Names, found saved) {
+// checkRemoval checks that the script which removes what a listing has changes nothing else.
+func checkRemoval(t *testing.T, n Names, text string) {
 	t.Helper()
-	script, err := newScript(found.removal(n, nil), 0)
-	if err != nil {
-		t.Fatalf("script that removes the found rules: %v", err)
+	l := newListing(n, knowledge{})
+	if _, err := l.Write([]byte(text)); err != nil {
+		t.Fatal(err)
 	}
-	for line := range strings.Lines(string(script.text)) {
-		flag, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
+	e, err := l.end()
+	testenv.NoError(t, err)
+	for line := range strings.Lines(string(scriptOf(t, e.adopt(n, nil, false).ops).text)) {
+		flag, rest, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
 		chain, rule, _ := strings.Cut(rest, " ")
-		known := strings.HasPrefix(flag, ":") || strings.HasPrefix(flag, "*") || flag == "COMMIT" || flag == "-X"
-		if !known && (flag != "-D" || !isHook(chain) || !n.Owns(NAT, target(rule)) && !n.Owns(Filter, target(rule))) {
+		known := strings.HasPrefix(flag, ":") || strings.HasPrefix(flag, "*") || flag == "COMMIT"
+		if !known && (flag != "-D" || n.Owns(NAT, chain) || !n.ownsJump(NAT, rule) && !n.ownsJump(Filter, rule)) {
 			t.Errorf("script that removes the found rules: got line %q, want only removals of own rules", line)
 		}
 	}

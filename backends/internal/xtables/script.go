@@ -26,25 +26,14 @@ type script struct {
 	// piece is about how many bytes of new chains are in one commit; 0 is all.
 	piece int
 	// isAhead is true while new chains are written that may be cut into pieces; begun is where the
-	// text of the current piece begins, and made has the operations that its commit completes.
+	// text of the current piece begins.
 	isAhead bool
 	begun   int
-	made    []Op
-	// sections are the commits in their order.
-	sections []section
-	lines    int
+	commits int
 	// rules counts rules and chains that are written or removed.
 	rules uint64
 	// written counts the rules that are written, by table.
 	written [tables]int
-}
-
-// section has the operations of one commit of a table.
-type section struct {
-	// end is the number of the line that commits it, from 1.
-	end int
-	// ops are nil for a piece that only fills chains which an earlier one has made.
-	ops []Op
 }
 
 // pieceSize is for the flavour that uses nf_tables: its iptables-restore needs 15 times as much memory
@@ -134,8 +123,8 @@ func (s *script) cut(t Table) {
 // commit writes the line that commits a section.
 func (s *script) commit() {
 	s.write("COMMIT")
-	s.sections = append(s.sections, section{end: s.lines, ops: s.made})
-	s.begun, s.made = len(s.text), nil
+	s.commits++
+	s.begun = len(s.text)
 }
 
 // textSize returns an upper bound of the length of a script for some operations.
@@ -166,7 +155,6 @@ func (s *script) section(t Table, ops []Op) {
 		}
 	}
 	slices.SortFunc(chains, func(a, b *Op) int { return cmp.Compare(a.Key.Chain, b.Key.Chain) })
-	s.made = ops
 	s.write("*", t.String())
 	for _, o := range chains { // this line makes a chain, or empties it
 		s.rules++
@@ -192,7 +180,6 @@ func (s *script) content(o *Op) {
 		s.cut(o.Key.Table)
 		s.rules++
 		s.written[o.Key.Table]++
-		s.lines++
 		s.text = append(s.text, "-A "...)
 		s.text = append(s.text, o.Key.Chain...)
 		s.text = append(s.text, ' ')
@@ -252,26 +239,4 @@ func (s *script) write(parts ...string) {
 		s.text = append(s.text, part...)
 	}
 	s.text = append(s.text, '\n')
-	s.lines++
-}
-
-// line returns a line of the text, from 1.
-func (s *script) line(number int) string {
-	for line := range strings.Lines(string(s.text)) {
-		if number--; number == 0 {
-			return line
-		}
-	}
-	return ""
-}
-
-// committed returns the operations that were committed if the program stopped at a line.
-func (s *script) committed(line int) []Op {
-	var done []Op
-	for _, part := range s.sections {
-		if part.end < line {
-			done = append(done, part.ops...)
-		}
-	}
-	return done
 }

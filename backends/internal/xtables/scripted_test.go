@@ -36,8 +36,7 @@ func written(t *testing.T, lines ...string) []Op {
 }
 
 // The text of a script has the order in which no packet passes untranslated. The script counts
-// the rules and chains that it writes, and knows which operations are committed when the
-// program stops at a line.
+// the commits, and the rules and chains that it writes.
 func TestScripts(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -45,8 +44,6 @@ func TestScripts(t *testing.T) {
 		ops   []Op
 		want  string
 		rules uint64
-		// done is the number of operations that are done when the program stops at each line.
-		done []int
 	}{
 		{
 			what: "a first load",
@@ -54,7 +51,7 @@ func TestScripts(t *testing.T) {
 				"+ filter S > -j REJECT", "+ nat OUTPUT < -j S"),
 			want: "*nat\n:B - [0:0]\n:S - [0:0]\n-A B -j A\n-A S -j B\n-A S -j C\n-I OUTPUT -j S\n-A S -j N\nCOMMIT\n" +
 				"*filter\n:S - [0:0]\n-A S -j REJECT\nCOMMIT\n",
-			rules: 9, done: []int{0, 0, 0, 0, 0, 0, 0, 0, 0, 6, 6, 6, 6},
+			rules: 9,
 		},
 		{
 			what: "endpoints removed",
@@ -62,26 +59,26 @@ func TestScripts(t *testing.T) {
 				"- filter F : -j DROP"),
 			want: "*filter\n-I S -j REJECT2\n-I S -j REJECT1\nCOMMIT\n*nat\n:B - [0:0]\n-D S -j B\n-X B\nCOMMIT\n" +
 				"*filter\n:F - [0:0]\n-D S -j DROP\n-X F\nCOMMIT\n",
-			rules: 6, done: []int{0, 0, 0, 0, 2, 2, 2, 2, 2, 4, 4, 4, 4, 4},
+			rules: 6,
 		},
 		{
 			what: "other endpoints",
 			ops:  written(t, "= nat B : -j C\n-j D", "+ filter S < -j DROP"),
-			want: "*filter\n-I S -j DROP\nCOMMIT\n*nat\n:B - [0:0]\n-A B -j C\n-A B -j D\nCOMMIT\n", rules: 4, done: []int{0, 0, 0, 1, 1, 1, 1, 1},
+			want: "*filter\n-I S -j DROP\nCOMMIT\n*nat\n:B - [0:0]\n-A B -j C\n-A B -j D\nCOMMIT\n", rules: 4,
 		},
 		{
 			what: "three tables",
 			ops:  written(t, "+ filter F : -j DROP", "+ nat B : -j C", "- mangle M : -j D", "+ mangle INPUT < -j N", "+ mangle N : -j D"),
 			want: "*mangle\n:M - [0:0]\n:N - [0:0]\n-A N -j D\n-I INPUT -j N\n-X M\nCOMMIT\n*nat\n:B - [0:0]\n-A B -j C\nCOMMIT\n" +
 				"*filter\n:F - [0:0]\n-A F -j DROP\nCOMMIT\n",
-			rules: 8, done: []int{0, 0, 0, 0, 0, 0, 0, 3, 3, 3, 3, 4, 4, 4, 4},
+			rules: 8,
 		},
 		{
 			what: "a chain is rewritten, and one of its rules removed",
 			ops: append(written(t, "- filter S < -j DROP"), Op{
 				Kind: backends.Replace, Key: Key{Table: Filter, Chain: "S", Back: true}, Value: "-j A\n",
 			}),
-			want: "*filter\n:S - [0:0]\n-A S -j A\nCOMMIT\n", rules: 2, done: []int{0, 0, 0, 0},
+			want: "*filter\n:S - [0:0]\n-A S -j A\nCOMMIT\n", rules: 2,
 		},
 		{what: "a refused object is removed", ops: []Op{{Kind: backends.Remove, Key: Key{Table: refused}, Value: "no"}}},
 	} {
@@ -93,19 +90,8 @@ func TestScripts(t *testing.T) {
 		if diff := cmp.Diff(c.want, string(s.text)); diff != "" || s.rules != c.rules {
 			t.Errorf("%s: rules: got %d, want %d; script (-want +got):\n%s", c.what, s.rules, c.rules, diff)
 		}
-		var done []int
-		lines := strings.SplitAfter(string(s.text), "\n")
-		for i, line := range lines[:len(lines)-1] {
-			done = append(done, len(s.committed(i+1)))
-			if got := s.line(i + 1); got != line {
-				t.Errorf("%s: line %d: got %q, want %q", c.what, i+1, got, line)
-			}
-		}
-		if diff := cmp.Diff(c.done, done); diff != "" {
-			t.Errorf("%s: operations committed at each line (-want +got):\n%s", c.what, diff)
-		}
-		if got := s.line(len(lines)); got != "" {
-			t.Errorf("%s: line after the end: got %q, want an empty one", c.what, got)
+		if got := strings.Count(c.want, "COMMIT"); s.commits != got {
+			t.Errorf("%s: commits: got %d, want %d", c.what, s.commits, got)
 		}
 	}
 	if s, err := newScript([]Op{{Key: Key{Table: refused}, Value: "no such name"}}, 0); err == nil || err.Error() != "no such name" {
@@ -114,7 +100,7 @@ func TestScripts(t *testing.T) {
 }
 
 // A long first load makes new chains in pieces. Nothing that packets reach leads to them before the last
-// commit, which alone changes existing chains; what the pieces have made is known at each line.
+// commit, which alone changes existing chains.
 func TestScriptInPieces(t *testing.T) {
 	t.Parallel()
 	ops := written(t, "+ nat B : -j A1\n-j A2", "+ nat S", "= nat R : -j B", "+ nat S < -j B", "+ nat S > -j N", "+ nat OUTPUT < -j S", "+ nat INPUT > -j S")
@@ -127,55 +113,6 @@ func TestScriptInPieces(t *testing.T) {
 	}
 	if got, whole := s.rules, scriptOf(t, ops).rules; got != whole {
 		t.Errorf("rules: got %d, want %d as in one commit", got, whole)
-	}
-	for line, want := range map[int]int{1: 0, 4: 0, 5: 4, 16: 4, s.lines: 4, s.lines + 1: len(ops)} {
-		if got := len(s.committed(line)); got != want {
-			t.Errorf("operations committed at line %d: got %d, want %d", line, got, want)
-		}
-	}
-}
-
-// Found chains and rules become the same objects as rendered ones, and can all be removed.
-func TestObjectsOfFoundRules(t *testing.T) {
-	t.Parallel()
-	n := newNames("vipkit")
-	const own = "VIPKIT-SVC-AAAAAAAAAAAAAAAA"
-	found := saved{
-		{NAT, "OUTPUT"}:             {"-j VIPKIT-SERVICES"},
-		{NAT, "VIPKIT-SERVICES"}:    {"-j A", "-j B"},
-		{Filter, "VIPKIT-FORWARD"}:  {"-j C", "-j D"},
-		{NAT, own}:                  nil,
-		{Filter, "VIPKIT-SERVICES"}: nil,
-	}
-	got := map[Object]int{}
-	for _, o := range found.objects(n) {
-		got[o]++
-	}
-	chain := func(of Table, name, value string) Object {
-		return Object{Key: Key{Table: of, Chain: name}, Value: value}
-	}
-	rule := func(in, text string) Object { return Object{Key: Key{Table: NAT, Chain: in, Rule: text}} }
-	want := map[Object]int{
-		chain(NAT, "VIPKIT-SERVICES", ""): 1, chain(NAT, own, ""): 1, chain(Filter, "VIPKIT-SERVICES", ""): 1,
-		chain(Filter, "VIPKIT-FORWARD", "-j C\n-j D\n"): 1,
-		rule("OUTPUT", "-j VIPKIT-SERVICES"):            1, rule("VIPKIT-SERVICES", "-j A"): 1, rule("VIPKIT-SERVICES", "-j B"): 1,
-	}
-	if diff := cmp.Diff(want, got, cmp.AllowUnexported(Key{})); diff != "" {
-		t.Errorf("objects (-want +got):\n%s", diff)
-	}
-	delete(want, chain(NAT, "VIPKIT-SERVICES", "")) // the removal has the rules, which may have to be removed alone
-	want[chain(NAT, "VIPKIT-SERVICES", "-j A\n-j B\n")] = 1
-	delete(want, rule("VIPKIT-SERVICES", "-j A")) // these are removed with their chain
-	delete(want, rule("VIPKIT-SERVICES", "-j B"))
-	clear(got)
-	for _, o := range found.removal(n, nil) {
-		if o.Kind != backends.Remove {
-			t.Errorf("operation on %v: got %v, want %v", o.Key, o.Kind, backends.Remove)
-		}
-		got[Object{Key: o.Key, Value: o.Value}]++
-	}
-	if diff := cmp.Diff(want, got, cmp.AllowUnexported(Key{})); diff != "" {
-		t.Errorf("removed objects (-want +got):\n%s", diff)
 	}
 }
 

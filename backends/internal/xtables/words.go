@@ -49,19 +49,6 @@ func isWhole(rule string) bool {
 	return true
 }
 
-// target returns the target of a rule: a chain, or an extension such as DROP.
-func target(rule string) (name string) {
-	for rule != "" {
-		var w word
-		if w, rule, _ = nextWord(rule); w.is("-j") || w.is("-g") {
-			if w, _, _ = nextWord(rule); !w.quoted {
-				name = w.text
-			}
-		}
-	}
-	return name
-}
-
 // ownsJump reports whether a rule of one of the kernel's own chains belongs to this
 // identity: its comment says so, or it jumps to one of its chains, matches nothing but the state
 // of connections, and has no foreign comment. Other programs may have jumps of their own to these
@@ -88,7 +75,7 @@ func (n Names) ownsJump(t Table, rule string) bool {
 // ownsComment reports whether a rule has a comment of [Names.Comment], wherever the rule is and
 // wherever it leads: another program may have moved or copied it, or renamed its target.
 func (n Names) ownsComment(rule string) bool {
-	if !strings.Contains(rule, n.owner()) {
+	if !isWritable(rule) || !strings.Contains(rule, n.owner()) {
 		return false
 	}
 	for rule != "" {
@@ -103,7 +90,7 @@ func (n Names) ownsComment(rule string) bool {
 	return false
 }
 
-// lastTarget returns the target of a rule, faster than target, for rules that end with it.
+// lastTarget returns the target of a rule that ends with it: a chain, or an extension such as DROP.
 func lastTarget(rule string) string {
 	for _, flag := range [...]string{"-j ", "-g "} {
 		if at := strings.LastIndex(rule, flag); at >= 0 {
@@ -138,37 +125,6 @@ func endsTraversal(rule string) bool {
 		return true
 	}
 	return flag.is("-j") && slices.ContainsFunc([]string{"ACCEPT", "DROP", "RETURN", "REJECT", "DNAT", "REDIRECT", "SNAT", "MASQUERADE"}, to.is)
-}
-
-// isUsual reports whether a rule of an open chain consists of parts that rules of backends
-// have there, so that it can be removed by its text. iptables may print other rules in a form
-// that it does not accept.
-func isUsual(t Table, rule string) bool {
-	if !isWritable(rule) {
-		return false
-	}
-	for rule != "" {
-		var flag, value word
-		flag, rule, _ = nextWord(rule)
-		value, rule, _ = nextWord(rule)
-		if flag.quoted || value.quoted != flag.is("--comment") {
-			return false
-		}
-		switch flag.text {
-		case "-d", "-p", "--comment", "--dport", "--dst-type", "--reject-with":
-		case "-m":
-			if !slices.Contains([]string{"comment", "tcp", "udp", "sctp", "addrtype"}, value.text) {
-				return false
-			}
-		case "-j":
-			if t != Filter && (value.text == "DROP" || value.text == "REJECT") {
-				return false
-			}
-		default:
-			return false
-		}
-	}
-	return true
 }
 
 // isForeign reports whether another program wrote a rule of one of the identity's chains: the

@@ -57,7 +57,6 @@ func (b *Backend) open(c *Config, at *namespace) (all []*kernel, err error) {
 			continue
 		}
 		k := &kernel{Family: f, names: c.Names, programs: p, around: c.Around, counts: &counts{}}
-		k.programs.isForeign = func(t Table, rule string) bool { return k.isForeign(k.names, t, rule) }
 		all = append(all, k)
 		if k.usesNFT() {
 			byNFT[nft.FamilyOf(f.Family)] = true
