@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -12,7 +13,6 @@ import (
 
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/backends/internal/xtables"
-	"github.com/vipkit/vipkit/internal/netns/netnstest"
 	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -45,32 +45,6 @@ func TestManyServicesRemoved(t *testing.T) {
 			s.holds(t, want, "with fewer services")
 		}
 	})
-}
-
-// Many services are removed also if foreign rules keep the backend from reading the rules.
-func TestManyServicesRemovedUnread(t *testing.T) {
-	t.Parallel()
-	s := newStage(t, Options{Flavour: NFT, Families: []v1.IPFamily{v1.IPv4Protocol}})
-	all := newPorts(v1.IPv4Protocol, xtables.ManyRemovals+2, 1)
-	s.Apply(t, proxy.NewSnapshot(stagetest.Node(), all...))
-	const foreign = "flush chain ip filter OUTPUT\ndelete chain ip filter OUTPUT\n" +
-		"add chain ip filter OUTPUT { type filter hook output priority 7; }\nadd rule ip filter OUTPUT counter\n"
-	if _, err := netnstest.Run(t, s.NS, foreign, "nft", "-f", "-"); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Backend.Apply(t.Context(), proxy.Snapshot{}, s.Applied); err == nil || !strings.Contains(err.Error(), "it has rules of other programs") {
-		t.Fatalf("a full apply: got error %v, want one about rules of other programs", err)
-	}
-	s = newStage(t, s.Options)
-	s.Apply(t, proxy.NewSnapshot(stagetest.Node(), all...))
-	if _, err := netnstest.Run(t, s.NS, foreign, "nft", "-f", "-"); err != nil {
-		t.Fatal(err)
-	}
-	s.Apply(t, proxy.NewSnapshot(stagetest.Node(), all[xtables.ManyRemovals+1]))
-	rules := s.run(t, "", "iptables-save", "-t", "nat")
-	if strings.Contains(rules, all[0].Name.Name+" cluster IP") || !strings.Contains(rules, all[xtables.ManyRemovals+1].Name.Name+" cluster IP") {
-		t.Errorf("rules: got\n%s\nwant those of the last service, and not those of the first one", rules)
-	}
 }
 
 // A single chain that an earlier process left is removed.
@@ -124,41 +98,30 @@ func setFlag(t *testing.T, flag string) {
 	testenv.NoError(t, os.WriteFile(flag, nil, 0o600))
 }
 
-// If a program fails without output, the backend reports that the dataplane is lost: some of
-// several tables may have been written.
-func TestSilentFailure(t *testing.T) {
+// If a change is refused, whatever part of it was made, the backend reports that the dataplane is
+// lost. The next Apply then makes the rules as they should be.
+func TestRefusedChange(t *testing.T) {
 	eachFlavourInTurn(t, func(t *testing.T, s *stage) {
-		flag, _ := failing(t, s, "sed '/^COMMIT/q' | $real \"$@\"; rm $flag; exit 1")
 		full, empty, other := newPort(v1.IPv4Protocol, 0, 2), newPort(v1.IPv4Protocol, 0, 0), newPort(v1.IPv4Protocol, 1, 1)
-		s.Apply(t, proxy.NewSnapshot(stagetest.Node(), full, other))
-		setFlag(t, flag)
-		next := proxy.NewSnapshot(stagetest.Node(), empty, other)
-		if err := s.Backend.Apply(t.Context(), s.Applied, next); !errors.Is(err, proxy.ErrDataplaneLost) || errors.As(err, new(proxy.PortErrors)) {
-			t.Errorf("Apply: got error %v, want %v and no PortErrors", err, proxy.ErrDataplaneLost)
-		}
-		s.Applied = proxy.Snapshot{}
-		s.Apply(t, next)
-		s.holds(t, next, "after a failure")
-	})
-}
-
-// If a part of a change was made, and the rest is refused, the backend reports that the
-// dataplane is lost.
-func TestPartOfAChange(t *testing.T) {
-	eachFlavourInTurn(t, func(t *testing.T, s *stage) {
-		// The first try stops at a chain to which a foreign rule jumps, the second is refused.
-		flag, _ := failing(t, s, `if [ -e $flag.once ]; then echo 'iptables-restore: line 1 failed' >&2; rm $flag*; exit 1; fi; >$flag.once`)
-		all := newPorts(v1.IPv4Protocol, 3, 2)
-		used := newNames("vipkit").of(prefixCluster, all[2].Name, 0)
-		s.Apply(t, proxy.NewSnapshot(stagetest.Node(), all...))
-		s.run(t, "*nat\n:OTHER - [0:0]\n-A OTHER -j "+used+"\nCOMMIT\n", "iptables-restore", "--noflush", "-w", "5")
-		setFlag(t, flag)
-		next := proxy.NewSnapshot(stagetest.Node(), all[:2]...)
-		if err := s.Backend.Apply(t.Context(), s.Applied, next); !errors.Is(err, proxy.ErrDataplaneLost) || errors.As(err, new(proxy.PortErrors)) {
-			t.Errorf("Apply: got error %v, want %v and no PortErrors", err, proxy.ErrDataplaneLost)
-		}
-		if _, err := os.Stat(flag); err == nil {
-			t.Error("second try: got none, want one")
+		for _, script := range []string{
+			"rm $flag; echo 'iptables-restore: line 1 failed' >&2; exit 1",
+			"rm $flag; sed '/^COMMIT/q' | $real \"$@\"; exit 1",
+			"rm $flag; sed '/^COMMIT/q' | $real \"$@\"; echo 'iptables-restore: Cannot allocate memory' >&2; exit 4",
+			"rm $flag; sed '/^COMMIT/q' | $real \"$@\"; echo 'Another app is currently holding the xtables lock' >&2; exit 4",
+		} {
+			for _, to := range [][]*proxy.ServicePort{{empty, other}, {empty, moved(other, 1000)}} {
+				s.Restart(t)
+				flag, _ := failing(t, s, script)
+				s.Apply(t, proxy.NewSnapshot(stagetest.Node(), full, other))
+				setFlag(t, flag)
+				next := proxy.NewSnapshot(stagetest.Node(), to...)
+				if err := s.Backend.Apply(t.Context(), s.Applied, next); !errors.Is(err, proxy.ErrDataplaneLost) || errors.As(err, new(proxy.PortErrors)) {
+					t.Errorf("%q: got error %v, want %v and no PortErrors", script, err, proxy.ErrDataplaneLost)
+				}
+				s.Applied = proxy.Snapshot{}
+				s.Apply(t, next)
+				s.holds(t, next, "after "+script)
+			}
 		}
 	})
 }
@@ -179,4 +142,30 @@ func TestDriftAfterAnError(t *testing.T) {
 	if checker, ok := s.Backend.(proxy.DriftChecker); !ok || !checker.Drifted(t.Context()) {
 		t.Error("after an error and a foreign change: drifted: got false, want true")
 	}
+}
+
+// A long first load is committed in pieces. If the last one is refused, the rules are as in one commit
+// after the next Apply.
+func TestFirstLoadInPieces(t *testing.T) {
+	s := newStage(t, Options{Flavour: NFT, Families: []v1.IPFamily{v1.IPv4Protocol}})
+	commits := filepath.Join(t.TempDir(), "commits")
+	flag, _ := failing(t, s, `script=$(cat); n=$(echo "$script" | grep -c ^COMMIT)
+		if [ ! -e `+commits+` ]; then
+			echo $n >`+commits+`; line=$(echo "$script" | grep -n ^COMMIT | tail -1 | sed 's/:.*//')
+			echo "$script" | awk -v n=$n '{print} /^COMMIT/ && ++i == n-1 {exit}' | $real "$@" || exit
+			echo "iptables-restore: line $line failed" >&2; exit 1
+		fi
+		exit 1`)
+	setFlag(t, flag)
+	all := proxy.NewSnapshot(stagetest.Node(), newPorts(v1.IPv4Protocol, 300, 10)...)
+	if err := s.Backend.Apply(t.Context(), proxy.Snapshot{}, all); err == nil {
+		t.Fatal("Apply: got no error, want one")
+	}
+	text, err := os.ReadFile(commits)
+	if n, bad := strconv.Atoi(strings.TrimSpace(string(text))); err != nil || bad != nil || n < 4 {
+		t.Errorf("commits of the first load: got %q, error %v, want 4 or more", text, err)
+	}
+	testenv.NoError(t, os.Remove(flag))
+	s.Apply(t, all)
+	s.holds(t, all, "after a refused first load")
 }

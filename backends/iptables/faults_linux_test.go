@@ -106,23 +106,25 @@ func TestProcesses(t *testing.T) {
 }
 
 // The backend waits for another program that holds the xtables lock. After LockWait, it
-// changes nothing and returns ErrLocked; a later try succeeds.
+// returns ErrLocked and has changed nothing, which it knows of a change of one table; a later try
+// succeeds.
 func TestLock(t *testing.T) {
 	lock := netnstest.OwnXtablesLock(t)
 	s := newStage(t, Options{Flavour: Legacy, LockWait: time.Second, Families: []v1.IPFamily{v1.IPv4Protocol}})
 	arguments := filepath.Join(t.TempDir(), "arguments")
 	stubRestore(t, s, `echo "$*" >>`+arguments)
-	s.Apply(t, sampleSnapshot())
+	var former, ports []*proxy.ServicePort
+	for i := range 8 { // all of them wait once, together
+		former = append(former, newPort(v1.IPv4Protocol, i, 5))
+		ports = append(ports, moved(former[i], 1000+i))
+	}
+	s.Apply(t, proxy.NewSnapshot(stagetest.Node(), former...))
 	before := s.dump(t)
 	startedSince(t, arguments)
 	held, err := os.OpenFile(lock, os.O_RDWR|os.O_CREATE, 0o600)
 	testenv.NoError(t, err)
 	defer held.Close() //nolint:errcheck // nothing is written
 	testenv.NoError(t, unix.Flock(int(held.Fd()), unix.LOCK_EX))
-	var ports []*proxy.ServicePort
-	for i := range 8 { // all of them wait once, together
-		ports = append(ports, newPort(v1.IPv4Protocol, i, 5))
-	}
 	next := proxy.NewSnapshot(stagetest.Node(), ports...)
 	start := time.Now()
 	err = s.Backend.Apply(t.Context(), s.Applied, next)

@@ -60,7 +60,8 @@ const (
 
 // ErrLocked reports that another program held the xtables lock for longer than
 // [Options.LockWait], or that a program which an earlier process of this backend started
-// was still running then. Nothing was changed; another try may succeed.
+// was still running then. Nothing was changed, unless the error
+// is a [proxy.ErrDataplaneLost], too; another try may succeed.
 var ErrLocked = xtables.ErrLocked
 
 // complete fills in defaults, or returns an error for invalid options.

@@ -31,7 +31,8 @@ const DefaultLockWait = 5 * time.Second
 
 // ErrLocked reports that another program held the xtables lock for longer than
 // [Options.LockWait], or that a program which an earlier process of this backend started
-// was still running then. Nothing was changed; another try may succeed.
+// was still running then. Nothing was changed, unless the error
+// is a [proxy.ErrDataplaneLost], too; another try may succeed.
 var ErrLocked = errors.New("another program holds the xtables lock")
 
 // Options say which programs run, and how long they wait.

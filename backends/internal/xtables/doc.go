@@ -2,11 +2,11 @@
 // It is the part of a backend for iptables that does not know what its rules do.
 //
 // A [Backend] runs iptables-save and iptables-restore of a flavour, for each IP family. It
-// adopts the chains and rules that it finds, writes what differs, and removes what is not
-// wanted. It changes only the chains that its [Names] own, and jumps to them in the kernel's
+// compares the chains that it finds, as text, with the wanted ones, rewrites those that differ, and
+// removes the others. It changes only the chains that its [Names] own, and jumps to them in the kernel's
 // own chains; other programs may have rules in the same tables.
 //
-// A change runs iptables-restore once. If it fails, what it has committed is undone, or the
-// error wraps [proxy.ErrDataplaneLost], and the next Apply repairs everything. If extensions
-// of iptables are missing, the error names all of them.
+// A change runs iptables-restore once. If it fails, the error wraps [proxy.ErrDataplaneLost], and the
+// next Apply reads and repairs everything. If extensions of iptables are missing, its error names all
+// of them.
 package xtables

@@ -72,6 +72,13 @@ func isRefusal(err error) bool {
 	return stopped && stop.kind == nil
 }
 
+// isKernels reports whether it was the kernel that refused something, in the legacy flavour. It names
+// no reason; a lack of memory is the most common one.
+func isKernels(err error) bool {
+	exit, exited := errors.AsType[*exec.ExitError](err)
+	return exited && exit.ExitCode() == 1 && isRefusal(err)
+}
+
 // lastLines returns the end of a program's output, short enough for an error.
 func lastLines(b []byte) string {
 	const limit = 400

@@ -107,21 +107,22 @@ func (k *kernel) missingOf(ctx context.Context, t Table, of []Extension) (missin
 	if len(of) == 0 {
 		return nil, nil
 	}
-	if all, err := k.supports(ctx, of); all || err != nil {
+	if refused, err := k.refusal(ctx, of); refused == "" || err != nil {
 		return nil, err
 	}
-	if exists, err := k.supports(ctx, []Extension{{Table: t}}); !exists || err != nil {
-		if made, listed := k.programs.tables(k.names); err == nil && listed == nil && of[0].Rule == "" && !slices.Contains(made, t) {
-			return of[:1], nil
-		}
+	refused, err := k.refusal(ctx, []Extension{{Table: t}})
+	switch isMissing := strings.Contains(refused, "does not exist") || strings.Contains(refused, "insmod"); {
+	case isMissing && of[0].Rule == "":
+		return of[:1], nil
+	case refused != "" || err != nil:
 		return nil, err // the table refuses everything, for another reason
 	}
 	for i := range of {
-		supported, err := k.supports(ctx, of[i:i+1])
+		refused, err := k.refusal(ctx, of[i:i+1])
 		if err != nil {
 			return nil, err
 		}
-		if !supported {
+		if refused != "" {
 			missing = append(missing, of[i])
 		}
 	}
@@ -130,11 +131,11 @@ func (k *kernel) missingOf(ctx context.Context, t Table, of []Extension) (missin
 
 func sameExtension(a, b Extension) bool { return a.Name == b.Name }
 
-// supports reports whether rules with extensions of one table can be committed.
-func (k *kernel) supports(ctx context.Context, of []Extension) (bool, error) {
+// refusal probes extensions of one table, and returns why a program refused them.
+func (k *kernel) refusal(ctx context.Context, of []Extension) (string, error) {
 	err := k.restore(ctx, k.names.probe(of))
 	if isRefusal(err) {
-		return false, nil
+		return err.Error(), nil
 	}
-	return err == nil, err
+	return "", err
 }

@@ -101,7 +101,7 @@ func (k *kernel) find(ctx context.Context) (*existing, error) {
 	}
 	known.isForeign = func(t Table, rule string) bool { return k.isForeign(k.names, t, rule) }
 	e, err := k.programs.find(ctx, k.names, known)
-	if k.native != nil && (errors.Is(err, errIncompatible) || isRefusal(err)) {
+	if k.native != nil && errors.Is(err, errIncompatible) {
 		return &existing{chains: chains, isUnprintable: true, knowledge: known}, nil
 	}
 	return e, err

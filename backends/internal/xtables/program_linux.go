@@ -94,7 +94,11 @@ func (p *programs) find(ctx context.Context, n Names, known knowledge) (*existin
 // list runs iptables-save once for each list of arguments, and parses the output.
 func (p *programs) list(ctx context.Context, l *listing, arguments ...[]string) (*existing, error) {
 	for _, args := range arguments {
-		if _, err := p.process.run(ctx, program{path: p.saver, args: args, out: l}); err != nil {
+		_, err := p.process.run(ctx, program{path: p.saver, args: args, out: l})
+		if isRefusal(err) && strings.Contains(err.Error(), "Parsing nftables rule failed") {
+			err = fmt.Errorf("%w: %w", errIncompatible, err)
+		}
+		if err != nil {
 			return nil, err
 		}
 	}

@@ -40,34 +40,39 @@ func (r *replacement) Commit(ctx context.Context, ops []Op) error {
 	if isFirst {
 		k.findFrontends(e.chains)
 	}
-	wanted, err := r.with(ops)
-	if err != nil {
-		return err
-	}
 	return k.disturb(func() error {
-		err := k.adopt(ctx, e, wanted, !isFirst)
+		hasNone := r.wanted == nil
+		err := r.commit(ctx, e, ops, isFirst)
 		switch {
 		case err == nil:
-			k.counts.hold(ops, r.wanted == nil)
-			r.wanted, r.whole = wanted, isFirst
+			k.counts.hold(ops, hasNone)
+			r.whole = isFirst
 		case isFirst:
 			return k.diagnose(ctx, err)
+		case k.programs.flavour == Legacy && isKernels(err):
+			return fmt.Errorf("%w: the kernel refused the table without a reason: %w", backends.ErrExhausted, err)
 		}
 		return err
 	})
 }
 
-// with returns the objects that are wanted after a commit.
-func (r *replacement) with(ops []Op) (map[Key]string, error) {
+func (r *replacement) commit(ctx context.Context, e *existing, ops []Op, isFirst bool) error {
+	if isFirst && len(e.chains)+len(e.jumps) == 0 {
+		return r.kernel.write(ctx, ops)
+	}
 	wanted := make(map[Key]string, len(r.wanted)+len(ops))
 	maps.Copy(wanted, r.wanted)
 	for i := range ops {
 		if ops[i].Key.Table == refused {
-			return nil, errors.New(ops[i].Value)
+			return errors.New(ops[i].Value)
 		}
 		wanted[ops[i].Key] = ops[i].Value
 	}
-	return wanted, nil
+	if err := r.kernel.adopt(ctx, e, wanted, !isFirst); err != nil {
+		return err
+	}
+	r.wanted = wanted
+	return nil
 }
 
 // Finish implements [backends.Replacement]. If the first commit was refused and tried in parts, it
