@@ -160,8 +160,8 @@ func TestRuleInvalidInOneHook(t *testing.T) {
 	}
 }
 
-// Removing a rule that iptables cannot print is one operation, so that a resync which repairs
-// something is seen as such, and leaves the rest as it is.
+// A rule that iptables cannot print is removed once, so that a resync which repairs something is seen
+// as such, and the next one writes nothing.
 func TestRemovalOfUnprintableRule(t *testing.T) {
 	t.Parallel()
 	s := newStage(t, Options{Flavour: NFT})
@@ -169,12 +169,12 @@ func TestRemovalOfUnprintableRule(t *testing.T) {
 	want := s.effectiveRules(t)
 	for _, in := range []string{"ip nat", "ip filter", "ip6 nat", "ip6 filter"} {
 		s.nft(t, "add rule "+in+" VIPKIT-SERVICES ct mark 5 drop\n")
-		for _, n := range []uint64{1, 0} {
+		for _, writes := range []bool{true, false} {
 			before := s.Operations(t)
 			s.Applied = proxy.Snapshot{}
 			s.Apply(t, sampleSnapshot())
-			if got := s.Operations(t) - before; got != n {
-				t.Errorf("operations of a resync after a rule in %s: got %d, want %d", in, got, n)
+			if got := s.Operations(t) - before; (got > 0) != writes {
+				t.Errorf("operations of a resync after a rule in %s: got %d, want some is %t", in, got, writes)
 			}
 		}
 		if diff := cmp.Diff(want, s.effectiveRules(t)); diff != "" {

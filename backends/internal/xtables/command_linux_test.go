@@ -17,6 +17,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/internal/netns"
 	"github.com/vipkit/vipkit/internal/netns/netnstest"
 	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/proxy"
@@ -30,10 +31,11 @@ func shell(t *testing.T, folder, name, script string) string {
 	return path
 }
 
-func mustNamespace(t *testing.T) *namespace {
+func mustNamespace(t *testing.T) *netns.NS {
 	t.Helper()
-	at, err := currentNamespace()
+	at, err := netns.Current()
 	testenv.NoError(t, err)
+	t.Cleanup(func() { _ = at.Close() }) // nothing was written
 	return at
 }
 
@@ -71,12 +73,12 @@ func TestGuardIsInherited(t *testing.T) {
 	defer fifo.Close() //nolint:errcheck // nothing more is written
 	path := shell(t, folder, "leaving", "(read x <"+opens+") </dev/null >/dev/null 2>&1 & exit 0")
 	at := mustNamespace(t)
-	own := newGuard(at, "x", time.Second)
+	own := newGuard(1, "x", time.Second)
 	p := &process{namespace: at, guard: own}
 	if ran, err := p.run(t.Context(), program{path: path}); !ran || err != nil {
 		t.Fatalf("run: got ran: %t, error %v, want true and none", ran, err)
 	}
-	hasty := newGuard(at, "x", 0)
+	hasty := newGuard(1, "x", 0)
 	if _, err := hasty.take(t.Context()); !errors.Is(err, ErrLocked) {
 		t.Errorf("while its child runs: got error %v, want %v", err, ErrLocked)
 	}
@@ -174,7 +176,7 @@ func TestRestoreIsCalled(t *testing.T) {
 func TestRunExplainsFailures(t *testing.T) {
 	t.Parallel()
 	folder, at := t.TempDir(), mustNamespace(t)
-	p := &programs{process: process{namespace: at, guard: newGuard(at, "x", time.Second)}, wait: "1"}
+	p := &programs{process: process{namespace: at, guard: newGuard(1, "x", time.Second)}, wait: "1"}
 	p.restorer = filepath.Join(folder, "missing")
 	ran, err := p.process.run(t.Context(), program{path: p.restorer})
 	if ran || !errors.Is(err, backends.ErrUnavailable) || !errors.Is(err, os.ErrNotExist) {
@@ -199,7 +201,7 @@ func TestRunExplainsFailures(t *testing.T) {
 // Waiting for a guard that another program holds ends after the guard's own time.
 func TestGuardTimeout(t *testing.T) {
 	lock := netnstest.OwnXtablesLock(t)
-	own := newGuard(&namespace{inode: 1}, "x", 4*retry)
+	own := newGuard(1, "x", 4*retry)
 	held, err := own.take(t.Context())
 	testenv.NoError(t, err)
 	defer held.Close() //nolint:errcheck // nothing was written

@@ -43,7 +43,7 @@ func (k *kernel) diagnose(ctx context.Context, cause error) error {
 func (k *kernel) refresh(ctx context.Context, full bool) error {
 	var news error
 	if k.Refresh != nil {
-		news = k.programs.process.namespace.do(func() error { return k.Refresh(full) })
+		news = k.programs.process.namespace.Do(func() error { return k.Refresh(full) })
 	}
 	if full && news != nil {
 		return news

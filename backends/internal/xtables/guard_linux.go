@@ -30,17 +30,18 @@ type guard struct {
 	wait time.Duration
 }
 
-func newGuard(at *namespace, name string, wait time.Duration) *guard {
+// newGuard makes a guard by the inode of a network namespace.
+func newGuard(inode uint64, name string, wait time.Duration) *guard {
 	return &guard{
 		path: cmp.Or(os.Getenv("XTABLES_LOCKFILE"), "/run/xtables.lock"),
-		at:   at.offset(name), wait: wait,
+		at:   offset(inode, name), wait: wait,
 	}
 }
 
-// offset returns the offset of the byte that is locked for a name in the namespace.
-func (n *namespace) offset(name string) int64 {
+// offset returns the offset of the byte that is locked for a name in a namespace.
+func offset(inode uint64, name string) int64 {
 	h := fnv.New64a()
-	_, _ = h.Write(binary.NativeEndian.AppendUint64(nil, n.inode)) // writing to a hash never fails
+	_, _ = h.Write(binary.NativeEndian.AppendUint64(nil, inode)) // writing to a hash never fails
 	_, _ = h.Write([]byte(name))
 	return int64(h.Sum64() >> 2)
 }

@@ -17,12 +17,12 @@ import (
 // Guards of different identities, IP families or network namespaces are independent.
 func TestGuardsAreDisjoint(t *testing.T) {
 	t.Parallel()
-	at := &namespace{inode: 1}
+	const at = 1
 	own := newGuard(at, "iptables VIPKIT-", time.Second)
 	held, err := own.take(t.Context())
 	testenv.NoError(t, err)
 	for _, other := range []*guard{
-		newGuard(at, "ip6tables VIPKIT-", 0), newGuard(at, "iptables KUBE-", 0), newGuard(&namespace{inode: 2}, "iptables VIPKIT-", 0),
+		newGuard(at, "ip6tables VIPKIT-", 0), newGuard(at, "iptables KUBE-", 0), newGuard(2, "iptables VIPKIT-", 0),
 	} {
 		file, err := other.take(t.Context())
 		if err != nil {
@@ -58,13 +58,13 @@ func TestNoGuard(t *testing.T) {
 		}
 	}
 	t.Setenv("XTABLES_LOCKFILE", t.TempDir())
-	if _, err := newGuard(&namespace{}, "", 0).take(t.Context()); err == nil {
+	if _, err := newGuard(0, "", 0).take(t.Context()); err == nil {
 		t.Error("a folder as lock file: got no error, want one")
 	} else {
 		means(t, "a folder as lock file", err, "unavailable")
 	}
 	t.Setenv("XTABLES_LOCKFILE", filepath.Join(t.TempDir(), "nowhere", "lock"))
-	file, err := newGuard(&namespace{}, "", 0).take(t.Context())
+	file, err := newGuard(0, "", 0).take(t.Context())
 	if file != nil || err != nil {
 		t.Errorf("without a folder for the file: got file %v, error %v, want neither", file, err)
 	}

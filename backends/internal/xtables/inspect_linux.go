@@ -5,6 +5,10 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/vipkit/vipkit/internal/netns"
 )
 
 // Prepare makes the kernel's own chains, for which a consumer may have jumps, in the network
@@ -47,11 +51,11 @@ func Dump(ctx context.Context, c Config) (string, error) {
 
 // each calls a function with the programs of each family.
 func (c *Config) each(ctx context.Context, do func(*Family, *programs) error) error {
-	at, err := currentNamespace()
+	at, err := netns.Current(unix.NETLINK_ROUTE)
 	if err != nil {
 		return err
 	}
-	defer at.file.Close() //nolint:errcheck // it is open for reading only
+	defer at.Close() //nolint:errcheck // nothing was written
 	for i := range c.Families {
 		p, err := findPrograms(ctx, c, c.Families[i].Family, at)
 		if err != nil {

@@ -26,12 +26,13 @@ type listing struct {
 	err      error
 }
 
-// other is a chain that is neither one of the identity nor one of the kernel's own, and to which a
-// rule leads or which has rules. Another program may have renamed an own chain.
+// other is a chain that is not one of the identity, and to which a rule leads or which has rules.
+// Another program may have renamed an own chain.
 type other struct {
-	// isForeign is true if another program wrote a rule of the chain; leadsHere if a rule leads to
-	// a chain of the identity.
-	isForeign, leadsHere bool
+	// isForeign is true if another program wrote a rule of the chain.
+	isForeign bool
+	// refers are the chains of the identity to which rules lead.
+	refers []chainRef
 	// fromOwn is true if an own rule leads to the chain, fromOther if another rule does.
 	fromOwn, fromOther bool
 }
@@ -101,9 +102,13 @@ func (l *listing) end() (*existing, error) {
 		// The identity has no rule that leads to the chain of another program, so an own rule which
 		// does was written for a chain that was renamed. One that leads to no own chain is out of use
 		// without its removal, and harms nothing.
-		if o.fromOwn && !o.fromOther && o.leadsHere && !o.isForeign {
+		if o.fromOwn && !o.fromOther && len(o.refers) > 0 && !o.isForeign {
 			l.chains[ref] = []string{""} // what it has does not matter
 			delete(l.jumps, ref)
+			continue
+		}
+		for _, to := range o.refers {
+			l.referred[to] = true
 		}
 	}
 	return &l.existing, l.err
@@ -179,27 +184,25 @@ func (l *listing) rule(line string) {
 		l.read[ref]++
 		isOwn = l.names.ownsJump(l.table, rule)
 		l.ended[ref] = l.ended[ref] || !isOwn && endsTraversal(rule)
-	} else {
-		o := l.other(ref)
-		o.isForeign = o.isForeign || l.isForeign(l.table, rule)
-		o.leadsHere = o.leadsHere || l.names.Owns(l.table, lastTarget(rule))
 	}
 	if isOwn {
 		l.jumps[ref] = append(l.jumps[ref], rule)
 		l.late[ref] = l.late[ref] || l.ended[ref]
+	} else {
+		o := l.other(ref)
+		o.isForeign = o.isForeign || l.isForeign(l.table, rule)
+		if to := (chainRef{l.table, lastTarget(rule)}); l.names.Owns(to.table, to.name) {
+			o.refers = append(o.refers, to)
+		}
 	}
 	l.follow(rule, isOwn)
 }
 
-// follow records that a rule leads to a chain.
+// follow records that a rule leads to a chain that is not the identity's.
 func (l *listing) follow(rule string, isOwn bool) {
-	switch name := lastTarget(rule); {
-	case name == "", name == "DNAT":
-	case !l.names.Owns(l.table, name):
+	if name := lastTarget(rule); name != "" && name != "DNAT" && !l.names.Owns(l.table, name) {
 		o := l.other(chainRef{l.table, name})
 		o.fromOwn, o.fromOther = o.fromOwn || isOwn, o.fromOther || !isOwn
-	case !isOwn:
-		l.referred[chainRef{l.table, name}] = true
 	}
 }
 

@@ -14,12 +14,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/internal/netns"
 	"github.com/vipkit/vipkit/proxy"
 )
 
 // process runs programs one at a time in a network namespace.
 type process struct {
-	namespace *namespace
+	namespace *netns.NS
 	guard     *guard // nil for programs that change nothing
 }
 
@@ -53,7 +54,7 @@ func (p *process) run(ctx context.Context, prog program) (ran bool, err error) {
 	output := &tail{}
 	cmd := prog.command(ctx, held)
 	cmd.Stderr = output
-	err = p.namespace.do(func() error {
+	err = p.namespace.Do(func() error {
 		if err := cmd.Start(); err != nil {
 			return err
 		}

@@ -9,9 +9,11 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/internal/legacytables"
+	"github.com/vipkit/vipkit/internal/netns"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -26,7 +28,7 @@ type programs struct {
 }
 
 // findPrograms finds the programs of a flavour.
-func findPrograms(ctx context.Context, c *Config, family v1.IPFamily, at *namespace) (programs, error) {
+func findPrograms(ctx context.Context, c *Config, family v1.IPFamily, at *netns.NS) (programs, error) {
 	stem := "iptables"
 	if family == v1.IPv6Protocol {
 		stem = "ip6tables"
@@ -35,8 +37,12 @@ func findPrograms(ctx context.Context, c *Config, family v1.IPFamily, at *namesp
 	if c.Options.Flavour != Default {
 		stem += "-" + string(c.Options.Flavour)
 	}
+	var stat unix.Stat_t
+	if err := at.Do(func() error { return unix.Stat("/proc/thread-self/ns/net", &stat) }); err != nil {
+		return programs{}, fmt.Errorf("iptables: the network namespace: %w", err)
+	}
 	p := programs{
-		process: process{namespace: at, guard: newGuard(at, guarded, c.Options.LockWait)},
+		process: process{namespace: at, guard: newGuard(stat.Ino, guarded, c.Options.LockWait)},
 		wait:    strconv.Itoa(int(c.Options.LockWait / time.Second)),
 		flavour: c.Options.Flavour, family: family,
 	}
@@ -116,7 +122,7 @@ func (p *programs) tables(n Names) (exist []Table, err error) {
 		return n.tables(), nil
 	}
 	var existing []string
-	err = p.process.namespace.do(func() (err error) {
+	err = p.process.namespace.Do(func() (err error) {
 		existing, err = legacytables.Names(p.family)
 		return err
 	})

@@ -16,9 +16,8 @@ import (
 
 func TestMissingPrograms(t *testing.T) {
 	t.Parallel()
-	at, err := currentNamespace()
-	testenv.NoError(t, err)
-	_, err = findPrograms(t.Context(), &Config{Options: Options{Flavour: "unheard-of"}}, v1.IPv6Protocol, at)
+	at := mustNamespace(t)
+	_, err := findPrograms(t.Context(), &Config{Options: Options{Flavour: "unheard-of"}}, v1.IPv6Protocol, at)
 	if !errors.Is(err, proxy.ErrUnsupported) {
 		t.Fatalf("findPrograms: got error %v, want %v", err, proxy.ErrUnsupported)
 	}
@@ -31,8 +30,7 @@ func TestMissingPrograms(t *testing.T) {
 
 // The default flavour is read from the version of the programs.
 func TestDefaultFlavour(t *testing.T) {
-	at, err := currentNamespace()
-	testenv.NoError(t, err)
+	at := mustNamespace(t)
 	folder := t.TempDir()
 	t.Setenv("PATH", folder)
 	for says, want := range map[string]Flavour{
@@ -50,8 +48,7 @@ func TestDefaultFlavour(t *testing.T) {
 
 // Programs are found also outside of PATH, and each identity and family has its own guard.
 func TestFindPrograms(t *testing.T) {
-	at, err := currentNamespace()
-	testenv.NoError(t, err)
+	at := mustNamespace(t)
 	t.Setenv("PATH", t.TempDir())
 	offsets := map[int64]bool{}
 	for _, identity := range []string{"vipkit", "other"} {

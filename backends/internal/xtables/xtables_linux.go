@@ -11,6 +11,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/internal/netns"
 	"github.com/vipkit/vipkit/internal/nfnetlink"
 	"github.com/vipkit/vipkit/internal/nft"
 	"github.com/vipkit/vipkit/proxy"
@@ -23,11 +24,11 @@ func New(c Config) (*Backend, error) {
 	if len(c.Families) == 0 {
 		return nil, errors.New("iptables: no IP family to serve")
 	}
-	at, err := currentNamespace()
+	at, err := netns.Current(unix.NETLINK_ROUTE)
 	if err != nil {
-		return nil, fmt.Errorf("iptables: the network namespace: %w", err)
+		return nil, fmt.Errorf("iptables: %w", err)
 	}
-	b := &Backend{held: []io.Closer{at.file}}
+	b := &Backend{held: []io.Closer{at}}
 	kernels, err := b.open(&c, at)
 	if err != nil {
 		return nil, errors.Join(err, b.Close())
@@ -44,7 +45,7 @@ func New(c Config) (*Backend, error) {
 }
 
 // open makes one kernel for each family, whose flavours may differ, and a watch of each flavour.
-func (b *Backend) open(c *Config, at *namespace) (all []*kernel, err error) {
+func (b *Backend) open(c *Config, at *netns.NS) (all []*kernel, err error) {
 	legacy := map[v1.IPFamily]func() ([]Table, error){}
 	byNFT := map[nfnetlink.Family]bool{}
 	for _, f := range c.Families {
