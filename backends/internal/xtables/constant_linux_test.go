@@ -1,7 +1,6 @@
 package xtables
 
 import (
-	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -214,34 +213,6 @@ func TestUnprintableMangle(t *testing.T) {
 	out, err := netnstest.Run(t, s.NS, "", netnstest.NFT(t), "list", "ruleset", "ip")
 	if err != nil || strings.Contains(out, "VIPKIT") || strings.Count(out, "numgen random") != 5 {
 		t.Errorf("after Cleanup: error %v; got\n%s\nwant the rules of others alone", err, out)
-	}
-}
-
-// If an extension is missing, the error names it, its table and its module.
-func TestMissingExtension(t *testing.T) {
-	t.Parallel()
-	for _, flavour := range []Flavour{Legacy, NFT} {
-		t.Run(string(flavour), func(t *testing.T) {
-			c := constant(flavour, false)
-			c.Families = c.Families[:1]
-			f := &c.Families[0]
-			objects := constantObjects(c.Names, f.Family, false)
-			for i := range objects {
-				if objects[i].Key.Chain == "VIPKIT-FWMARK" {
-					objects[i].Value = "-m unheardof --of 1 -j RETURN\n"
-				}
-			}
-			f.Render = func(_ *proxy.Node, _ *proxy.ServicePort, out []Object) []Object { return append(out, objects...) }
-			f.Extensions = append(f.Extensions, Extension{Name: "unheardof", Table: Mangle, Rule: "-m unheardof --of 1", Module: "xt_unheardof"})
-			s := newStage(t, c)
-			err := s.Backend.Apply(t.Context(), proxy.Snapshot{}, proxy.NewSnapshot(stagetest.Node()))
-			if !errors.Is(err, proxy.ErrUnsupported) || !strings.Contains(err.Error(), "the match unheardof is missing: load the kernel module xt_unheardof") {
-				t.Errorf("Apply: got error %v, want %v that names the match", err, proxy.ErrUnsupported)
-			}
-			if left := s.dump(t); left != "" {
-				t.Errorf("rules after the refusal: got\n%s\nwant none", left)
-			}
-		})
 	}
 }
 

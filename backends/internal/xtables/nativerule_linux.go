@@ -2,6 +2,7 @@ package xtables
 
 import (
 	"bytes"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -41,7 +42,8 @@ func (r *nativeRule) add(s *nfnetlink.Step, family nfnetlink.Family) {
 	case "match":
 		name, comment := textOf(s, unix.NFTA_MATCH_NAME), textOf(s, unix.NFTA_MATCH_INFO)
 		isComment := name == "comment"
-		r.isSelective = r.isSelective || name != "conntrack" && !(isComment && isOwnComment(comment))
+		isOwnComment := isComment && (strings.HasPrefix(comment, "kubernetes ") || strings.HasPrefix(comment, "kube-proxy "))
+		r.isSelective = r.isSelective || name != "conntrack" && !isOwnComment
 		r.isOwned = r.isOwned || isComment && r.names.isOwner(comment)
 	case "immediate":
 		verdict, chain, ok := s.Verdict()

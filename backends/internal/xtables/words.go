@@ -1,6 +1,7 @@
 package xtables
 
 import (
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -52,24 +53,14 @@ func isWhole(rule string) bool {
 // ownsJump reports whether a rule of one of the kernel's own chains belongs to this
 // identity: its comment says so, or it jumps to one of its chains, matches nothing but the state
 // of connections, and has no foreign comment. Other programs may have jumps of their own to these
-// chains.
+// chains. Those with the name of kube-proxy in their comments are of its mode ipvs.
 func (n Names) ownsJump(t Table, rule string) bool {
-	if !isWritable(rule) {
-		return false
-	}
 	if n.ownsComment(rule) {
 		return true
 	}
-	var w []word
-	for rule != "" {
-		var next word
-		next, rule, _ = nextWord(rule)
-		w = append(w, next)
-	}
-	for len(w) >= 4 && isOwnMatch(w[:4]) {
-		w = w[4:]
-	}
-	return len(w) == 2 && w[0].is("-j") && !w[1].quoted && n.Owns(t, w[1].text)
+	jump := regexp.MustCompile(`^(?:-m conntrack --ctstate \S+ |-m comment --comment "(?:kubernetes|kube-proxy) (?:[^"\\\n]|\\.)*" )*-j ([^"\s]+)$`)
+	to := jump.FindStringSubmatch(rule)
+	return to != nil && n.Owns(t, to[1])
 }
 
 // ownsComment reports whether a rule has a comment of [Names.Comment], wherever the rule is and
@@ -101,30 +92,10 @@ func lastTarget(rule string) string {
 	return ""
 }
 
-// isOwnMatch reports whether own jumps have such a match.
-func isOwnMatch(w []word) bool {
-	state := w[1].is("conntrack") && w[2].is("--ctstate")
-	comment := w[1].is("comment") && w[2].is("--comment") && w[3].quoted && isOwnComment(w[3].text)
-	return w[0].is("-m") && (state || comment)
-}
-
-// isOwnComment reports whether own jumps have such a comment. The second one is in kube-proxy's
-// mode ipvs.
-func isOwnComment(text string) bool {
-	return strings.HasPrefix(text, "kubernetes ") || strings.HasPrefix(text, "kube-proxy ")
-}
-
 // endsTraversal reports whether a rule ends the traversal of all packets.
 func endsTraversal(rule string) bool {
-	for strings.HasPrefix(rule, "-m comment --comment ") {
-		_, rule, _ = nextWord(strings.TrimPrefix(rule, "-m comment --comment "))
-	}
-	flag, rule, _ := nextWord(rule)
-	to, _, _ := nextWord(rule)
-	if flag.is("-g") {
-		return true
-	}
-	return flag.is("-j") && slices.ContainsFunc([]string{"ACCEPT", "DROP", "RETURN", "REJECT", "DNAT", "REDIRECT", "SNAT", "MASQUERADE"}, to.is)
+	return regexp.MustCompile(`^(?:-m comment --comment (?:"(?:[^"\\]|\\.)*"|\S+) )*` +
+		`(?:-g |-j (?:ACCEPT|DROP|RETURN|REJECT|DNAT|REDIRECT|SNAT|MASQUERADE)(?: |$))`).MatchString(rule)
 }
 
 // isForeign reports whether another program wrote a rule of one of the identity's chains: the
