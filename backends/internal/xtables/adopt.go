@@ -2,7 +2,6 @@ package xtables
 
 import (
 	"slices"
-	"strings"
 
 	"github.com/vipkit/vipkit/backends"
 )
@@ -110,16 +109,19 @@ func (e *existing) adopt(n Names, wanted map[Key]string, keep bool) *plan {
 // filter that are no longer wanted, it refuses until all tables have been written.
 func (p *plan) chain(ref chainRef, c *content) {
 	found, exists := p.existing.chains[ref]
-	want := c.text(nil)
-	if !exists {
+	is, want := c.normal(found), c.text(nil)
+	switch {
+	case !exists:
 		p.ops = append(p.ops, Op{Kind: backends.Add, Key: Key{Table: ref.table, Chain: ref.name}, Value: want})
+		return
+	case is == want && p.existing.knows(ref):
 		return
 	}
 	both := c.text(p.existing.own(ref, found))
 	if p.keep {
 		want = both
 	}
-	p.put(ref, c.normal(found), both, want)
+	p.put(ref, is, both, want)
 }
 
 // unwantedChain adds what empties a chain, or what removes only rules of other programs from it: the
@@ -217,14 +219,6 @@ func (e *existing) own(ref chainRef, rules []string) []string {
 		return nil
 	}
 	return slices.DeleteFunc(slices.Clone(rules), func(rule string) bool { return e.isForeign(ref.table, rule) })
-}
-
-// rulesOf splits the content of a chain.
-func rulesOf(content string) []string {
-	if content == "" {
-		return nil
-	}
-	return strings.Split(strings.TrimSuffix(content, "\n"), "\n")
 }
 
 // chainRef identifies a chain of a table.

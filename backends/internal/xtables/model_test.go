@@ -105,3 +105,11 @@ func (m model) seen(n Names) *existing {
 	}
 	return e
 }
+
+// rulesOf splits the content of a chain.
+func rulesOf(content string) []string {
+	if content == "" {
+		return nil
+	}
+	return strings.Split(strings.TrimSuffix(content, "\n"), "\n")
+}
