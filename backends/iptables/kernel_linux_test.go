@@ -335,23 +335,3 @@ func TestChainInUseByOthers(t *testing.T) {
 		}
 	})
 }
-
-// A new process that finds many rules which are not wanted removes them and keeps the others.
-func TestAdoptionOfManyLeftovers(t *testing.T) {
-	t.Parallel()
-	eachFlavour(t, func(t *testing.T, s *stage) {
-		all := newPorts(v1.IPv4Protocol, 60, 1)
-		for _, n := range []int{50, 5} {
-			next := proxy.NewSnapshot(stagetest.Node(), all[:n]...)
-			s.Applied = proxy.Snapshot{}
-			s.Apply(t, proxy.NewSnapshot(stagetest.Node(), all...))
-			s.Restart(t)
-			s.Apply(t, next)
-			fresh := newStage(t, s.Options)
-			fresh.Apply(t, next)
-			if diff := cmp.Diff(fresh.dump(t), s.dump(t)); diff != "" {
-				t.Errorf("%d of 60 services kept: rules (-first load +adopted):\n%s", n, diff)
-			}
-		}
-	})
-}
