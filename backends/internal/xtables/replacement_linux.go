@@ -95,12 +95,29 @@ func (k *kernel) adopt(ctx context.Context, e *existing, wanted map[Key]string, 
 	removals, _ := p.removals()
 	err := k.write(ctx, slices.Concat(p.ops, removals))
 	if isRefusal(err) && len(removals) > 0 { // something may refer to one of these chains
-		if err = k.write(ctx, p.ops); err == nil {
-			_, err = k.removeEach(ctx, removals)
-		}
+		return k.adoptApart(ctx, wanted, keep)
 	}
 	if err != nil {
 		return err
 	}
 	return k.removeJumps(ctx, e)
+}
+
+// adoptApart does the same after adopt was refused, perhaps when a table had been written. It removes
+// chains apart from all else.
+func (k *kernel) adoptApart(ctx context.Context, wanted map[Key]string, keep bool) error {
+	e, err := k.find(ctx)
+	if err != nil {
+		return err
+	}
+	p := e.adopt(k.names, wanted, keep)
+	if err := k.write(ctx, p.ops); err != nil {
+		return err
+	}
+	if err := k.removeJumps(ctx, e); err != nil {
+		return err
+	}
+	removals, _ := p.removals()
+	_, err = k.removeEach(ctx, removals)
+	return err
 }
