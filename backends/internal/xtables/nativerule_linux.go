@@ -42,7 +42,7 @@ func (r *nativeRule) add(s *nfnetlink.Step, family nfnetlink.Family) {
 	case "match":
 		name, comment := textOf(s, unix.NFTA_MATCH_NAME), textOf(s, unix.NFTA_MATCH_INFO)
 		isComment := name == "comment"
-		r.isSelective = r.isSelective || name != "conntrack" && !(isComment && isOwnComment(comment))
+		r.isSelective = r.isSelective || name != "conntrack" && (!isComment || !isOwnComment(comment))
 		r.isOwned = r.isOwned || isComment && r.names.isOwner(comment)
 	case "immediate":
 		verdict, chain, ok := s.Verdict()
