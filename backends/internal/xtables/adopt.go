@@ -73,8 +73,21 @@ type plan struct {
 	// keep says that own rules stay which are not wanted, because more will be wanted.
 	keep bool
 	ops  []Op
-	// unwanted are the chains that ops empty. They are removed afterwards.
+	// unwanted are the chains that ops empty.
 	unwanted []chainRef
+}
+
+// removals returns the removals of unwanted chains, and the names of those that stay, because rules of
+// other programs lead to them.
+func (p *plan) removals() (ops []Op, kept []string) {
+	for _, ref := range p.unwanted {
+		if p.existing.referred[ref] {
+			kept = append(kept, ref.name)
+		} else {
+			ops = append(ops, Op{Kind: backends.Remove, Key: Key{Table: ref.table, Chain: ref.name}})
+		}
+	}
+	return ops, kept
 }
 
 // adopt plans how to make chains and jumps the wanted ones. It compares each chain as text and

@@ -92,12 +92,8 @@ func (m model) write(t *testing.T, ops []Op) {
 func (m model) adopt(t *testing.T, n Names, ops []Op, keep bool) *plan {
 	t.Helper()
 	p := m.seen(n).adopt(n, objectsOf(ops), keep)
-	m.write(t, p.ops)
-	var removals []Op
-	for _, ref := range p.unwanted {
-		removals = append(removals, Op{Kind: backends.Remove, Key: Key{Table: ref.table, Chain: ref.name}})
-	}
-	m.write(t, removals)
+	removals, _ := p.removals()
+	m.write(t, slices.Concat(p.ops, removals))
 	return p
 }
 

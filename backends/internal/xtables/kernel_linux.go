@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"slices"
 	"sync/atomic"
 
 	"github.com/vipkit/vipkit/backends"
@@ -125,12 +124,13 @@ func (k *kernel) Cleanup(ctx context.Context) error {
 			return err
 		}
 	}
-	kept, err := k.removeChains(ctx, p)
+	removals, kept := p.removals()
+	more, err := k.removeEach(ctx, removals)
 	if err != nil {
 		return err
 	}
 	k.counts.hold(nil, true)
-	if len(kept) > 0 {
+	if kept = append(kept, more...); len(kept) > 0 {
 		return fmt.Errorf("iptables: chains were emptied but cannot be removed, because rules of other programs jump to them: %v", kept)
 	}
 	return nil
@@ -157,21 +157,6 @@ func partition(ops []Op) (filter, others []Op) {
 		}
 	}
 	return filter, others
-}
-
-// removeChains removes the unwanted chains of a plan that was written. It returns those that stay,
-// empty, because something of other programs refers to them.
-func (k *kernel) removeChains(ctx context.Context, p *plan) (kept []string, err error) {
-	var ops []Op
-	for _, ref := range p.unwanted {
-		if p.existing.referred[ref] {
-			kept = append(kept, ref.name)
-		} else {
-			ops = append(ops, Op{Kind: backends.Remove, Key: Key{Table: ref.table, Chain: ref.name}})
-		}
-	}
-	more, err := k.removeEach(ctx, ops)
-	return slices.Concat(kept, more), err
 }
 
 // removeEach carries out removals of chains together. If they are refused, it halves them until it has

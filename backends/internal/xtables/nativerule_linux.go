@@ -42,8 +42,7 @@ func (r *nativeRule) add(s *nfnetlink.Step, family nfnetlink.Family) {
 	case "match":
 		name, comment := textOf(s, unix.NFTA_MATCH_NAME), textOf(s, unix.NFTA_MATCH_INFO)
 		isComment := name == "comment"
-		isOwnComment := isComment && (strings.HasPrefix(comment, "kubernetes ") || strings.HasPrefix(comment, "kube-proxy "))
-		r.isSelective = r.isSelective || name != "conntrack" && !isOwnComment
+		r.isSelective = r.isSelective || name != "conntrack" && (!isComment || !isOwnComment(comment))
 		r.isOwned = r.isOwned || isComment && r.names.isOwner(comment)
 	case "immediate":
 		verdict, chain, ok := s.Verdict()
@@ -59,6 +58,11 @@ func (r *nativeRule) add(s *nfnetlink.Step, family nfnetlink.Family) {
 		r.isSelective = true
 		r.load(fieldOf(s, family))
 	}
+}
+
+// isOwnComment reports whether own jumps may have such a comment, as [Names.ownsJump] says.
+func isOwnComment(text string) bool {
+	return strings.HasPrefix(text, "kubernetes ") || strings.HasPrefix(text, "kube-proxy ")
 }
 
 // textOf returns an attribute of a step up to the first zero.

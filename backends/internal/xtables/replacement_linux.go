@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/proxy"
@@ -91,12 +92,32 @@ func (r *replacement) Finish(ctx context.Context) error {
 // adopt makes the wanted chains and rules of those that exist. With keep, other own ones stay.
 func (k *kernel) adopt(ctx context.Context, e *existing, wanted map[Key]string, keep bool) error {
 	p := e.adopt(k.names, wanted, keep)
+	removals, _ := p.removals()
+	err := k.write(ctx, slices.Concat(p.ops, removals))
+	if isRefusal(err) && len(removals) > 0 { // something may refer to one of these chains
+		return k.adoptApart(ctx, wanted, keep)
+	}
+	if err != nil {
+		return err
+	}
+	return k.removeJumps(ctx, e)
+}
+
+// adoptApart does the same after adopt was refused, perhaps when a table had been written. It removes
+// chains apart from all else.
+func (k *kernel) adoptApart(ctx context.Context, wanted map[Key]string, keep bool) error {
+	e, err := k.find(ctx)
+	if err != nil {
+		return err
+	}
+	p := e.adopt(k.names, wanted, keep)
 	if err := k.write(ctx, p.ops); err != nil {
 		return err
 	}
 	if err := k.removeJumps(ctx, e); err != nil {
 		return err
 	}
-	_, err := k.removeChains(ctx, p)
+	removals, _ := p.removals()
+	_, err = k.removeEach(ctx, removals)
 	return err
 }
