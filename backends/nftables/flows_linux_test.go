@@ -120,11 +120,11 @@ type reply struct {
 	request int64
 }
 
-func (x *flowStage) newSender(t *testing.T, port uint16, dest netip.AddrPort) *sender {
+func (s *flowStage) newSender(t *testing.T, port uint16, dest netip.AddrPort) *sender {
 	t.Helper()
-	conn, err := x.client.ListenPacket(t.Context(), "udp", fmt.Sprintf(":%d", port))
+	conn, err := s.client.ListenPacket(t.Context(), "udp", fmt.Sprintf(":%d", port))
 	testenv.NoError(t, err)
-	s := &sender{replies: make(chan reply, 1<<16)}
+	out := &sender{replies: make(chan reply, 1<<16)}
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -132,7 +132,7 @@ func (x *flowStage) newSender(t *testing.T, port uint16, dest netip.AddrPort) *s
 		defer tick.Stop()
 		for ctx.Err() == nil {
 			// The kernel returns errors after it rejected packets.
-			_, _ = conn.WriteTo(fmt.Appendf(nil, "%d", s.sent.Add(1)), net.UDPAddrFromAddrPort(dest))
+			_, _ = conn.WriteTo(fmt.Appendf(nil, "%d", out.sent.Add(1)), net.UDPAddrFromAddrPort(dest))
 			<-tick.C
 		}
 	})
@@ -143,9 +143,9 @@ func (x *flowStage) newSender(t *testing.T, port uint16, dest netip.AddrPort) *s
 				continue
 			}
 			a, err := lab.ParseAnswer(string(buf[:n]))
-			r := reply{server: x.nameOf(a.Own)}
+			r := reply{server: s.nameOf(a.Own)}
 			if r.request, _ = strconv.ParseInt(a.Question, 10, 64); err == nil {
-				s.replies <- r
+				out.replies <- r
 			}
 		}
 	})
@@ -154,7 +154,7 @@ func (x *flowStage) newSender(t *testing.T, port uint16, dest netip.AddrPort) *s
 		_ = conn.Close()
 		wg.Wait()
 	})
-	return s
+	return out
 }
 
 // nextServer returns the server that replies to requests which are sent from now on; "" if
