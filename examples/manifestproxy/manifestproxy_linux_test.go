@@ -103,14 +103,14 @@ func TestFollow(t *testing.T) {
 	p.Await("msg=sync", "full=false", "changed=1")
 	n.wantAnswers(t, virtualIP, endpoint1)
 
-	// The parser reports a missing bracket at the next line.
+	// The parser reports a missing bracket where the list begins.
 	broken := replace(t, less, "  clusterIP: 10.96.0.10", "  clusterIP: [10.96.0.10")
 	write(t, path, broken)
-	p.Await(`level=ERROR msg="manifest problem"`, "file="+path, "line=11")
+	p.Await(`level=ERROR msg="manifest problem"`, "file="+path, "line=10")
 	n.wantAnswers(t, virtualIP, endpoint1)
 	syncs := p.Count("msg=sync")
 	write(t, path, manifest)
-	p.Await(`level=INFO msg="manifest problem resolved"`, "file="+path, "line=11")
+	p.Await(`level=INFO msg="manifest problem resolved"`, "file="+path, "line=10")
 	if p.Count("msg=sync") == syncs { // The order of the two lines is random.
 		p.Await("msg=sync", "full=false", "changed=1")
 	}

@@ -37,6 +37,7 @@ func addSeeds(f *testing.F) {
 			f.Add(file.Data)
 		}
 	}
+	f.Add([]byte("apiVersion: v1\nkind: Service\nmetadata: {name: a}\nspec: {ports: [{port: 80}], \"ports.-1\": x}\n"))
 	f.Add([]byte("\ufeff--- {a: b}\r\n...\r\n%YAML 1.1\n---\n\u0085---\u0085x"))
 }
 

@@ -123,15 +123,12 @@ type part struct {
 	line int // of the file where it begins
 	item int // position in its List, or noItem
 	data []byte
-	yaml yamlDocument // that it is from, if it is not from JSON
+	yaml yamlDocument // its nodes, if it is not from JSON
 }
 
 // lineOf returns the line of a field, or else where the part begins. The path is that of a decoder:
 // "spec.ports[0].nodePort".
 func (p part) lineOf(path string) int {
-	if p.item != noItem {
-		path = fmt.Sprintf("items[%d].%s", p.item, path)
-	}
 	return cmp.Or(p.yaml.lineOf(path), p.line)
 }
 
@@ -158,8 +155,14 @@ func (c *content) add(ctx context.Context, p part, listed kind) {
 	case isList && len(c.objects)+len(frame.Items) > maxObjects:
 		c.errs.add(p.line, p.item, errTooMany)
 	case isList:
+		nodes := p.yaml.entries("items")
 		for i, data := range frame.Items {
-			c.add(ctx, part{line: p.lineOf(fmt.Sprintf("items[%d]", i)), item: i, data: data, yaml: p.yaml}, k)
+			item := part{line: p.line, item: i, data: data}
+			if i < len(nodes) {
+				item.yaml = yamlDocument{nodes[i], p.yaml.before}
+				item.line = item.yaml.lineOf("")
+			}
+			c.add(ctx, item, k)
 		}
 	case k == otherKind:
 		c.ignored[frame.APIVersion+" "+frame.Kind]++

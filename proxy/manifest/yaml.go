@@ -65,7 +65,7 @@ func syntaxError(err error) (line int, reason error) {
 	return line, errors.New(text)
 }
 
-// yamlDocument is a document of a file.
+// yamlDocument is a document of a file, or an item of its List.
 type yamlDocument struct {
 	root   *yaml.Node
 	before int // lines of the file before those that the nodes count
@@ -87,13 +87,28 @@ func (d yamlDocument) lineOf(path string) int {
 	return d.before + line
 }
 
+// entries returns the nodes of a sequence that a key of the document has.
+func (d yamlDocument) entries(key string) []*yaml.Node {
+	if d.root == nil {
+		return nil
+	}
+	_, value := child(d.root, key)
+	if value != nil && value.Kind == yaml.AliasNode {
+		value = value.Alias
+	}
+	if value == nil || value.Kind != yaml.SequenceNode {
+		return nil
+	}
+	return value.Content
+}
+
 // child returns the value of a key of a mapping and the key, or the entry of a sequence at an index,
 // twice; nil if there is none.
 func child(n *yaml.Node, step string) (mark, value *yaml.Node) {
 	if n.Kind == yaml.AliasNode {
 		n = n.Alias
 	}
-	if i, err := strconv.Atoi(step); n.Kind == yaml.SequenceNode && err == nil && i < len(n.Content) {
+	if i, err := strconv.Atoi(step); n.Kind == yaml.SequenceNode && err == nil && i >= 0 && i < len(n.Content) {
 		return n.Content[i], n.Content[i]
 	}
 	for i := 0; n.Kind == yaml.MappingNode && i+1 < len(n.Content); i += 2 {
