@@ -22,6 +22,8 @@ type Socket struct {
 	rules layout
 	// names is the file that lists the tables that exist, or nil if the kernel did not have the flavour.
 	names *os.File
+	// denied is why the file could not be opened, as in a user namespace.
+	denied error
 }
 
 // Open opens a socket in the network namespace of the calling thread. It needs no privilege, but reading
@@ -40,8 +42,8 @@ func Open(f v1.IPFamily) (*Socket, error) {
 	if f == v1.IPv6Protocol {
 		names = "/proc/thread-self/net/ip6_tables_names"
 	}
-	if s.names, err = os.Open(names); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, errors.Join(err, s.Close())
+	if s.names, s.denied = os.Open(names); errors.Is(s.denied, fs.ErrNotExist) {
+		s.denied = nil
 	}
 	return s, nil
 }
@@ -69,7 +71,7 @@ func Names(f v1.IPFamily) ([]string, error) {
 // The kernel makes a table that somebody reads.
 func (s *Socket) Names() ([]string, error) {
 	if s.names == nil {
-		return nil, nil
+		return nil, s.denied
 	}
 	names, err := io.ReadAll(io.NewSectionReader(s.names, 0, 1<<16))
 	return strings.Fields(string(names)), err
