@@ -168,8 +168,7 @@ const (
 )
 
 // splice has the kernel move data while more keeps arriving: on Linux, [io.Copy] does so between
-// two TCP connections. It returns [io.EOF] at the end of the data. It does nothing for other
-// connections, or at the limit of pipes.
+// two TCP connections. It does nothing for other connections, or at the limit of pipes.
 func (e *Engine) splice(c *connection, to, from net.Conn) error {
 	source, is := from.(*net.TCPConn)
 	if _, both := to.(*net.TCPConn); !is || !both || !e.tasks.pipes.take() {
@@ -186,8 +185,8 @@ func (e *Engine) splice(c *connection, to, from net.Conn) error {
 			e.used(c, to, n)
 		}
 		switch paused := errors.Is(err, os.ErrDeadlineExceeded); {
-		case paused && n == 0:
-			return nil
+		case paused && n == 0, errors.Is(err, io.EOF):
+			return nil // The next read tells the end from urgent data, at which splice stops too.
 		case err != nil && !paused:
 			return err
 		}
