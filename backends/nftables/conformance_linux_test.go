@@ -3,6 +3,7 @@ package nftables_test
 import (
 	"os"
 	"testing"
+	"time"
 
 	"github.com/vipkit/vipkit/backends/backendtest"
 	"github.com/vipkit/vipkit/backends/nftables"
@@ -30,7 +31,9 @@ func TestConformance(t *testing.T) {
 			testenv.NoError(t, err)
 			return out
 		},
-		Loopback: func() (proxy.Backend, error) { return userspace.New(userspace.Options{Capture: userspace.Loopback}) },
+		Loopback: func() (proxy.Backend, error) {
+			return userspace.New(userspace.Options{Capture: userspace.Loopback, Timeouts: userspace.Timeouts{Dial: []time.Duration{5 * time.Second}}})
+		},
 		Lacks: []backendtest.Capability{
 			backendtest.Failover, backendtest.UnfilteredBridges, backendtest.HairpinOff, backendtest.ClosedFirewalls,
 		},

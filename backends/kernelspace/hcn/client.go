@@ -85,7 +85,11 @@ const (
 
 // String returns what happened in words.
 func (e Event) String() string {
-	return [...]string{"none", "endpoints changed", "networks changed", "disconnected"}[e&3]
+	names := [...]string{"none", "endpoints changed", "networks changed", "disconnected"}
+	if int(e) >= len(names) {
+		return "?"
+	}
+	return names[e]
 }
 
 // MarshalText returns what String returns, so that JSON has names and not numbers. A value that
