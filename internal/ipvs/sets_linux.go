@@ -93,7 +93,7 @@ func (s *Sets) Create(set Set) error {
 	if set.IPv6 {
 		o.Family = unix.AF_INET6
 	}
-	err := s.handle.IpsetCreate(set.Name, set.Type, o)
+	err := guarded(func() error { return s.handle.IpsetCreate(set.Name, set.Type, o) })
 	if errors.Is(err, unix.EEXIST) {
 		err = ErrDiffers
 	}
@@ -102,12 +102,23 @@ func (s *Sets) Create(set Set) error {
 
 // Destroy destroys a set. One that does not exist is a success.
 func (s *Sets) Destroy(name string) error {
-	return ignoreMissing(explainSet("destroy", name, s.handle.IpsetDestroy(name)))
+	return ignoreMissing(explainSet("destroy", name, guarded(func() error { return s.handle.IpsetDestroy(name) })))
 }
 
 // Flush removes all entries of a set. One that does not exist is a success.
 func (s *Sets) Flush(name string) error {
-	return ignoreMissing(explainSet("flush", name, s.handle.IpsetFlush(name)))
+	return ignoreMissing(explainSet("flush", name, guarded(func() error { return s.handle.IpsetFlush(name) })))
+}
+
+// guarded returns the error of a call of package netlink, which panics if the error is no errno, as when
+// another program sends a message to the socket.
+func guarded(call func() error) (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("ipvs: netlink: %v", r)
+		}
+	}()
+	return call()
 }
 
 func ignoreMissing(err error) error {

@@ -279,3 +279,11 @@ func FuzzParseEntry(f *testing.F) {
 		}
 	})
 }
+
+// An answer of another program makes package netlink panic with an error that is no errno. It is an error.
+func TestForeignAnswer(t *testing.T) {
+	err := guarded(func() error { panic("interface conversion") })
+	if err == nil || !strings.Contains(err.Error(), "interface conversion") {
+		t.Errorf("got error %v, want one with the cause", err)
+	}
+}
