@@ -160,14 +160,14 @@ func partition(ops []Op) (filter, others []Op) {
 }
 
 // removeEach carries out removals of chains together. If they are refused, it halves them until it has
-// found the chains that stay.
+// found the chains that stay, and returns them with the reasons.
 func (k *kernel) removeEach(ctx context.Context, ops []Op) (kept []string, err error) {
 	err = k.write(ctx, ops)
 	switch {
 	case !isRefusal(err):
 		return nil, err
 	case len(ops) == 1:
-		return []string{ops[0].Key.Chain}, nil
+		return []string{fmt.Sprintf("%s (%v)", ops[0].Key.Chain, err)}, nil
 	}
 	for _, half := range [][]Op{ops[:len(ops)/2], ops[len(ops)/2:]} {
 		more, err := k.removeEach(ctx, half)
