@@ -155,19 +155,24 @@ func (c *content) add(ctx context.Context, p part, listed kind) {
 	case isList && len(c.objects)+len(frame.Items) > maxObjects:
 		c.errs.add(p.line, p.item, errTooMany)
 	case isList:
-		nodes := p.yaml.entries("items")
-		for i, data := range frame.Items {
-			item := part{line: p.line, item: i, data: data}
-			if i < len(nodes) {
-				item.yaml = yamlDocument{nodes[i], p.yaml.before}
-				item.line = item.yaml.lineOf("")
-			}
-			c.add(ctx, item, k)
-		}
+		c.addItems(ctx, p, frame.Items, k)
 	case k == otherKind:
 		c.ignored[frame.APIVersion+" "+frame.Kind]++
 	default:
 		c.addObject(p, k)
+	}
+}
+
+// addItems adds the items of a List.
+func (c *content) addItems(ctx context.Context, list part, items []json.RawMessage, k kind) {
+	nodes := list.yaml.entries("items")
+	for i, data := range items {
+		item := part{line: list.line, item: i, data: data}
+		if i < len(nodes) {
+			item.yaml = yamlDocument{nodes[i], list.yaml.before}
+			item.line = item.yaml.lineOf("")
+		}
+		c.add(ctx, item, k)
 	}
 }
 

@@ -128,10 +128,11 @@ func (k *kernel) commit(ctx context.Context, ops []op, rebuild bool) error {
 			return backends.CommitBoth(ctx, k.Commit, ops[:half], ops[half:])
 		}
 		// Old tables cannot be made again: the next commit of the replacement begins anew.
-		if err = k.commit(ctx, ops[:half], true); err == nil {
-			if err = k.commit(ctx, ops[half:], false); err == nil {
-				return nil
-			}
+		if err = k.commit(ctx, ops[:half], true); err != nil {
+			return errors.Join(err, undo())
+		}
+		if err = k.commit(ctx, ops[half:], false); err == nil {
+			return nil
 		}
 	}
 	if err != nil {
