@@ -25,9 +25,9 @@ func TestMistakes(t *testing.T) {
 	var lines [][]string
 	for name, c := range map[string]struct{ text, line, part string }{
 		"noip":    {head + "  ports: [{name: http, port: 80}]\n", "line=1", "set it, or give -service-cidr"},
-		"field":   {head + "  clusterIP: 10.96.0.11\n  ports: [{name: http, port: 80, nodeport: 1}]\n", "line=6", `unknown field \"spec.ports[0].nodeport\"`},
+		"field":   {head + "  clusterIP: 10.96.0.11\n  port: [{name: http, port: 80}]\n", "line=6", `unknown field \"spec.port\": did you mean ports?`},
 		"kind":    {strings.Replace(head, "Service", "Servce", 1), "line=1", "unknown kind Servce: did you mean Service?"},
-		"label":   {strings.Replace(slice, "LABELS", "{app: web}", 1), "line=1", "without the label kubernetes.io/service-name"},
+		"label":   {strings.Replace(slice, "LABELS", "{app: web}", 1), "line=5", "without the label kubernetes.io/service-name"},
 		"portage": {strings.Replace(slice, "LABELS", "{kubernetes.io/service-name: web}", 1), "line=1", `no port \"wbe\"/TCP`},
 	} {
 		path := filepath.Join(dir, name+".yaml")

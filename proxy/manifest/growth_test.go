@@ -89,3 +89,25 @@ func TestGrowthOfMetadata(t *testing.T) {
 		}
 	})
 }
+
+// TestGrowthOfLists is the same for a List with many keys before its items, of which each has a warning with
+// its line.
+func TestGrowthOfLists(t *testing.T) {
+	testenv.Growth(t, 2000, func(n int) func() {
+		text := "apiVersion: v1\nkind: NodeList\n" + lines(n, "k%d: 1") + "items:\n" + lines(n, "- {metadata: {name: n%d}, x: 1}")
+		return func() {
+			c, err := readContent(t.Context(), "a.yaml", []byte(text), nil)
+			if err != nil || len(c.errs) > 0 || len(c.warnings) != maxErrors+1 {
+				t.Fatalf("%d items: got errors %v, %v, and %d warnings, want %d", n, err, c.errs, len(c.warnings), maxErrors+1)
+			}
+		}
+	})
+}
+
+func lines(n int, format string) string {
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintf(&b, format+"\n", i)
+	}
+	return b.String()
+}

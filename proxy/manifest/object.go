@@ -157,6 +157,10 @@ func inWords(err error) error {
 	}
 	want := wrong.Type.Kind().String()
 	switch wrong.Type.Kind() { //nolint:exhaustive // the others have the names of JSON
+	case reflect.Int32, reflect.Int64:
+		want = fmt.Sprintf("a whole number of %d bits", wrong.Type.Bits())
+	case reflect.Bool:
+		want = "true or false" // a user of YAML 1.1 may have written yes
 	case reflect.Slice:
 		want = "array"
 	case reflect.Map, reflect.Struct:

@@ -195,6 +195,12 @@ func (c *content) addObject(p part, k kind) {
 	}
 	c.objects = append(c.objects, o)
 	for _, err := range unknown {
-		c.warnings.add(p.lineOf(fieldOf(err)), p.item, fmt.Errorf("%v: %w", o.key, err))
+		c.warnings.add(p.lineOf(fieldOf(err)), p.item, fmt.Errorf("%v: %w", o.key, withSuggestion(err, o.value)))
+	}
+	if len(unknown) > 0 {
+		return // What the object seems to lack may have the name that is unknown.
+	}
+	if field, err := lacking(o.value); err != nil {
+		c.warnings.add(p.lineOf(field), p.item, fmt.Errorf("%v: %w", o.key, err))
 	}
 }

@@ -3,10 +3,17 @@ package manifest
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
 
 	v1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/vipkit/vipkit/internal/nearest"
 )
 
 // needsClusterIP reports whether a Service is only served at a ClusterIP.
@@ -59,17 +66,69 @@ func checkService(s *v1.Service, assigns bool) (errs []error) {
 	if s.Spec.ClusterIP == "" && !assigns {
 		errs = append(errs, errors.New("without spec.clusterIP it is not served: give it an unused address, for example clusterIP: 10.96.0.10"))
 	}
-	if len(s.Spec.Ports) == 0 {
-		errs = append(errs, errors.New("without spec.ports it answers nowhere"))
-	}
 	return errs
+}
+
+// lacking returns what an object lacks that it is of no use without, and the field around it.
+func lacking(value metav1.Object) (field string, err error) {
+	switch value := value.(type) {
+	case *v1.Service:
+		if needsClusterIP(value) && len(value.Spec.Ports) == 0 {
+			return "spec", errors.New("without spec.ports it answers nowhere")
+		}
+	case *discoveryv1.EndpointSlice:
+		if value.Labels[discoveryv1.LabelServiceName] == "" {
+			return "metadata.labels", fmt.Errorf("without the label %s it is of no Service", discoveryv1.LabelServiceName)
+		}
+	}
+	return "", nil
+}
+
+// withSuggestion adds the known field that an unknown one may mean, if a decoder has found an unknown one.
+func withSuggestion(err error, value metav1.Object) error {
+	path := fieldOf(err)
+	steps := strings.Split(path, ".")
+	at, last := reflect.TypeOf(value), len(steps)-1
+	for _, step := range steps[:last] {
+		name, _, _ := strings.Cut(step, "[")
+		if at = fieldTypes(at)[name]; at == nil {
+			return err
+		}
+	}
+	known := fieldTypes(at)
+	if known[steps[last]] != nil {
+		return err // The field is there twice.
+	}
+	if name, ok := nearest.Name(steps[last], slices.Sorted(maps.Keys(known))...); ok {
+		return fmt.Errorf("%w: did you mean %s?", err, name)
+	}
+	return err
+}
+
+// fieldTypes returns the types of the fields of a struct, or of the structs of a list, by their names in JSON.
+func fieldTypes(t reflect.Type) map[string]reflect.Type {
+	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice {
+		t = t.Elem()
+	}
+	if t.Kind() != reflect.Struct {
+		return nil
+	}
+	types := map[string]reflect.Type{}
+	for f := range t.Fields() {
+		if name, _, _ := strings.Cut(f.Tag.Get("json"), ","); name != "" {
+			types[name] = f.Type
+		} else {
+			maps.Copy(types, fieldTypes(f.Type)) // embedded
+		}
+	}
+	return types
 }
 
 // checkSlice compares an EndpointSlice with its Service, which is nil if no file has it, and known ports.
 func checkSlice(slice *discoveryv1.EndpointSlice, name types.NamespacedName, service *v1.Service, known map[portID]bool) (errs []error) {
 	switch {
 	case name.Name == "":
-		return []error{fmt.Errorf("without the label %s it is of no Service", discoveryv1.LabelServiceName)}
+		return nil // lacking has found that
 	case service == nil:
 		return []error{fmt.Errorf("no file has its Service %v", name)}
 	case !needsClusterIP(service) || len(service.Spec.Ports) == 0:

@@ -37,23 +37,27 @@ func TestWarnings(t *testing.T) {
 		{"external name", "apiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec: {type: ExternalName, externalName: a.b}\n", nil, 1},
 		{
 			"wrong field", strings.Replace(goodService, "ports:", "port:", 1),
-			[]string{"1: Service default/web: without spec.ports it answers nowhere", `6: Service default/web: unknown field "spec.port"`}, 1,
+			[]string{`6: Service default/web: unknown field "spec.port": did you mean ports?`}, 1,
 		},
-		{"no ports", "apiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec:\n  clusterIP: 10.96.0.1\n", []string{"1: Service default/web: without spec.ports it answers nowhere"}, 1},
+		{"no ports", "apiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec:\n  clusterIP: 10.96.0.1\n", []string{"4: Service default/web: without spec.ports it answers nowhere"}, 1},
 		{
 			"wrong field of an item", "apiVersion: v1\nkind: List\nitems:\n" + item,
-			[]string{"4: items[0]: Service default/web: without spec.ports it answers nowhere", `9: items[0]: Service default/web: unknown field "spec.port"`}, 1,
+			[]string{`9: items[0]: Service default/web: unknown field "spec.port": did you mean ports?`}, 1,
 		},
-		{"wrong field of a flow", "---\n# A comment.\n{kind: List, apiVersion: v1, items: [\n{apiVersion: v1, kind: Node, metadata: {name: one}},\n{apiVersion: v1, kind: Node, metadata: {\nnam: x, name: two}}]}\n", []string{`6: items[1]: Node two: unknown field "metadata.nam"`}, 2},
+		{"wrong field of a flow", "---\n# A comment.\n{kind: List, apiVersion: v1, items: [\n{apiVersion: v1, kind: Node, metadata: {name: one}},\n{apiVersion: v1, kind: Node, metadata: {\nnam: x, name: two}}]}\n", []string{`6: items[1]: Node two: unknown field "metadata.nam": did you mean name?`}, 2},
 		{
 			"wrong field in JSON", "{\"apiVersion\": \"v1\", \"kind\": \"NodeList\", \"items\": [\n{\"metadata\":\n{\"name\": \"n\"},\n\"stat\": {}}]}\n",
 			[]string{`1: items[0]: Node n: unknown field "stat"`}, 1,
 		},
-		{"deep field", strings.Replace(goodService, "port: 80", "port: 80, nodeport: 30000", 1), []string{`7: Service default/web: unknown field "spec.ports[0].nodeport"`}, 1},
+		{
+			"field twice in JSON", `{"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n", "name": "n"}}`,
+			[]string{`1: Node n: duplicate field "metadata.name"`}, 1,
+		},
+		{"deep field", strings.Replace(goodService, "port: 80", "port: 80, nodeport: 30000", 1), []string{`7: Service default/web: unknown field "spec.ports[0].nodeport": did you mean nodePort?`}, 1},
 		{"no such Service", goodService + "---\n" + sliceOf("{kubernetes.io/service-name: wbe}", "[]"), []string{"9: EndpointSlice default/web-1: no file has its Service default/wbe"}, 2},
 		{"slice of a headless Service", strings.Replace(goodService, "10.96.0.1", "None", 1) + "---\n" + sliceOf(label, "[{name: x, port: 1}]"), nil, 2},
 		{"Service of another namespace", strings.Replace(goodService, "{name: web}", "{name: web, namespace: a}", 1) + "---\n" + sliceOf(label, "[]"), []string{"9: EndpointSlice default/web-1: no file has its Service default/web"}, 2},
-		{"no label", sliceOf("{app: web}", "[]"), []string{"1: EndpointSlice default/web-1: without the label kubernetes.io/service-name it is of no Service"}, 1},
+		{"no label", sliceOf("{app: web}", "[]"), []string{"5: EndpointSlice default/web-1: without the label kubernetes.io/service-name it is of no Service"}, 1},
 		{
 			"wrong port name", goodService + "---\n" + sliceOf(label, "[{name: htp, port: 1}, {name: http, protocol: UDP, port: 1}]"),
 			[]string{
@@ -173,12 +177,12 @@ func TestAssign(t *testing.T) {
 func TestWrongTypes(t *testing.T) {
 	const label = "{kubernetes.io/service-name: web}"
 	for text, want := range map[string]string{
-		sliceOf(label, "\n- name: http\n  port: \"80\""):                                  ":7: EndpointSlice default/web-1: field ports.port: got string, want int32",
+		sliceOf(label, "\n- name: http\n  port: \"80\""):                                  ":7: EndpointSlice default/web-1: field ports.port: got string, want a whole number of 32 bits",
 		strings.Replace(goodService, "10.96.0.1", "10", 1):                                ":5: Service default/web: field spec.clusterIP: got number, want string",
 		strings.Replace(goodService, "{name: web}", "{name: web, labels: [a]}", 1):        ":3: Service default/web: field metadata.labels: got array, want object",
 		strings.Replace(goodService, "\n  - {name: http, port: 80}", " http", 1):          ":6: Service default/web: field spec.ports: got string, want array",
-		strings.Replace(goodService, "port: 80", "port: 3000000000", 1):                   ":6: Service default/web: field spec.ports.port: got number 3000000000, want int32",
-		sliceOf(label, "[]") + "endpoints:\n- addresses: [a]\n  conditions: {ready: 1}\n": ":8: EndpointSlice default/web-1: field endpoints.conditions.ready: got number, want bool",
+		strings.Replace(goodService, "port: 80", "port: 3000000000", 1):                   ":6: Service default/web: field spec.ports.port: got number 3000000000, want a whole number of 32 bits",
+		sliceOf(label, "[]") + "endpoints:\n- addresses: [a]\n  conditions: {ready: 1}\n": ":8: EndpointSlice default/web-1: field endpoints.conditions.ready: got number, want true or false",
 	} {
 		_, err := loadText(t, text)
 		got := ""
