@@ -3,7 +3,6 @@ package iptables_test
 import (
 	"os"
 	"testing"
-	"time"
 
 	"github.com/vipkit/vipkit/backends/backendtest"
 	"github.com/vipkit/vipkit/backends/iptables"
@@ -40,9 +39,7 @@ func testConformance(t *testing.T, o iptables.Options) {
 			testenv.NoError(t, err)
 			return out
 		},
-		Loopback: func() (proxy.Backend, error) {
-			return userspace.New(userspace.Options{Capture: userspace.Loopback, Timeouts: userspace.Timeouts{Dial: []time.Duration{5 * time.Second}}})
-		},
+		Loopback: func() (proxy.Backend, error) { return userspace.New(userspace.Options{Capture: userspace.Loopback}) },
 		Lacks: []backendtest.Capability{
 			backendtest.Failover, backendtest.UnfilteredBridges, backendtest.HairpinOff, backendtest.ClosedFirewalls,
 			backendtest.FirewalledRefusals,

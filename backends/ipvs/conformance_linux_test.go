@@ -4,7 +4,6 @@ package ipvs_test
 
 import (
 	"testing"
-	"time"
 
 	"github.com/vipkit/vipkit/backends/backendtest"
 	"github.com/vipkit/vipkit/backends/ipvs"
@@ -35,9 +34,7 @@ func TestConformance(t *testing.T) {
 			testenv.NoError(t, err)
 			return out
 		},
-		Loopback: func() (proxy.Backend, error) {
-			return userspace.New(userspace.Options{Capture: userspace.Loopback, Timeouts: userspace.Timeouts{Dial: []time.Duration{5 * time.Second}}})
-		},
+		Loopback: func() (proxy.Backend, error) { return userspace.New(userspace.Options{Capture: userspace.Loopback}) },
 		Lacks: []backendtest.Capability{
 			backendtest.Failover, backendtest.OtherPorts, backendtest.FrontendAffinity, backendtest.AffinityTimeout,
 			backendtest.NodeAddresses, backendtest.Fragments, backendtest.UnfilteredBridges, backendtest.HairpinOff, backendtest.RestoredMarks,

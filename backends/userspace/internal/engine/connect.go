@@ -102,12 +102,39 @@ func (e *Engine) dial(ctx context.Context, d *decision, to *endpoints.Endpoint, 
 // reach returns a connection, or an error after the timeout. A UDP socket has no timeout,
 // since there is nothing to wait for: on a busy machine a timeout would lose a datagram.
 func (e *Engine) reach(ctx context.Context, d Dial, timeout time.Duration) (net.Conn, error) {
-	if d.Protocol != v1.ProtocolUDP {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, timeout)
-		defer cancel()
+	if d.Protocol == v1.ProtocolUDP {
+		return e.config.Hooks.Dial(ctx, d)
 	}
-	return e.config.Hooks.Dial(ctx, d)
+	ctx, end := withTimeout(ctx, timeout)
+	defer end()
+	conn, err := e.config.Hooks.Dial(ctx, d)
+	if err != nil && errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
+		err = fmt.Errorf("%w: %w", context.DeadlineExceeded, err)
+	}
+	return conn, err
+}
+
+// resumption is how long a process that could not run looks for answers that have arrived meanwhile.
+const resumption = 20 * time.Millisecond
+
+// withTimeout returns a context that ends after the timeout, with that as its cause. A busy node may run this
+// process after the timeout only, when the endpoint has answered in time: Go looks at timers before it looks
+// at sockets, so the context ends a little later then.
+func withTimeout(ctx context.Context, timeout time.Duration) (in context.Context, end func()) {
+	in, cancel := context.WithCancelCause(ctx)
+	expire := func() { cancel(context.DeadlineExceeded) }
+	due := time.Now().Add(timeout)
+	first := time.AfterFunc(timeout, func() {
+		if time.Since(due) < resumption {
+			expire()
+			return
+		}
+		time.AfterFunc(resumption, expire)
+	})
+	return in, func() {
+		first.Stop()
+		cancel(nil)
+	}
 }
 
 // isShortage reports whether this node, and not the endpoint, is the cause of an error.

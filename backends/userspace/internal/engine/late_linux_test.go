@@ -1,0 +1,90 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/internal/testenv"
+)
+
+// An endpoint that answers in time is reached although this process does not run until after the timeout, as
+// on a node that is short of processor time. The kernel sends the first packet of a connection again after a
+// second, which finds room in the listener's queue.
+//
+// The test stops its own process, so it is alone.
+func TestProcessRunsLate(t *testing.T) {
+	e, err := New(Config{})
+	testenv.NoError(t, err)
+	t.Cleanup(e.Close)
+	stop, err := os.StartProcess("/bin/sh", []string{"sh", "-c", fmt.Sprintf("sleep 0.5; kill -STOP %[1]d; sleep 1.2; kill -CONT %[1]d", os.Getpid())}, &os.ProcAttr{})
+	testenv.NoError(t, err)
+	var dials sync.WaitGroup
+	for range 8 { // Whether one is late is a matter of chance.
+		to, accept := fullListener(t)
+		time.AfterFunc(300*time.Millisecond, accept)
+		dials.Go(func() {
+			conn, err := e.reach(t.Context(), Dial{Protocol: v1.ProtocolTCP, To: to}, 1300*time.Millisecond)
+			if err != nil {
+				t.Errorf("reach: got error %v, want a connection", err)
+				return
+			}
+			_ = conn.Close() // The test is over.
+		})
+	}
+	dials.Wait()
+	_, err = stop.Wait()
+	testenv.NoError(t, err)
+}
+
+// An endpoint that does not answer is given up after the timeout, and the error says that it was slow.
+func TestSlowEndpoint(t *testing.T) {
+	t.Parallel()
+	to, _ := fullListener(t)
+	e, err := New(Config{})
+	testenv.NoError(t, err)
+	t.Cleanup(e.Close)
+	begin := time.Now()
+	_, err = e.reach(t.Context(), Dial{Protocol: v1.ProtocolTCP, To: to}, 100*time.Millisecond)
+	if took := time.Since(begin); !errorIsSlow(err) || took < 100*time.Millisecond || took > 900*time.Millisecond {
+		t.Errorf("reach: got error %v after %v, want that the deadline is exceeded after 100 ms", err, took)
+	}
+}
+
+func errorIsSlow(err error) bool {
+	c := candidates{}
+	c.failed(nil, err)
+	return len(c.slow) == 1
+}
+
+// fullListener returns the address of a listener whose queue is full: the kernel drops first packets until
+// accept is called.
+func fullListener(t *testing.T) (at netip.AddrPort, accept func()) {
+	t.Helper()
+	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	testenv.NoError(t, err)
+	t.Cleanup(func() { _ = syscall.Close(fd) })
+	testenv.NoError(t, syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}))
+	testenv.NoError(t, syscall.Listen(fd, 0))
+	name, err := syscall.Getsockname(fd)
+	testenv.NoError(t, err)
+	at = netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), uint16(name.(*syscall.SockaddrInet4).Port)) //nolint:gosec,forcetypeassert // a port
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	c, err := new(net.Dialer).DialContext(ctx, "tcp", at.String())
+	testenv.NoError(t, err)
+	t.Cleanup(func() { _ = c.Close() })
+	return at, func() {
+		if accepted, _, err := syscall.Accept(fd); err == nil {
+			_ = syscall.Close(accepted)
+		}
+	}
+}
