@@ -112,17 +112,20 @@ func clusterList(n int) []byte {
 	return b.Bytes()
 }
 
-// BenchmarkLoad loads a List of 10,000 Services and 10,000 EndpointSlices.
+// BenchmarkLoad loads 10,000 Services and 10,000 EndpointSlices, as a List in JSON and as documents in YAML; a
+// List in YAML may have about a third of them (maxYAML).
 func BenchmarkLoad(b *testing.B) {
-	const n = 10_000
-	inYAML := clusterList(n)
-	inJSON, err := yaml.ToJSON(inYAML)
+	const many, some = 10_000, 3_000
+	list := clusterList(many)
+	inJSON, err := yaml.ToJSON(list)
 	testenv.NoError(b, err)
 	for _, c := range []struct {
 		name string
 		data []byte
-	}{{"list.yaml", inYAML}, {"list.json", inJSON}} {
+		n    int
+	}{{"documents.yaml", asDocuments(list), many}, {"list.json", inJSON, many}, {"list.yaml", clusterList(some), some}} {
 		b.Run(c.name, func(b *testing.B) {
+			n := c.n
 			path := filepath.Join(b.TempDir(), c.name)
 			testenv.NoError(b, os.WriteFile(path, c.data, 0o600))
 			b.SetBytes(int64(len(c.data)))
@@ -136,6 +139,17 @@ func BenchmarkLoad(b *testing.B) {
 			}
 		})
 	}
+}
+
+// asDocuments returns the items of a List of clusterList as documents.
+func asDocuments(list []byte) []byte {
+	_, items, _ := bytes.Cut(list, []byte("\nitems:\n- "))
+	items, _, _ = bytes.Cut(items, []byte("\nkind: List\n"))
+	all := bytes.Split(items, []byte("\n- "))
+	for i := range all {
+		all[i] = bytes.ReplaceAll(all[i], []byte("\n  "), []byte("\n"))
+	}
+	return append(bytes.Join(all, []byte("\n---\n")), '\n')
 }
 
 // BenchmarkCheck checks a folder of 100 files in which nothing changed.

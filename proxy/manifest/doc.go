@@ -64,7 +64,7 @@
 //
 // # Limits
 //
-// A file may have 256 MiB and 1,048,576 objects. A YAML document may have 8 MiB, and 16 MiB with its
+// A file may have 256 MiB and 1,048,576 objects. A YAML document, also a List, may have 8 MiB, and 16 MiB with its
 // aliases expanded; JSON is read several times faster and has no such limit. The first 100 errors and
 // warnings of a file are reported, and the number of the others.
 package manifest

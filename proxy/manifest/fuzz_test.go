@@ -76,7 +76,7 @@ func FuzzYAML(f *testing.F) {
 		if len(data) > 1<<16 || yaml.Unmarshal(data, &node) != nil || len(node.Content) == 0 {
 			return
 		}
-		got, _, err := toJSON(node.Content[0])
+		got, err := (&converter{left: maxExpanded}).json(node.Content[0])
 		if err != nil {
 			return
 		}

@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -269,5 +270,24 @@ func TestNoSpareRoom(t *testing.T) {
 	}
 	if got := cap(slice.Endpoints[4].Addresses); got != 1 {
 		t.Errorf("room for addresses: got %d, want 1", got)
+	}
+}
+
+// An item of a List that cannot be converted is an error with its line, and all other items are read.
+func TestBadItem(t *testing.T) {
+	r, err := loadText(t, `apiVersion: v1
+kind: List
+items:
+- {apiVersion: v1, kind: Node, metadata: {name: one}}
+- apiVersion: v1
+  kind: Node
+  metadata: {name: two, name: two}
+- {apiVersion: v1, kind: Node, metadata: {name: three}}
+`)
+	if want := `a.yaml:7: items[1]: key "name" already set in map`; err == nil || !strings.HasSuffix(err.Error(), want) {
+		t.Errorf("got error %v, want %s", err, want)
+	}
+	if got, want := r.names(), []string{"Node one", "Node three"}; !slices.Equal(got, want) {
+		t.Errorf("got objects %q, want %q", got, want)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"unicode/utf8"
 
+	"go.yaml.in/yaml/v3"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -124,6 +125,9 @@ type part struct {
 	item int // position in its List, or noItem
 	data []byte
 	yaml yamlDocument // its nodes, if it is not from JSON
+	// items are the items of a List that is not from JSON, whose data has none; convert converts them.
+	items   []*yaml.Node
+	convert *converter
 }
 
 // lineOf returns the line of a field, or else where the part begins. The path is that of a decoder:
@@ -152,10 +156,13 @@ func (c *content) add(ctx context.Context, p part, listed kind) {
 		c.errs.add(p.line, p.item, inWords(err))
 	case isList && p.item != noItem:
 		c.errs.add(p.line, p.item, errors.New("a List in a List"))
-	case isList && len(c.objects)+len(frame.Items) > maxObjects:
+	case isList && len(c.objects)+len(frame.Items)+len(p.items) > maxObjects:
 		c.errs.add(p.line, p.item, errTooMany)
 	case isList:
-		c.addItems(ctx, p, frame.Items, k)
+		for i, data := range frame.Items {
+			c.add(ctx, part{line: p.line, item: i, data: data}, k)
+		}
+		c.addItems(ctx, p, k)
 	case k == otherKind:
 		c.ignored[frame.APIVersion+" "+frame.Kind]++
 	default:
@@ -163,16 +170,16 @@ func (c *content) add(ctx context.Context, p part, listed kind) {
 	}
 }
 
-// addItems adds the items of a List.
-func (c *content) addItems(ctx context.Context, list part, items []json.RawMessage, k kind) {
-	nodes := list.yaml.entries("items")
-	for i, data := range items {
-		item := part{line: list.line, item: i, data: data}
-		if i < len(nodes) {
-			item.yaml = yamlDocument{nodes[i], list.yaml.before}
-			item.line = item.yaml.lineOf("")
+// addItems adds the items of a List in YAML.
+func (c *content) addItems(ctx context.Context, list part, k kind) {
+	for i, n := range list.items {
+		list.items[i] = nil // It is not needed any more.
+		data, err := list.convert.json(n)
+		if err != nil {
+			c.errs.add(list.yaml.before+list.convert.line, i, err)
+			continue
 		}
-		c.add(ctx, item, k)
+		c.add(ctx, part{line: list.yaml.before + n.Line, item: i, data: data, yaml: yamlDocument{n, list.yaml.before}}, k)
 	}
 }
 

@@ -43,12 +43,14 @@ func (c *content) readYAML(ctx context.Context, text document) {
 		if doc.root.Tag == "!!null" {
 			continue
 		}
-		data, line, err := toJSON(doc.root)
+		convert := &converter{left: maxExpanded}
+		items := doc.takeItems()
+		data, err := convert.json(doc.root)
 		if err != nil {
-			c.errs.add(doc.before+line, noItem, err)
+			c.errs.add(doc.before+convert.line, noItem, err)
 			continue
 		}
-		c.add(ctx, part{line: doc.before + doc.root.Line, item: noItem, data: data, yaml: doc}, otherKind)
+		c.add(ctx, part{line: doc.before + doc.root.Line, item: noItem, data: data, yaml: doc, items: items, convert: convert}, otherKind)
 	}
 }
 
@@ -87,17 +89,17 @@ func (d yamlDocument) lineOf(path string) int {
 	return d.before + line
 }
 
-// entries returns the nodes of a sequence that a key of the document has.
-func (d yamlDocument) entries(key string) []*yaml.Node {
-	if d.root == nil {
+// takeItems takes the items of a List out of the document. Each is converted when the one before is read: the
+// nodes of a large List take much memory, and its JSON would take as much again.
+func (d yamlDocument) takeItems() (items []*yaml.Node) {
+	_, value := child(d.root, "items")
+	if d.root.Kind != yaml.MappingNode || value == nil || value.Kind != yaml.SequenceNode {
 		return nil
 	}
-	_, value := child(d.root, key)
-	if value != nil && value.Kind == yaml.AliasNode {
-		value = value.Alias
-	}
-	if value == nil || value.Kind != yaml.SequenceNode {
-		return nil
+	for i, n := range d.root.Content {
+		if n == value {
+			d.root.Content[i] = &yaml.Node{Kind: yaml.SequenceNode, Tag: value.Tag, Line: value.Line}
+		}
 	}
 	return value.Content
 }
@@ -119,21 +121,19 @@ func child(n *yaml.Node, step string) (mark, value *yaml.Node) {
 	return nil, nil
 }
 
-// toJSON returns a node as JSON, or an error and its line.
-func toJSON(n *yaml.Node) (data []byte, line int, err error) {
-	c := converter{left: maxExpanded}
-	value, err := c.value(n, 0)
-	if err != nil {
-		return nil, c.line, err
-	}
-	data, err = json.Marshal(value)
-	return data, n.Line, err
-}
-
-// converter converts nodes to values of JSON.
+// converter converts the nodes of a document to JSON.
 type converter struct {
 	left int // of maxExpanded
-	line int // of the node that is converted
+	line int // of the node that is converted, or that has an error
+}
+
+func (c *converter) json(n *yaml.Node) ([]byte, error) {
+	value, err := c.value(n, 0)
+	if err != nil {
+		return nil, err
+	}
+	c.line = n.Line
+	return json.Marshal(value)
 }
 
 func (c *converter) value(n *yaml.Node, depth int) (any, error) {

@@ -76,7 +76,11 @@ func fullListener(t *testing.T) (at netip.AddrPort, accept func()) {
 	testenv.NoError(t, syscall.Listen(fd, 0))
 	name, err := syscall.Getsockname(fd)
 	testenv.NoError(t, err)
-	at = netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), uint16(name.(*syscall.SockaddrInet4).Port)) //nolint:gosec,forcetypeassert // a port
+	bound, ok := name.(*syscall.SockaddrInet4)
+	if !ok {
+		t.Fatalf("address: got %T, want one of IPv4", name)
+	}
+	at = netip.AddrPortFrom(netip.AddrFrom4(bound.Addr), uint16(bound.Port)) //nolint:gosec // a port
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
 	c, err := new(net.Dialer).DialContext(ctx, "tcp", at.String())
