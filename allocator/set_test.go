@@ -60,7 +60,7 @@ func wantNoWords(t *testing.T, n uint64, s set) {
 }
 
 // TestFullWideRange fills a range of several levels, frees some keys and allocates them
-// again: each key is found once, those of the lower band last.
+// again: each key is found once, and the keys of the lower band last.
 func TestFullWideRange(t *testing.T) {
 	c, err := ParseConfig("10.0.0.0/16")
 	testenv.NoError(t, err)

@@ -150,7 +150,7 @@ func TestOwnersSwap(t *testing.T) {
 		after := problemText(newest(t, tr))
 		last := len(before) - 1
 		if len(after) != len(before) || !slices.Equal(after[:last], before[:last]) {
-			t.Errorf("%d further addresses: got problems %q, want those of the two as before: %q", own, after, before)
+			t.Errorf("%d further addresses: got problems %q, want the problems of the two as before: %q", own, after, before)
 		}
 		want := fmt.Sprintf("Service ns/third: spec.externalIPs: %s:80/TCP already belongs to Service ns/", x)
 		if got := []string{before[last], after[last]}; !slices.Equal(got, []string{want + "a", want + "b"}) {

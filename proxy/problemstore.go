@@ -19,7 +19,7 @@ import (
 // problemStore has the problems of all objects, by object.
 type problemStore struct {
 	findings *pmap.Edit[problemKey, *finding]
-	// stale says that findings may differ from those of the last report.
+	// stale says that findings may differ from the findings of the last report.
 	stale bool
 	// moved says that since then one Service may have taken an address over from another.
 	moved bool

@@ -160,7 +160,7 @@ func TestRefusalsWithoutReason(t *testing.T) {
 		setFlag(t, flag)
 		all := proxy.NewSnapshot(stagetest.Node(), newPorts(v1.IPv4Protocol, 4, 2)...)
 		if err := s.Backend.Apply(t.Context(), proxy.Snapshot{}, all); err == nil || errors.Is(err, proxy.ErrUnsupported) {
-			t.Errorf("while everything is refused: got error %v, want one that is not %v", err, proxy.ErrUnsupported)
+			t.Errorf("while everything is refused: got error %v, want an error other than %v", err, proxy.ErrUnsupported)
 		}
 		testenv.NoError(t, os.Remove(flag))
 		s.Apply(t, all)

@@ -51,7 +51,7 @@ func (a *app) openFile(path string) error {
 	return nil
 }
 
-// openKubernetes opens the store of a cluster. Without ranges it uses those of the cluster.
+// openKubernetes opens the store of a cluster. Without ranges it uses the cluster's.
 func (a *app) openKubernetes(ctx context.Context, path string) error {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = path

@@ -12,7 +12,7 @@ type Value interface {
 	fmt.Stringer
 }
 
-// Name returns the name of a value, for String; names are those of the values from 0 on. A
+// Name returns the name of a value, for String; names[v] is the name of v. A
 // value without a name is "?".
 func Name[T ~uint8](v T, names ...string) string {
 	if int(v) >= len(names) {

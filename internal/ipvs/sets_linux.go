@@ -292,7 +292,7 @@ func (s *Sets) Names() (all []string, err error) {
 	return all, nil
 }
 
-// Entries returns the entries of a set. Those of a set of another type have what they share with [Entry],
+// Entries returns the entries of a set. Entries of another type of set have what they share with [Entry],
 // such as only a port.
 func (s *Sets) Entries(set string) (all []Entry, err error) {
 	err = eachAttribute(s.request(nl.IPSET_CMD_LIST, unix.NLM_F_DUMP, set), nl.IPSET_ATTR_ADT, func(list []byte) error {

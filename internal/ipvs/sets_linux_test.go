@@ -214,7 +214,7 @@ func TestCreate(t *testing.T) {
 	}
 }
 
-// Names has all sets, those of other programs too. A set that is used stays, and one that is missing does not
+// Names has all sets, also sets of other programs. A set that is used stays, and one that is missing does not
 // matter.
 func TestSets(t *testing.T) {
 	t.Parallel()

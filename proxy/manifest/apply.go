@@ -134,7 +134,7 @@ func (f *follower) allWarnings() error {
 	return errors.Join(f.inOrder(f.warnings, func(c *content) []*DocumentError { return c.warnings })...)
 }
 
-// inOrder returns errors about several files and those of each file.
+// inOrder returns errors about several files, and the errors of each file.
 func (f *follower) inOrder(several []*DocumentError, of func(*content) []*DocumentError) (errs []error) {
 	all := slices.Clone(several)
 	for _, file := range f.files {

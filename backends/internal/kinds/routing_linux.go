@@ -13,7 +13,7 @@ import (
 // Routing is what kind Userspace has outside of nf_tables for one address family.
 type Routing struct {
 	Rules []netlink.Rule
-	// Routes are those of its table, and those in the table of local addresses.
+	// Routes are the routes of its table, and its routes in the table of local addresses.
 	Routes []netlink.Route
 }
 

@@ -9,7 +9,7 @@ import (
 // content is what a chain must have.
 type content struct {
 	isOpen bool
-	// fixed are the rules of a chain that is not open. front and back are those of any other one.
+	// fixed are the rules of a chain that is not open. front and back are the rules of an open chain.
 	fixed       string
 	front, back []string
 }
@@ -226,7 +226,7 @@ type hookRule struct {
 // knows reports whether the rules of a chain are known.
 func (e *existing) knows(ref chainRef) bool { return !e.isUnprintable && !e.misread[ref] }
 
-// own returns the rules of a chain without those of other programs, as far as they are known.
+// own returns the rules of a chain without the rules of other programs, as far as these are known.
 func (e *existing) own(ref chainRef, rules []string) []string {
 	if !e.knows(ref) {
 		return nil

@@ -102,7 +102,7 @@ func (k *kernel) missing(ctx context.Context, of []Extension) (missing []Extensi
 	return missing, nil
 }
 
-// missingOf returns those of some extensions of a table that are refused, if the table itself is not.
+// missingOf returns which extensions of a table the kernel refuses, if it does not refuse the table itself.
 func (k *kernel) missingOf(ctx context.Context, t Table, of []Extension) (missing []Extension, err error) {
 	if len(of) == 0 {
 		return nil, nil

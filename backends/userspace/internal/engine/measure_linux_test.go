@@ -284,7 +284,7 @@ func (p *path) log(t *testing.T, others []*path) {
 }
 
 // TestMeasure compares the engine with haproxy, and with that of another version of this program,
-// in turns. Ratios are medians of those of each round, with their quartiles.
+// in turns. Each round has a ratio; the medians of the ratios are printed, with their quartiles.
 func TestMeasure(t *testing.T) {
 	to := sink(t)
 	all := []*path{{name: "engine"}, {name: "haproxy"}, {name: "haproxy splicing"}}
