@@ -143,7 +143,9 @@ func (p *plan) unwantedChain(ref chainRef) {
 	found := p.existing.chains[ref]
 	own := Lines(p.existing.own(ref, found))
 	if p.keep {
-		p.put(ref, Lines(found), own, own)
+		if p.existing.knows(ref) { // Rules that are not known cannot be written again, and are wanted soon.
+			p.put(ref, Lines(found), own, own)
+		}
 		return
 	}
 	p.put(ref, Lines(found), own, "")

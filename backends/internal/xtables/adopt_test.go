@@ -118,6 +118,22 @@ func withoutOne(r *rand.Rand, load [][]Op) [][]Op {
 	return slices.Delete(slices.Clone(load), at, at+1)
 }
 
+// While service ports are committed in parts, a chain whose rules are not known keeps them until its part; with
+// the last part it is emptied.
+func TestUnknownRulesStay(t *testing.T) {
+	t.Parallel()
+	n := newNames("vipkit")
+	ref := chainRef{NAT, "VIPKIT-SVC-AAAAAAAAAAAAAAAA"}
+	e := &existing{chains: saved{ref: {"-j a"}}, jumps: saved{}, knowledge: knowledge{
+		isForeign: func(Table, string) bool { return false }, misread: map[chainRef]bool{ref: true},
+	}}
+	for keep, want := range map[bool]int{true: 0, false: 1} {
+		if p := e.adopt(n, nil, keep); len(p.ops) != want {
+			t.Errorf("keep %t: got operations %v, want %d", keep, p.ops, want)
+		}
+	}
+}
+
 // From any existing rules, adoption makes the wanted ones and keeps foreign ones, in one commit or in
 // parts. A second adoption then does nothing.
 func TestAdoption(t *testing.T) {
