@@ -39,7 +39,7 @@ BACKENDS ?= $(ALLBACKENDS)
 known = $(if $(strip $($(1))),,$(error $(1) is empty, want some of: $(2)))$(foreach word,$($(1)),$(if $(filter $(word),$(2)),,$(error $(1): unknown name "$(word)", want some of: $(2))))
 # $(call flag,NAME) ends make if the variable NAME is neither 1 nor empty.
 flag = $(if $(filter-out 1,$($(1))),$(error $(1): got "$($(1))", want 1 or nothing))
-IPVS := ./backends/ipvs ./internal/ipvs
+IPVS := ./backends/ipvs ./internal/kernel/ipvs
 # Of the examples, only tests with the build tag ipvs run in a virtual machine.
 IPVSFILES = $(shell grep -rl '^//go:build ipvs' --include='*_test.go' examples)
 IPVSEXAMPLES = $(addprefix ./,$(sort $(dir $(IPVSFILES))))
@@ -54,14 +54,14 @@ VMPROGRAMS := qemu-system-x86_64=qemu-system-x86 busybox=busybox-static depmod=k
 # What Windows can run, first what takes longest. The tests that Wine cannot run are in
 # .ci/wine/left-out, with the reasons.
 WINDOWS := ./proxy/manifest ./backends/kernelspace/... ./backends ./proxy/... ./affinity ./allocator/... \
-	./endpoints ./internal/hcnschema ./internal/ipaddr ./internal/pause ./internal/pmap ./internal/simhns ./internal/testenv \
+	./endpoints ./internal/hcnschema ./internal/ipaddr ./internal/pause ./internal/pmap ./internal/testing/simhns ./internal/testing/testenv \
 	./backends/userspace/... ./examples/kubeproxy ./examples/manifestproxy
 WINDOWSTESTS = $(shell sed -n 's/^\(Test[^:]*\):.*/^\1$$/p' .ci/wine/left-out | paste -sd '|' -)
 HASCC := { command -v cc >/dev/null 2>&1 || [ "$$CI" = true ]; }
 SKIPCHECK := $(or $(TMPDIR),/tmp)/vipkit-skipcheck-$(shell id -u)
 
 # Its tests start virtual machines.
-EMULATED := /internal/vm$$
+EMULATED := /internal/testing/vm$$
 # The parts of the conformance suite on other kinds of nodes, and the capability table, which needs them.
 WORLDSREPORT := ^TestConformance.*/^(Worlds|Report)$$|^TestConformance/^(legacy|nft)$$/^(Worlds|Report)$$
 CONFORMING := ./backends/nftables ./backends/iptables ./backends/userspace
@@ -69,7 +69,7 @@ CONFORMING := ./backends/nftables ./backends/iptables ./backends/userspace
 # These packages run without the race detector, which slows them down and does not see the kernel.
 # All others run with it alone, except the house rules, a step of their own. The backend userspace runs in both ways, because other kinds of nodes
 # differ in the kernel alone.
-KERNEL := /backends/internal/xtables|/backends/iptables|/backends/nftables|/backends/backendtest|/internal/differential|/internal/storm|/internal/nfnetlink|/internal/netns|/examples/
+KERNEL := /backends/internal/xtables|/backends/iptables|/backends/nftables|/backends/backendtest|/internal/testing/differential|/internal/testing/storm|/internal/kernel/nfnetlink|/internal/kernel/netns|/internal/testing/netnstest|/examples/
 
 .PHONY: help
 help: ## list the targets
@@ -190,7 +190,7 @@ fuzz: install ## run each fuzz target for a while (FUZZTIME=30s)
 storm: install $(if $(IPVSSTORM),vm-program) ## random faults under load, for each backend or some (STORMTIME=2m BACKEND=nftables)
 	$(if $(BACKEND),$(call known,BACKEND,$(ALLSTORMS)))$(call flag,REDUCE)VIPKIT_STORM_BACKEND='$(BACKEND)' VIPKIT_STORM_TIME=$(STORMTIME) VIPKIT_STORM_RATE=$(STORMRATE) VIPKIT_STORM_FOLDER=$(STORMFOLDER) \
 	$(if $(IPVSSTORM),GOMAXPROCS=8) VIPKIT_STORM_REPLAY=$(abspath $(STEPS)) VIPKIT_STORM_REDUCE=$(REDUCE) \
-		go test -count=1 -timeout=$(STORMLIMIT) -v $(if $(IPVSSTORM),-tags ipvs $(filter-out -timeout=%,$(INVM)) 6.1') -run '^TestStorm$$' ./internal/storm
+		go test -count=1 -timeout=$(STORMLIMIT) -v $(if $(IPVSSTORM),-tags ipvs $(filter-out -timeout=%,$(INVM)) 6.1') -run '^TestStorm$$' ./internal/testing/storm
 
 .PHONY: table
 table: install ## write docs/capabilities.md, except the column of ipvs, by running the conformance suite
@@ -200,7 +200,7 @@ table: install ## write docs/capabilities.md, except the column of ipvs, by runn
 worlds: install ## run all of the conformance suite on all kinds of nodes
 	VIPKIT_EVERYTHING=1 $(TEST) -v -timeout=60m -p 1 -run '^TestConformance' ./backends/nftables ./backends/iptables ./backends/userspace
 
-# KERNELS names those that internal/vm knows. The subtests of TESTS are below the names of the
+# KERNELS names those that internal/testing/vm knows. The subtests of TESTS are below the names of the
 # flavours in backends/iptables. WORLDS=1 also tests other kinds of nodes, which takes hours.
 .PHONY: kernels
 kernels: TESTS ?= ^TestConformance
@@ -216,17 +216,17 @@ kernels: vm-program ## run the conformance suite on other kernels (KERNELS='6.1 
 .PHONY: ipvs
 ipvs: vm-program ## run the tests of IPVS on Linux 6.1, in a virtual machine (WORLDS=1)
 	$(call flag,WORLDS)@VIPKIT_IPVS_WORLDS=$(WORLDS) STEP_QUIET=1 $(STEP) 'IPVS on Linux 6.1' $(TEST) -tags ipvs $(INVM) 6.1' $(IPVS)
-	@STEP_QUIET=1 $(STEP) 'ipvs before, after and beside other backends on Linux 6.1' $(TEST) -tags ipvs $(INVM) 6.1' -run '^TestTraffic/ipvs' ./internal/differential
+	@STEP_QUIET=1 $(STEP) 'ipvs before, after and beside other backends on Linux 6.1' $(TEST) -tags ipvs $(INVM) 6.1' -run '^TestTraffic/ipvs' ./internal/testing/differential
 	@STEP_QUIET=1 $(STEP) 'examples with IPVS on Linux 6.1' $(TEST) -tags ipvs $(INVM) 6.1' -run '$(IPVSTESTS)' $(IPVSEXAMPLES)
 	@STEP_QUIET=1 $(STEP) 'a storm of IPVS on Linux 6.1' $(MAKE) --no-print-directory storm BACKEND=ipvs STORMTIME=1m STORMLIMIT=15m
-	@GOMAXPROCS=8 STEP_QUIET=1 $(STEP) 'kept storms of IPVS on Linux 6.1' $(TEST) -tags ipvs $(INVM) 6.1' -run '^TestKept$$/^ipvs' ./internal/storm
+	@GOMAXPROCS=8 STEP_QUIET=1 $(STEP) 'kept storms of IPVS on Linux 6.1' $(TEST) -tags ipvs $(INVM) 6.1' -run '^TestKept$$/^ipvs' ./internal/testing/storm
 	@cd internal/peer && STEP_QUIET=1 ../../$(STEP) "beside kube-proxy's mode ipvs on Linux 6.1" $(NESTEDTEST) -tags ipvs $(INVM) 6.1' ./ipvsmode
 	@cd internal/peer && VIPKIT_SERVICES=50 ../../$(STEP) "speed beside kube-proxy's mode ipvs on Linux 6.1" $(NESTEDTEST) -tags ipvs $(INVM) 6.1' -run '^TestIPVS$$' ./sidebyside
 
 .PHONY: ipvs-conformance
 ipvs-conformance: vm-program ## virtual machines, and the part of "make ipvs" that CI runs
-	@STEP_QUIET=1 $(STEP) 'virtual machines' $(TEST) ./internal/vm
-	@STEP_QUIET=1 $(STEP) 'IPVS on Linux 6.1' $(TEST) -tags ipvs $(INVM) 6.1' ./internal/ipvs
+	@STEP_QUIET=1 $(STEP) 'virtual machines' $(TEST) ./internal/testing/vm
+	@STEP_QUIET=1 $(STEP) 'IPVS on Linux 6.1' $(TEST) -tags ipvs $(INVM) 6.1' ./internal/kernel/ipvs
 	@STEP_QUIET=1 $(STEP) 'backend ipvs on Linux 6.1' $(TEST) -tags ipvs $(INVM) 6.1' -run '^TestConformance' ./backends/ipvs
 
 .PHONY: vm
@@ -260,7 +260,7 @@ sbom: ## write the modules that importers get, in the format CycloneDX, and list
 .PHONY: vm-program
 vm-program:
 	@.ci/install nft=nftables iptables-nft-restore=iptables $(VMPROGRAMS)
-	@go build -o '$(VM)' ./internal/vm
+	@go build -o '$(VM)' ./internal/testing/vm
 
 .PHONY: fmt
 fmt: ## format all code

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/vipkit/vipkit/allocator"
-	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
 // fill allocates a number of keys.

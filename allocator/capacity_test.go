@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/vipkit/vipkit/allocator"
-	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
 // mapLimit is how much of an IPv6 range Kubernetes' allocation maps cover.

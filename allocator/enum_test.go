@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/vipkit/vipkit/allocator"
-	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
 func TestEnumerationsInJSON(t *testing.T) {

@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
 // TestExpireReadsAgain has a pool whose view is outdated: it has a reservation that has

@@ -3,7 +3,7 @@ package allocator
 import (
 	"testing"
 
-	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
 // TestFreed begins requests that end in any order, and frees keys meanwhile. freed must

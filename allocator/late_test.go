@@ -9,7 +9,7 @@ import (
 	"testing/synctest"
 
 	"github.com/vipkit/vipkit/allocator"
-	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
 // lagging is a store that delays the replies to one kind of call after a call of hold.

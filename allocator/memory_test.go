@@ -10,7 +10,7 @@ import (
 	"testing/synctest"
 
 	"github.com/vipkit/vipkit/allocator"
-	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
 // failing is a journal that returns the errors that a test sends. It cannot be rolled back while

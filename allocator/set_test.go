@@ -4,7 +4,7 @@ import (
 	"math"
 	"testing"
 
-	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
 // TestSetAgainstModel compares a set with a naive one, at sizes around multiples of a word. The

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/vipkit/vipkit/allocator"
-	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
 // slowLoad is a store that needs a second to return everything.

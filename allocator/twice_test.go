@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/vipkit/vipkit/allocator"
-	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
 // twice is a store that executes each commit twice, and returns the second result.

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
 // TestCompareOrder lists endpoints in their order.

@@ -3,7 +3,7 @@ package proxy
 import (
 	"testing"
 
-	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
 func TestEnumerationsInJSON(t *testing.T) {

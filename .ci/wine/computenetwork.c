@@ -1,6 +1,6 @@
 /* Stands in for computenetwork.dll and vmcompute.dll under Wine: it passes each call on to a simulated
  * HNS, which listens on 127.0.0.1 at the port that the environment variable VIPKIT_HNS names.
- * internal/simhns is that HNS, and its serve.go has the other end of this.
+ * internal/testing/simhns is that HNS, and its serve.go has the other end of this.
  * Where nothing listens, calls fail as they do while HNS does not run. */
 #include <winsock2.h>
 #include <windows.h>

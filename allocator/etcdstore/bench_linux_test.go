@@ -10,8 +10,8 @@ import (
 
 	"github.com/vipkit/vipkit/allocator"
 	"github.com/vipkit/vipkit/allocator/storetest"
-	"github.com/vipkit/vipkit/internal/servertest"
-	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/internal/testing/servertest"
+	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
 // BenchmarkCommit allocates and releases keys in turn; each is one operation.

@@ -8,7 +8,7 @@ import (
 
 	"github.com/vipkit/vipkit/allocator/repair"
 	"github.com/vipkit/vipkit/allocator/storetest"
-	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
 // testNewRange adds a range to a store. The repair that makes its map must repair the other

@@ -4,7 +4,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
 // TestCloseFreesTheLock has a duplicate of the locked file descriptor, as a child process has

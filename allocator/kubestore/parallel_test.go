@@ -10,7 +10,7 @@ import (
 
 	"github.com/vipkit/vipkit/allocator"
 	"github.com/vipkit/vipkit/allocator/storetest"
-	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
 // TestSeveralRequestsAtOnce checks that a commit of many keys sends several requests at once:

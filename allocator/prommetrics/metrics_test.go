@@ -14,7 +14,7 @@ import (
 	"github.com/vipkit/vipkit/allocator"
 	"github.com/vipkit/vipkit/allocator/prommetrics"
 	"github.com/vipkit/vipkit/allocator/repair"
-	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
 // samples scrapes the metrics that match pattern, one sample in each line.

@@ -13,7 +13,7 @@ import (
 
 	"github.com/vipkit/vipkit/allocator"
 	"github.com/vipkit/vipkit/allocator/repair"
-	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
 func start() time.Time { return time.Date(2024, 2, 29, 12, 0, 0, 0, time.UTC) }

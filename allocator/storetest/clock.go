@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/vipkit/vipkit/allocator"
-	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
 // testClocks has pools whose clocks are an hour apart. Reservations that are not bound must

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
 // What a backend may leave behind is among what the law of Cleanup compares; what this kernel

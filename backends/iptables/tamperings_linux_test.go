@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
-	"github.com/vipkit/vipkit/internal/netns/netnstest"
+	"github.com/vipkit/vipkit/internal/testing/netnstest"
 )
 
 // foreignBodies are rules as other programs write them with iptables, in any chain.

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/vipkit/vipkit/backends/internal/xtables"
-	"github.com/vipkit/vipkit/internal/netns/netnstest"
+	"github.com/vipkit/vipkit/internal/testing/netnstest"
 )
 
 // effectiveRules returns the rules that packets traverse: those of the identity's chains,

@@ -12,10 +12,10 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/backends/internal/nodecheck"
 	"github.com/vipkit/vipkit/backends/internal/xtables"
-	"github.com/vipkit/vipkit/internal/ipvs"
-	"github.com/vipkit/vipkit/internal/netns"
-	"github.com/vipkit/vipkit/internal/nodecheck"
+	"github.com/vipkit/vipkit/internal/kernel/ipvs"
+	"github.com/vipkit/vipkit/internal/kernel/netns"
 	"github.com/vipkit/vipkit/proxy"
 )
 

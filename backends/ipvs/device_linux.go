@@ -17,7 +17,7 @@ import (
 
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/internal/ipaddr"
-	"github.com/vipkit/vipkit/internal/netns"
+	"github.com/vipkit/vipkit/internal/kernel/netns"
 )
 
 // device is the dummy device that has the addresses of Services, so that the node takes

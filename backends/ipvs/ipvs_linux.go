@@ -15,8 +15,8 @@ import (
 	"github.com/vipkit/vipkit/backends/internal/kinds"
 	"github.com/vipkit/vipkit/backends/internal/xtables"
 	"github.com/vipkit/vipkit/internal/ipaddr"
-	"github.com/vipkit/vipkit/internal/ipvs"
-	"github.com/vipkit/vipkit/internal/netns"
+	"github.com/vipkit/vipkit/internal/kernel/ipvs"
+	"github.com/vipkit/vipkit/internal/kernel/netns"
 	"github.com/vipkit/vipkit/proxy"
 )
 

@@ -6,7 +6,7 @@ import (
 	"hash/fnv"
 	"net/netip"
 
-	"github.com/vipkit/vipkit/internal/ipvs"
+	"github.com/vipkit/vipkit/internal/kernel/ipvs"
 )
 
 // marks hands out packet marks to frontends whose connections from inside the cluster have a

@@ -15,7 +15,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/vipkit/vipkit/internal/ipvs"
+	"github.com/vipkit/vipkit/internal/kernel/ipvs"
 )
 
 // Settings that the backend changes. The first ones are sysctls, the others IPVS timeouts.

@@ -7,7 +7,7 @@ import (
 
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/internal/ipaddr"
-	"github.com/vipkit/vipkit/internal/ipvs"
+	"github.com/vipkit/vipkit/internal/kernel/ipvs"
 )
 
 // A removed real server of TCP keeps its connections; one that is added again while it drains

@@ -12,8 +12,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
-	"github.com/vipkit/vipkit/internal/ipvs"
-	"github.com/vipkit/vipkit/internal/netns/netnstest"
+	"github.com/vipkit/vipkit/internal/kernel/ipvs"
+	"github.com/vipkit/vipkit/internal/testing/netnstest"
 )
 
 // freeModule removes, as another program, all virtual servers and the rules that use ip_vs.

@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"github.com/vipkit/vipkit/backends/kernelspace/hcn"
-	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/internal/testing/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 

@@ -9,7 +9,7 @@ import (
 
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/internal/kinds"
-	"github.com/vipkit/vipkit/internal/nodecheck"
+	"github.com/vipkit/vipkit/backends/internal/nodecheck"
 	"github.com/vipkit/vipkit/proxy"
 )
 

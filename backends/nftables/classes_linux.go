@@ -3,7 +3,7 @@ package nftables
 import (
 	"strconv"
 
-	"github.com/vipkit/vipkit/internal/nft"
+	"github.com/vipkit/vipkit/internal/kernel/nft"
 )
 
 // A pick chain serves all frontends whose number of endpoints is in one class: up to a

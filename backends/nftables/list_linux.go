@@ -7,8 +7,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/vipkit/vipkit/internal/nfnetlink"
-	"github.com/vipkit/vipkit/internal/nft"
+	"github.com/vipkit/vipkit/internal/kernel/nfnetlink"
+	"github.com/vipkit/vipkit/internal/kernel/nft"
 )
 
 // List implements [backends.Target]. It yields a changed object with a value that no service

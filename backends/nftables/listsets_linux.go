@@ -6,8 +6,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/vipkit/vipkit/internal/nfnetlink"
-	"github.com/vipkit/vipkit/internal/nft"
+	"github.com/vipkit/vipkit/internal/kernel/nfnetlink"
+	"github.com/vipkit/vipkit/internal/kernel/nft"
 	"github.com/vipkit/vipkit/proxy"
 )
 

@@ -6,7 +6,7 @@ import (
 	"slices"
 
 	"github.com/vipkit/vipkit/backends"
-	"github.com/vipkit/vipkit/internal/nfnetlink"
+	"github.com/vipkit/vipkit/internal/kernel/nfnetlink"
 )
 
 // purges are affinity maps, by the keys of their sets, from which clients must be removed: from each of leaving

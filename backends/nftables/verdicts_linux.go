@@ -1,7 +1,7 @@
 package nftables
 
 import (
-	"github.com/vipkit/vipkit/internal/nft"
+	"github.com/vipkit/vipkit/internal/kernel/nft"
 	"github.com/vipkit/vipkit/proxy"
 )
 

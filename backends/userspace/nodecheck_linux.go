@@ -3,8 +3,8 @@ package userspace
 import (
 	"fmt"
 
+	"github.com/vipkit/vipkit/backends/internal/nodecheck"
 	"github.com/vipkit/vipkit/backends/userspace/internal/host"
-	"github.com/vipkit/vipkit/internal/nodecheck"
 	"github.com/vipkit/vipkit/proxy"
 )
 

@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/vipkit/vipkit/backends/userspace"
-	"github.com/vipkit/vipkit/internal/netns"
-	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/internal/kernel/netns"
+	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
 // Packets that another program exempts from connection tracking pass, as those to a cache of DNS on

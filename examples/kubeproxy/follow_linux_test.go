@@ -7,7 +7,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
 // TestChangedFile checks with the real program that a changed file is applied without a new start where

@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
 // lookPatience bounds waits for a follower.

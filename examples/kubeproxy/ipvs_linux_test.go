@@ -4,7 +4,7 @@ import (
 	"os/exec"
 	"testing"
 
-	"github.com/vipkit/vipkit/internal/agenttest"
+	"github.com/vipkit/vipkit/internal/testing/agenttest"
 )
 
 // withoutIPTables hides the programs of iptables from a command, also those in directories for administrators.

@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/vipkit/vipkit/internal/agenttest"
-	"github.com/vipkit/vipkit/internal/netns/netnstest"
+	"github.com/vipkit/vipkit/internal/testing/agenttest"
+	"github.com/vipkit/vipkit/internal/testing/netnstest"
 )
 
 // These tests need a kernel with IPVS.

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/vipkit/vipkit/internal/netns/netnstest"
+	"github.com/vipkit/vipkit/internal/testing/netnstest"
 )
 
 // TestIPVSWithoutModules checks that the agent names a module that the kernel does not have, serves

@@ -6,10 +6,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/vipkit/vipkit/internal/agenttest"
-	"github.com/vipkit/vipkit/internal/netns"
-	"github.com/vipkit/vipkit/internal/netns/netnstest"
-	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/internal/kernel/netns"
+	"github.com/vipkit/vipkit/internal/testing/agenttest"
+	"github.com/vipkit/vipkit/internal/testing/netnstest"
+	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
 func TestMain(m *testing.M) {

@@ -14,9 +14,9 @@ import (
 	"testing"
 
 	"github.com/vipkit/vipkit/backends/kernelspace/hcn"
-	"github.com/vipkit/vipkit/internal/agenttest"
-	"github.com/vipkit/vipkit/internal/simhns"
-	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/internal/testing/agenttest"
+	"github.com/vipkit/vipkit/internal/testing/simhns"
+	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
 func TestMain(m *testing.M) { os.Exit(agenttest.Main(runAgent, m.Run)) }

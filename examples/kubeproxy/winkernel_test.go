@@ -12,7 +12,7 @@ import (
 
 	"github.com/vipkit/vipkit/backends/kernelspace"
 	"github.com/vipkit/vipkit/backends/userspace"
-	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
 // readOn returns the configuration of flags on an operating system. FILE stands for the path of a

@@ -20,7 +20,7 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/vishvananda/netlink"
 
-	"github.com/vipkit/vipkit/internal/netns"
+	"github.com/vipkit/vipkit/internal/kernel/netns"
 	"github.com/vipkit/vipkit/internal/pause"
 )
 

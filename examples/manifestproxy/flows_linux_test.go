@@ -7,9 +7,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/vipkit/vipkit/internal/agenttest"
-	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/internal/testing/agenttest"
 	"github.com/vipkit/vipkit/internal/testing/lab"
+	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
 // awaitReply sends datagrams by a socket until the wanted server answers.

@@ -8,9 +8,9 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/vipkit/vipkit/internal/agenttest"
-	"github.com/vipkit/vipkit/internal/netns/netnstest"
-	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/internal/testing/agenttest"
+	"github.com/vipkit/vipkit/internal/testing/netnstest"
+	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
 // TestMistakes checks that each mistake in a file has one line, with file and line number, and that

@@ -4,7 +4,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/vipkit/vipkit/internal/netns/netnstest"
+	"github.com/vipkit/vipkit/internal/testing/netnstest"
 )
 
 // TestLimits checks that the log and a metric report session affinity, which iptables keeps

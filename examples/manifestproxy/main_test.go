@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/vipkit/vipkit/backends/backendtest"
-	"github.com/vipkit/vipkit/internal/agenttest"
+	"github.com/vipkit/vipkit/internal/testing/agenttest"
 )
 
 func TestMain(m *testing.M) {

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/vipkit/vipkit/internal/netns/netnstest"
+	"github.com/vipkit/vipkit/internal/testing/netnstest"
 )
 
 // TestDriftIsRepairedAtOnce checks that drift is repaired long before the next resync, right

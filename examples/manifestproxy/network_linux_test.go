@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/vipkit/vipkit/internal/agenttest"
+	"github.com/vipkit/vipkit/internal/testing/agenttest"
 )
 
 // The addresses of the demo's Service and of its endpoints.

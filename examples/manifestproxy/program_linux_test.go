@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/vipkit/vipkit/internal/agenttest"
+	"github.com/vipkit/vipkit/internal/testing/agenttest"
 )
 
 const (

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/vipkit/vipkit/backends/nftables"
-	"github.com/vipkit/vipkit/internal/netns"
+	"github.com/vipkit/vipkit/internal/kernel/netns"
 	"github.com/vipkit/vipkit/proxy"
 )
 

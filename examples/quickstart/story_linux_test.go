@@ -11,8 +11,8 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/vipkit/vipkit/internal/netns"
-	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/internal/kernel/netns"
+	"github.com/vipkit/vipkit/internal/testing/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 

@@ -10,8 +10,8 @@ import (
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
-	"github.com/vipkit/vipkit/internal/nfnetlink"
-	"github.com/vipkit/vipkit/internal/nft"
+	"github.com/vipkit/vipkit/internal/kernel/nfnetlink"
+	"github.com/vipkit/vipkit/internal/kernel/nft"
 )
 
 // floorBench writes the same elements as the nftables backend, without anything else: no

@@ -5,7 +5,7 @@ package main
 import (
 	"testing"
 
-	"github.com/vipkit/vipkit/internal/netns/netnstest"
+	"github.com/vipkit/vipkit/internal/testing/netnstest"
 )
 
 // TestIPVSReport is TestReport on a kernel with IPVS. A service has an address, a virtual server and

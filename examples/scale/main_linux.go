@@ -11,7 +11,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/vipkit/vipkit/internal/netns"
+	"github.com/vipkit/vipkit/internal/kernel/netns"
 )
 
 // Limits of the address ranges of a world, and of the run time.

@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/vipkit/vipkit/internal/netns/netnstest"
-	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/internal/testing/netnstest"
+	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
 // runsItself, in the environment, makes the test binary run the program.

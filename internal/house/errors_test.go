@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
 // TestErrorTable checks that one table names all errors that are relevant for a backend.

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
 // floors returns the floor of each package. A package imports only lower floors; its tests can
@@ -35,11 +35,11 @@ func byFloor() [][]string {
 			"internal/house/skipcheck",
 			"internal/ipaddr",
 			"internal/journal",
+			"internal/kernel/netns",
 			"internal/nearest",
-			"internal/netns",
 			"internal/pause",
 			"internal/pmap",
-			"internal/testenv",
+			"internal/testing/testenv",
 		},
 		1: {
 			"affinity",
@@ -47,12 +47,12 @@ func byFloor() [][]string {
 			"backends/kernelspace/hcntest",
 			"endpoints",
 			"internal/hcnschema",
-			"internal/legacytables",
-			"internal/netns/netnstest",
-			"internal/rawnetlink",
-			"internal/servertest",
+			"internal/kernel/legacytables",
+			"internal/kernel/rawnetlink",
+			"internal/testing/netnstest",
 			"internal/testing/objects",
-			"internal/vm",
+			"internal/testing/servertest",
+			"internal/testing/vm",
 		},
 		2: {
 			"allocator/filestore",
@@ -61,20 +61,20 @@ func byFloor() [][]string {
 			"allocator/repair",
 			"allocator/storetest",
 			"backends/kernelspace/hns",
-			"internal/nfnetlink",
+			"internal/kernel/nfnetlink",
 			"internal/peer/controlplane",
-			"internal/simhns",
 			"internal/testing/lab",
+			"internal/testing/simhns",
 			"proxy",
 		},
 		3: {
 			"allocator/etcdstore",
 			"allocator/prommetrics",
 			"backends",
+			"backends/internal/nodecheck",
 			"backends/userspace/internal/engine",
-			"internal/agenttest",
-			"internal/ipvs",
-			"internal/nodecheck",
+			"internal/kernel/ipvs",
+			"internal/testing/agenttest",
 			"internal/testing/snapshots",
 			"proxy/conntrack",
 			"proxy/health",
@@ -88,7 +88,7 @@ func byFloor() [][]string {
 			"backends/kernelspace",
 			"backends/script",
 			"backends/userspace/internal/winaddr",
-			"internal/nft",
+			"internal/kernel/nft",
 		},
 		5: {
 			"backends/internal/stagetest",
@@ -119,7 +119,6 @@ func byFloor() [][]string {
 			"examples/manifestproxy",
 			"examples/quickstart",
 			"examples/scale",
-			"internal/differential",
 			"internal/peer",
 			"internal/peer/browser",
 			"internal/peer/differential",
@@ -129,7 +128,8 @@ func byFloor() [][]string {
 			"internal/peer/release",
 			"internal/peer/sidebyside",
 			"internal/peer/windows",
-			"internal/storm",
+			"internal/testing/differential",
+			"internal/testing/storm",
 		},
 		11: {
 			"internal/peer/e2e",
@@ -190,7 +190,7 @@ func edges() []edge {
 				"github.com/mdlayher", "github.com/vishvananda", "github.com/moby",
 			},
 			files: []string{
-				"internal/agenttest/*_linux.go", "internal/house/mutants", "internal/house/skipcheck", "internal/servertest", "internal/vm", "internal/rawnetlink", "internal/ipvs/*_linux.go", "internal/nfnetlink", "internal/nft", "internal/netns", "internal/nodecheck/*_linux.go", "internal/legacytables", "internal/testing/lab",
+				"internal/testing/agenttest/*_linux.go", "internal/house/mutants", "internal/house/skipcheck", "internal/testing/servertest", "internal/testing/vm", "internal/kernel/rawnetlink", "internal/kernel/ipvs/*_linux.go", "internal/kernel/nfnetlink", "internal/kernel/nft", "internal/kernel/netns", "backends/internal/nodecheck/*_linux.go", "internal/kernel/legacytables", "internal/testing/lab", "internal/testing/netnstest",
 				"internal/peer/controlplane/*_linux.go", "internal/peer/image",
 				"backends/nftables/*_linux.go", "backends/script",
 				"backends/internal/kinds/*_linux.go", "backends/internal/stagetest/*_linux.go", "backends/internal/xtables/*_linux.go", "backends/ipvs/*_linux.go", "backends/userspace/*_linux.go", "backends/userspace/internal/host/*_linux.go",
@@ -226,8 +226,12 @@ func (e edge) admits(s *source) bool {
 	})
 }
 
-// isBelow reports whether a path equals another one, or is below it like a newer major version.
-func isBelow(name, parent string) bool { return strings.HasPrefix(name+"/", parent+"/") }
+// isBelow reports whether a package is in one of the folders, or is one of them.
+func isBelow(name string, folders ...string) bool {
+	return slices.ContainsFunc(folders, func(folder string) bool {
+		return name == folder || strings.HasPrefix(name, folder+"/")
+	})
+}
 
 func TestFloorsHaveTheirPackages(t *testing.T) {
 	var have []string

@@ -12,41 +12,13 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
-// onlyForTests names the packages that no program and no package for users imports.
-func onlyForTests() []string {
-	return []string{
-		"allocator/storetest",
-		"backends/backendtest",
-		"backends/internal/stagetest",
-		"internal/agenttest",
-		"internal/differential",
-		"internal/house",
-		"internal/house/mutants",
-		"internal/house/skipcheck",
-		"internal/netns/netnstest",
-		"internal/peer",
-		"internal/peer/browser",
-		"internal/peer/controlplane",
-		"internal/peer/differential",
-		"internal/peer/e2e",
-		"internal/peer/image",
-		"internal/peer/ipvsmode",
-		"internal/peer/metrics",
-		"internal/peer/release",
-		"internal/peer/sidebyside",
-		"internal/peer/windows",
-		"internal/servertest",
-		"internal/simhns",
-		"internal/storm",
-		"internal/testenv",
-		"internal/testing/lab",
-		"internal/testing/objects",
-		"internal/testing/snapshots",
-		"internal/vm",
-	}
+// isOnlyForTests reports whether no program and no package for users imports a package.
+func isOnlyForTests(name string) bool {
+	return slices.Contains([]string{"allocator/storetest", "backends/backendtest", "backends/internal/stagetest"}, name) ||
+		isBelow(name, "internal/testing", "internal/house", "internal/peer")
 }
 
 // TestPackagesAreInTheArchitecture checks that the two tables of packages have a line for each
@@ -66,7 +38,7 @@ func TestPackagesAreInTheArchitecture(t *testing.T) {
 	var want, later []string
 	for _, name := range names {
 		line := fmt.Sprintf("| %d | `%s` |", all[name], name)
-		if slices.Contains(onlyForTests(), name) {
+		if isOnlyForTests(name) {
 			later = append(later, line)
 		} else {
 			want = append(want, line)
@@ -95,24 +67,68 @@ func TestRootListsPackages(t *testing.T) {
 }
 
 func TestOnlyTestsUsePackagesForTests(t *testing.T) {
-	names := onlyForTests()
-	for _, name := range names {
-		if _, ok := floors()[name]; !ok {
-			t.Errorf("internal/house/packages_test.go: package %s does not exist", name)
-		}
-	}
-	for _, d := range readTree(t) {
-		if slices.Contains(names, d.path) {
+	for from, targets := range importsOfProduction(t) {
+		if isOnlyForTests(from) {
 			continue
 		}
+		for _, target := range targets {
+			if isOnlyForTests(target) {
+				t.Errorf("package %s imports %s, which is only for tests", from, target)
+			}
+		}
+	}
+}
+
+// TestRooms checks that the packages below internal know neither Services nor backends, so that
+// they can be read and tested on their own. Packages for tests may know all.
+func TestRooms(t *testing.T) {
+	exceptions := []string{
+		"internal/hcnschema",   // encodes the objects of the public package hcn
+		"internal/kernel/ipvs", // its errors wrap proxy.ErrUnsupported
+		"internal/kernel/nft",  // its errors have the meanings that package backends defines
+	}
+	found := make(map[string]bool)
+	for from, targets := range importsOfProduction(t) {
+		if !isBelow(from, "internal") || isOnlyForTests(from) {
+			continue
+		}
+		for _, target := range targets {
+			switch {
+			case isBelow(target, "internal"):
+			case slices.Contains(exceptions, from):
+				found[from] = true
+			default:
+				t.Errorf("package %s imports %s, want only packages below internal", from, target)
+			}
+		}
+	}
+	for _, name := range exceptions {
+		if !found[name] {
+			t.Errorf("package %s imports only packages below internal: remove it from the exceptions", name)
+		}
+	}
+}
+
+// importsOfProduction returns the packages of this repository that each package imports, except in its tests.
+func importsOfProduction(t *testing.T) map[string][]string {
+	t.Helper()
+	all := make(map[string][]string)
+	for _, d := range readTree(t) {
 		for _, s := range d.sources {
+			if s.isTest() {
+				continue
+			}
 			for _, spec := range s.ast.Imports {
-				if target, isOurs := ourPackage(spec.Path.Value); isOurs && !s.isTest() && slices.Contains(names, target) {
-					t.Error(s.found(spec.Pos(), "imports %s, which is only for tests", target))
+				if target, isOurs := ourPackage(spec.Path.Value); isOurs {
+					all[d.path] = append(all[d.path], target)
 				}
 			}
 		}
 	}
+	if len(all) == 0 {
+		t.Fatal("no package imports another one")
+	}
+	return all
 }
 
 func TestFloorsAreInOrder(t *testing.T) {

@@ -45,7 +45,7 @@ func checkClock(s *source) []finding {
 	within := func(folders ...string) bool {
 		return slices.ContainsFunc(folders, func(f string) bool { return strings.HasPrefix(s.path, f+"/") })
 	}
-	agent := within("proxy", "backends", "affinity", "endpoints", "internal/rawnetlink", "internal/ipvs", "internal/nfnetlink", "internal/nft", "internal/nodecheck", "internal/pause")
+	agent := within("proxy", "backends", "affinity", "endpoints", "internal/kernel/rawnetlink", "internal/kernel/ipvs", "internal/kernel/nfnetlink", "internal/kernel/nft", "backends/internal/nodecheck", "internal/pause")
 	if s.isTest() || !agent || within("proxy/prommetrics", "proxy/manifest") {
 		return nil
 	}

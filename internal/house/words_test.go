@@ -14,7 +14,7 @@ import (
 
 	gocmp "github.com/google/go-cmp/cmp"
 
-	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
 // refusedForms returns the forms of words for which CONTRIBUTING.md has a better term. They are
@@ -37,15 +37,15 @@ func refusedForms() map[string]string {
 // pages of a list that an API server or etcd returns in parts.
 func otherMeanings() map[string][]string {
 	return map[string][]string{
-		".":                      {"page"},
-		"allocator/etcdstore":    {"page"},
-		"allocator/kubestore":    {"page"},
-		"examples/kubeproxy":     {"page"},
-		"examples/manifestproxy": {"page"},
-		"internal/agenttest":     {"page"},
-		"internal/peer/browser":  {"page"},
-		"proxy/health":           {"page"},
-		"proxy/inspect":          {"page"},
+		".":                          {"page"},
+		"allocator/etcdstore":        {"page"},
+		"allocator/kubestore":        {"page"},
+		"examples/kubeproxy":         {"page"},
+		"examples/manifestproxy":     {"page"},
+		"internal/testing/agenttest": {"page"},
+		"internal/peer/browser":      {"page"},
+		"proxy/health":               {"page"},
+		"proxy/inspect":              {"page"},
 	}
 }
 

@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"github.com/vipkit/vipkit/internal/journal"
-	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
 func ExampleSet() {

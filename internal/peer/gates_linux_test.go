@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
 // TestGatesAreKnown looks for feature gates in kube-proxy's code. The document of gates, which a test of

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/vipkit/vipkit/internal/pmap"
-	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
 // TestRandomHistory does random steps of all kinds and compares versions with a

@@ -5,7 +5,7 @@ package health
 import (
 	"testing"
 
-	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
 func withFewDescriptors(t *testing.T) {

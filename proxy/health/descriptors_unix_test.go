@@ -6,7 +6,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
 // withFewDescriptors sets the limit of file descriptors to fewDescriptors until the test ends.

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
 // A file that could not be opened is read again, though its state is the same, and its error is

@@ -10,10 +10,10 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/vipkit/vipkit/internal/legacytables"
-	"github.com/vipkit/vipkit/internal/nfnetlink"
-	"github.com/vipkit/vipkit/internal/nft"
-	"github.com/vipkit/vipkit/internal/nodecheck"
+	"github.com/vipkit/vipkit/backends/internal/nodecheck"
+	"github.com/vipkit/vipkit/internal/kernel/legacytables"
+	"github.com/vipkit/vipkit/internal/kernel/nfnetlink"
+	"github.com/vipkit/vipkit/internal/kernel/nft"
 	"github.com/vipkit/vipkit/proxy"
 )
 

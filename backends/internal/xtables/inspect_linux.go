@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/vipkit/vipkit/internal/netns"
+	"github.com/vipkit/vipkit/internal/kernel/netns"
 )
 
 // Prepare makes the kernel's own chains, for which a consumer may have jumps, in the network

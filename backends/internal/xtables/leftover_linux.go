@@ -6,7 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/vipkit/vipkit/internal/nfnetlink"
+	"github.com/vipkit/vipkit/internal/kernel/nfnetlink"
 )
 
 // RemoveNFT removes the chains of a consumer that has ended, in the flavour nft and both IP families,

@@ -7,7 +7,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/vipkit/vipkit/internal/legacytables"
+	"github.com/vipkit/vipkit/internal/kernel/legacytables"
 )
 
 // legacyWatch looks at the sizes of tables of the legacy flavour, which reports no changes. It

@@ -6,7 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/vipkit/vipkit/internal/nfnetlink"
+	"github.com/vipkit/vipkit/internal/kernel/nfnetlink"
 )
 
 // nativeRule is what the steps of a rule of nf_tables say.

@@ -4,7 +4,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
 // The memory for a script is allocated once.

@@ -8,7 +8,7 @@ import (
 	"sync"
 
 	"github.com/vipkit/vipkit/backends"
-	"github.com/vipkit/vipkit/internal/nfnetlink"
+	"github.com/vipkit/vipkit/internal/kernel/nfnetlink"
 )
 
 // watch notices commits of other programs to tables of iptables in nf_tables. Each commit by any

@@ -11,7 +11,7 @@ import (
 
 	"github.com/vipkit/vipkit/backends/kernelspace/hcn"
 	"github.com/vipkit/vipkit/backends/kernelspace/hcntest"
-	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
 var podAddr, nodeAddr = netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("172.18.0.2")

@@ -14,8 +14,8 @@ import (
 
 	"github.com/vipkit/vipkit/backends/kernelspace/hcn"
 	"github.com/vipkit/vipkit/backends/kernelspace/hcntest"
-	"github.com/vipkit/vipkit/internal/simhns"
-	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/internal/testing/simhns"
+	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
 func compareAddrs() cmp.Option { return cmpopts.EquateComparable(netip.Addr{}) }

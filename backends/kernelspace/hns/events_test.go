@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/vipkit/vipkit/backends/kernelspace/hcn"
-	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
 func TestEventOf(t *testing.T) {

@@ -11,8 +11,8 @@ import (
 	"testing"
 
 	"github.com/vipkit/vipkit/backends/kernelspace/hcn"
-	"github.com/vipkit/vipkit/internal/simhns"
-	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/internal/testing/simhns"
+	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
 // direct is a library that calls the service in this process.

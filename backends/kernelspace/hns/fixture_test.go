@@ -8,7 +8,7 @@ import (
 
 	"github.com/vipkit/vipkit/backends/kernelspace/hcn"
 	"github.com/vipkit/vipkit/backends/kernelspace/hcntest"
-	"github.com/vipkit/vipkit/internal/simhns"
+	"github.com/vipkit/vipkit/internal/testing/simhns"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

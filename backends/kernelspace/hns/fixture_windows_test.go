@@ -8,7 +8,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
 // open serves HNS to the library that stands in for computenetwork.dll.

@@ -93,8 +93,8 @@ func read(events io.Reader) (outcome, error) {
 
 // buildVM builds the program that runs tests in a virtual machine.
 func buildVM(ctx context.Context) error {
-	if output, err := exec.CommandContext(ctx, "go", "build", "-o", vmProgram(), "./internal/vm").CombinedOutput(); err != nil {
-		return fmt.Errorf("building internal/vm: %w\n%s", err, output)
+	if output, err := exec.CommandContext(ctx, "go", "build", "-o", vmProgram(), "./internal/testing/vm").CombinedOutput(); err != nil {
+		return fmt.Errorf("building internal/testing/vm: %w\n%s", err, output)
 	}
 	return nil
 }

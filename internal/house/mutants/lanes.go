@@ -29,7 +29,7 @@ func lanes() map[string]lane {
 	}
 }
 
-// vmProgram is where the Makefile builds internal/vm, too.
+// vmProgram is where the Makefile builds internal/testing/vm, too.
 func vmProgram() string {
 	return filepath.Join(os.TempDir(), fmt.Sprintf("vipkit-vm-%d", os.Getuid()))
 }

@@ -20,8 +20,8 @@ import (
 	"github.com/chromedp/chromedp/kb"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/vipkit/vipkit/internal/testenv"
 	"github.com/vipkit/vipkit/internal/testing/objects"
+	"github.com/vipkit/vipkit/internal/testing/testenv"
 	"github.com/vipkit/vipkit/proxy"
 	"github.com/vipkit/vipkit/proxy/inspect"
 )

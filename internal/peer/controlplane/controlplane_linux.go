@@ -14,8 +14,8 @@ import (
 
 	"k8s.io/client-go/rest"
 
-	"github.com/vipkit/vipkit/internal/servertest"
-	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/internal/testing/servertest"
+	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
 // Options are the options of a control plane; the zero value of each field is its default.

@@ -9,7 +9,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/vipkit/vipkit/internal/peer/controlplane"
-	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
 func newClient(t *testing.T, cp *controlplane.ControlPlane) kubernetes.Interface {

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/vipkit/vipkit/internal/netns"
+	"github.com/vipkit/vipkit/internal/kernel/netns"
 	"github.com/vipkit/vipkit/internal/testing/lab"
 )
 

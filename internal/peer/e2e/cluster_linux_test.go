@@ -21,7 +21,7 @@ import (
 	"k8s.io/kubernetes/pkg/controller/endpointslice"
 
 	"github.com/vipkit/vipkit/internal/peer/controlplane"
-	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
 // cluster is the whole cluster: control plane, network, nodes and pods.

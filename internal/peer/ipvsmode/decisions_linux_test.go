@@ -15,7 +15,7 @@ import (
 	"testing"
 
 	"github.com/vipkit/vipkit/backends/ipvs"
-	"github.com/vipkit/vipkit/internal/netns"
+	"github.com/vipkit/vipkit/internal/kernel/netns"
 	"github.com/vipkit/vipkit/proxy"
 )
 

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/vipkit/vipkit/internal/netns/netnstest"
+	"github.com/vipkit/vipkit/internal/testing/netnstest"
 )
 
 // TestIPVS measures the backend ipvs, kube-proxy's proxier of that mode, and moby/ipvs, the

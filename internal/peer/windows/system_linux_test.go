@@ -17,8 +17,8 @@ import (
 	"time"
 
 	"github.com/vipkit/vipkit/backends/kernelspace/hcntest"
-	"github.com/vipkit/vipkit/internal/simhns"
-	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/internal/testing/simhns"
+	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
 const (

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/vipkit/vipkit/internal/agenttest"
+	"github.com/vipkit/vipkit/internal/testing/agenttest"
 	"github.com/vipkit/vipkit/internal/testing/lab"
 )
 

@@ -9,9 +9,9 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/vipkit/vipkit/internal/agenttest"
 	"github.com/vipkit/vipkit/internal/peer/controlplane"
-	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/internal/testing/agenttest"
+	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
 // Pods 11 of this node and of the other one are those of [agenttest.Node].

@@ -10,7 +10,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/vipkit/vipkit/internal/netns"
+	"github.com/vipkit/vipkit/internal/kernel/netns"
 )
 
 // patience is how long connecting, or an answer, may take: more than a busy machine needs.

@@ -17,10 +17,10 @@ import (
 
 	"github.com/vishvananda/netlink"
 
-	"github.com/vipkit/vipkit/internal/netns"
-	"github.com/vipkit/vipkit/internal/netns/netnstest"
+	"github.com/vipkit/vipkit/internal/kernel/netns"
 	"github.com/vipkit/vipkit/internal/pause"
-	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/internal/testing/netnstest"
+	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
 func TestMain(m *testing.M) { os.Exit(netnstest.Main(m, testenv.Namespaces)) }

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/vipkit/vipkit/internal/netns"
+	"github.com/vipkit/vipkit/internal/kernel/netns"
 )
 
 // uplinkName is the interface of a host to its uplink.

@@ -12,7 +12,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/vipkit/vipkit/internal/netns"
+	"github.com/vipkit/vipkit/internal/kernel/netns"
 )
 
 // Server answers on one port, TCP and UDP, in both families. A TCP client gets a

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
 func TestPortsAreLentOncePerPath(t *testing.T) {

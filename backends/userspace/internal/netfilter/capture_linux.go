@@ -9,7 +9,7 @@ import (
 
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/userspace/internal/host"
-	"github.com/vipkit/vipkit/internal/nft"
+	"github.com/vipkit/vipkit/internal/kernel/nft"
 )
 
 // Capture is a [backends.Target]: the tables, and the routing that they need. Closing it closes

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/vipkit/vipkit/internal/rawnetlink"
+	"github.com/vipkit/vipkit/internal/kernel/rawnetlink"
 )
 
 // Drifted implements [proxy.DriftChecker]. It reports commits of other programs to the backend's

@@ -11,9 +11,9 @@ import (
 
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/userspace/internal/host"
-	"github.com/vipkit/vipkit/internal/nfnetlink"
-	"github.com/vipkit/vipkit/internal/nft"
-	"github.com/vipkit/vipkit/internal/rawnetlink"
+	"github.com/vipkit/vipkit/internal/kernel/nfnetlink"
+	"github.com/vipkit/vipkit/internal/kernel/nft"
+	"github.com/vipkit/vipkit/internal/kernel/rawnetlink"
 	"github.com/vipkit/vipkit/proxy"
 )
 

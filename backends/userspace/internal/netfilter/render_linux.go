@@ -5,8 +5,8 @@ import (
 
 	"github.com/vipkit/vipkit/backends/userspace/internal/host"
 	"github.com/vipkit/vipkit/internal/ipaddr"
-	"github.com/vipkit/vipkit/internal/nfnetlink"
-	"github.com/vipkit/vipkit/internal/nft"
+	"github.com/vipkit/vipkit/internal/kernel/nfnetlink"
+	"github.com/vipkit/vipkit/internal/kernel/nft"
 	"github.com/vipkit/vipkit/proxy"
 )
 

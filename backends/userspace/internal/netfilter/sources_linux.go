@@ -8,7 +8,7 @@ import (
 	"slices"
 
 	"github.com/vipkit/vipkit/internal/ipaddr"
-	"github.com/vipkit/vipkit/internal/nft"
+	"github.com/vipkit/vipkit/internal/kernel/nft"
 )
 
 // A list of source ranges is a chain, named by its content, that drops packets from other

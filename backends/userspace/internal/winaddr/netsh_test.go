@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/vipkit/vipkit/backends"
-	"github.com/vipkit/vipkit/internal/testenv"
+	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
 // asNetsh tells a process of the test program to act as netsh: to write its arguments to the file

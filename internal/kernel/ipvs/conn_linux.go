@@ -1,0 +1,335 @@
+package ipvs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/moby/ipvs"
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/vipkit/vipkit/internal/kernel/netns"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+var (
+	// ErrMissing reports that the kernel has no IPVS, and cannot load it.
+	ErrMissing = errors.New("this kernel has no IPVS (module ip_vs)")
+	// ErrReloaded reports that ip_vs was unloaded since the process first used it, and is loaded again: only
+	// another process can use it.
+	ErrReloaded = fmt.Errorf("%w: the module ip_vs was unloaded and loaded again: restart this process", proxy.ErrUnsupported)
+)
+
+// answerTimeout limits the wait for an answer, for which moby/ipvs waits for ever.
+const answerTimeout = 10 * time.Second
+
+// Conn is a connection to IPVS in a network namespace. Calls must not overlap.
+type Conn struct {
+	ns       *netns.NS
+	handle   *ipvs.Handle // nil after a call without an answer
+	patience time.Duration
+}
+
+// Open connects to IPVS in the network namespace of the calling thread. The connection stays
+// in that namespace. The kernel loads the module ip_vs if it has it. The error wraps
+// [ErrMissing] if it does not.
+func Open() (*Conn, error) {
+	ns, err := netns.Current(unix.NETLINK_GENERIC)
+	if err != nil {
+		return nil, fmt.Errorf("ipvs: %w", err)
+	}
+	c := &Conn{ns: ns, patience: answerTimeout}
+	if err := c.call(c.find); err != nil {
+		return nil, errors.Join(fmt.Errorf("ipvs: open: %w", err), c.Close())
+	}
+	return c, nil
+}
+
+// Close closes the connection. It must be called once at most.
+func (c *Conn) Close() error {
+	if c.handle != nil {
+		c.handle.Close()
+	}
+	return c.ns.Close()
+}
+
+// call calls f, and ends it if the kernel does not answer.
+func (c *Conn) call(f func(*ipvs.Handle) error) error {
+	if c.handle == nil {
+		if err := c.connect(); err != nil {
+			return err
+		}
+	}
+	end := time.AfterFunc(c.patience, c.handle.Close)
+	err := f(c.handle)
+	if !end.Stop() {
+		c.handle = nil
+		return fmt.Errorf("no answer of the kernel within %v", c.patience)
+	}
+	if errors.Is(err, unix.ENOENT) {
+		// This is also what IPVS says if it does not have a scheduler or a destination.
+		if gone := c.isGone(); gone != nil {
+			return gone
+		}
+	}
+	return err
+}
+
+// connect opens a handle. The first one of a process asks for the number of IPVS, so the module must be
+// loaded before.
+func (c *Conn) connect() error {
+	if err := c.load(); err != nil {
+		return err
+	}
+	return c.ns.Do(func() (err error) {
+		c.handle, err = ipvs.New("")
+		return err
+	})
+}
+
+// load has the kernel load the module, unless it is loaded.
+func (c *Conn) load() error {
+	_, err := c.ns.Netlink().GenlFamilyGet("IPVS")
+	if errors.Is(err, unix.ENOENT) {
+		return ErrMissing
+	}
+	return err
+}
+
+// isGone returns an error if requests do not reach IPVS.
+func (c *Conn) isGone() error {
+	if err := c.load(); err != nil {
+		return err
+	}
+	if err := c.find(c.handle); errors.Is(err, unix.ENOENT) {
+		return ErrReloaded
+	}
+	return nil
+}
+
+// find looks for a virtual server that need not exist. It fails with ENOENT only if requests do not reach IPVS.
+func (c *Conn) find(h *ipvs.Handle) error {
+	_, err := h.GetService(service(ServiceKey{Mark: 1}, ServiceConfig{}))
+	if errors.Is(err, unix.ESRCH) {
+		return nil
+	}
+	return err
+}
+
+// Failure is the failure of one change of a list.
+type Failure struct {
+	// Index is that of the change in the list.
+	Index int
+	// Err says which change failed and why. It wraps the errno.
+	Err error
+}
+
+// Error implements error.
+func (f *Failure) Error() string { return f.Err.Error() }
+
+// Unwrap returns Err.
+func (f *Failure) Unwrap() error { return f.Err }
+
+// Op is a change of a virtual server or of a destination.
+type Op struct {
+	verb        verb
+	key         ServiceKey
+	config      ServiceConfig
+	destination Destination // none if the change is of the server
+}
+
+type verb string
+
+const (
+	add    verb = "add"
+	change verb = "change"
+	remove verb = "remove"
+)
+
+// AddService adds a virtual server. It fails with EEXIST if the server exists, and with ENOENT
+// if the kernel does not have the scheduler.
+func AddService(k ServiceKey, c ServiceConfig) Op { return Op{verb: add, key: k, config: c} }
+
+// SetService changes the whole configuration of a virtual server. It fails with ESRCH if the
+// server does not exist, and with ENOENT if the kernel does not have the scheduler.
+func SetService(k ServiceKey, c ServiceConfig) Op { return Op{verb: change, key: k, config: c} }
+
+// DelService removes a virtual server with its destinations. It fails with ESRCH if the server
+// does not exist.
+func DelService(k ServiceKey) Op { return Op{verb: remove, key: k} }
+
+// AddDestination adds a destination to a virtual server. It fails with EEXIST if the
+// destination exists, and with ESRCH if the server does not.
+func AddDestination(k ServiceKey, d Destination) Op { return Op{verb: add, key: k, destination: d} }
+
+// SetDestination changes all of a destination but its address. It fails with ENOENT if the
+// destination does not exist, and with ESRCH if the server does not.
+func SetDestination(k ServiceKey, d Destination) Op { return Op{verb: change, key: k, destination: d} }
+
+// DelDestination removes a destination. It fails with ENOENT if the destination does not
+// exist, and with ESRCH if the server does not.
+func DelDestination(k ServiceKey, addr netip.AddrPort) Op {
+	return Op{verb: remove, key: k, destination: Destination{Addr: addr}}
+}
+
+// do carries out the change.
+func (o *Op) do(h *ipvs.Handle) error {
+	s, d, isServer := service(o.key, o.config), o.destination.destination(), !o.destination.Addr.IsValid()
+	switch {
+	case isServer && o.verb == add:
+		return h.NewService(s)
+	case isServer && o.verb == change:
+		return h.UpdateService(s)
+	case isServer:
+		return h.DelService(s)
+	case o.verb == add:
+		return h.NewDestination(s, d)
+	case o.verb == change:
+		return h.UpdateDestination(s, d)
+	}
+	return h.DelDestination(s, d)
+}
+
+// isForeign reports whether the change removes a destination of the other family than the virtual server's, a
+// tunnel of another program.
+func (o *Op) isForeign() bool {
+	d := o.destination.Addr
+	return o.verb == remove && d.IsValid() && o.key.isIPv6() != d.Addr().Is6()
+}
+
+// removeForeign removes such a destination in the network namespace of the thread: moby/ipvs sends the address
+// without its family.
+func (o *Op) removeForeign() error {
+	f, err := netlink.GenlFamilyGet("IPVS")
+	if err != nil {
+		return err
+	}
+	// From linux/ip_vs.h: a command, attributes of a command, of a virtual server and of a destination.
+	const delDestination, server, destination, svcFamily, svcProtocol, svcAddr, svcPort, svcMark, dstAddr, dstPort, dstFamily = 7, 1, 2, 1, 2, 3, 4, 5, 1, 2, 11
+	r := nl.NewNetlinkRequest(int(f.ID), unix.NLM_F_ACK)
+	r.AddData(&nl.Genlmsg{Command: delDestination, Version: 1})
+	s, d := service(o.key, o.config), o.destination.destination()
+	in := nl.NewRtAttr(server|unix.NLA_F_NESTED, nil)
+	in.AddRtAttr(svcFamily, nl.Uint16Attr(s.AddressFamily))
+	if s.FWMark != 0 {
+		in.AddRtAttr(svcMark, nl.Uint32Attr(s.FWMark))
+	} else {
+		in.AddRtAttr(svcProtocol, nl.Uint16Attr(s.Protocol))
+		in.AddRtAttr(svcAddr, s.Address)
+		in.AddRtAttr(svcPort, nl.BEUint16Attr(s.Port))
+	}
+	r.AddData(in)
+	in = nl.NewRtAttr(destination|unix.NLA_F_NESTED, nil)
+	number, _ := family(!o.key.isIPv6())
+	in.AddRtAttr(dstAddr, d.Address)
+	in.AddRtAttr(dstPort, nl.BEUint16Attr(d.Port))
+	in.AddRtAttr(dstFamily, nl.Uint16Attr(number))
+	r.AddData(in)
+	_, err = r.Execute(unix.NETLINK_GENERIC, 0)
+	return err
+}
+
+// explain says what an error of the kernel means: the text of ESRCH is "no such process".
+func (o *Op) explain(err error) error {
+	what, isServer := "the virtual server", !o.destination.Addr.IsValid()
+	if !isServer {
+		what = "the destination"
+	}
+	switch {
+	case errors.Is(err, unix.ESRCH):
+		err = fmt.Errorf("the virtual server does not exist (%w)", err)
+	case errors.Is(err, unix.ENOENT) && isServer:
+		err = fmt.Errorf("the kernel does not have the scheduler %q (%w)", o.config.Scheduler, err)
+	case errors.Is(err, unix.ENOENT):
+		err = fmt.Errorf("%s does not exist (%w)", what, err)
+	case errors.Is(err, unix.EEXIST):
+		err = fmt.Errorf("%s exists already (%w)", what, err)
+	}
+	if isServer {
+		return fmt.Errorf("%s virtual server %v: %w", o.verb, o.key, err)
+	}
+	return fmt.Errorf("%s destination %v of %v: %w", o.verb, o.destination.Addr, o.key, err)
+}
+
+// Do carries out changes in order, and returns those that failed, by rising index. The
+// others succeeded. An error means that the outcome of a change, and of all later ones, is unknown, or
+// that these were not tried: list what the kernel has.
+func (c *Conn) Do(ctx context.Context, ops []Op) (failed []Failure, err error) {
+	for i := range ops {
+		if err := ctx.Err(); err != nil {
+			return failed, fmt.Errorf("ipvs: %w", err)
+		}
+		do := ops[i].do
+		if ops[i].isForeign() {
+			do = func(*ipvs.Handle) error { return c.ns.Do(ops[i].removeForeign) }
+		}
+		err := c.call(do)
+		if err == nil {
+			continue
+		}
+		if _, isRefusal := errors.AsType[unix.Errno](err); !isRefusal {
+			return failed, fmt.Errorf("ipvs: %w", err)
+		}
+		failed = append(failed, Failure{Index: i, Err: ops[i].explain(err)})
+	}
+	return failed, nil
+}
+
+// Services lists the virtual servers of the namespace. See the package about completeness.
+func (c *Conn) Services() (all []Service, err error) {
+	err = c.call(func(h *ipvs.Handle) error {
+		list, err := h.GetServices()
+		for _, s := range list {
+			all = append(all, serviceOf(s))
+		}
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("ipvs: list virtual servers: %w", err)
+	}
+	return all, nil
+}
+
+// Destinations lists the destinations of a virtual server: none if the server does not exist.
+// See the package about completeness.
+func (c *Conn) Destinations(k ServiceKey) (all []DestinationState, err error) {
+	err = c.call(func(h *ipvs.Handle) error {
+		list, err := h.GetDestinations(service(k, ServiceConfig{}))
+		for _, d := range list {
+			all = append(all, stateOf(d))
+		}
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("ipvs: list destinations of %v: %w", k, err)
+	}
+	return all, nil
+}
+
+// Timeouts returns the timeouts of idle connections in the namespace.
+func (c *Conn) Timeouts() (t ipvs.Config, err error) {
+	err = c.call(func(h *ipvs.Handle) error {
+		now, err := h.GetConfig()
+		if err == nil {
+			t = *now
+		}
+		return err
+	})
+	if err != nil {
+		return t, fmt.Errorf("ipvs: read timeouts: %w", err)
+	}
+	return t, nil
+}
+
+// SetTimeouts changes the timeouts of the namespace, for connections that change their state
+// from then on. 0 keeps a timeout.
+func (c *Conn) SetTimeouts(t ipvs.Config) error {
+	if err := c.call(func(h *ipvs.Handle) error { return h.SetConfig(&t) }); err != nil {
+		return fmt.Errorf("ipvs: set timeouts %+v: %w", t, err)
+	}
+	return nil
+}

@@ -1,0 +1,155 @@
+package agenttest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/vipkit/vipkit/internal/testing/netnstest"
+)
+
+const patience = 2 * time.Minute
+
+func startAgent(t testing.TB, args ...string) *Program {
+	t.Helper()
+	return Start(t, netnstest.NewNS(t), patience, Command(t, args...))
+}
+
+func TestProgram(t *testing.T) {
+	t.Parallel()
+	p := startAgent(t, "page")
+	p.Await("part=2", "msg=later")
+	if ready, none := p.Count("part=1", "msg=ready"), p.Count("part=1", "msg=later"); ready != 1 || none != 0 {
+		t.Errorf("got %d lines with all parts and %d with parts of two lines, want 1 and 0", ready, none)
+	}
+	p.AwaitPage("http://"+pageAddress+"/", "404", "page not found")
+	p.Terminate("all is well")
+}
+
+func TestStatus(t *testing.T) {
+	t.Parallel()
+	if got := startAgent(t, "0").Wait(); got != 0 {
+		t.Errorf("got status %d, want 0", got)
+	}
+	p := startAgent(t, "7")
+	p.Await("dying")
+	p.Signal(syscall.SIGTERM)
+	if got := p.Wait(); got != 7 {
+		t.Errorf("got status %d, want 7", got)
+	}
+	p = startAgent(t, "stubborn")
+	p.patience = 500 * time.Millisecond
+	if got := p.Wait(); got != -1 {
+		t.Errorf("a program that does not end: got status %d, want -1 (killed)", got)
+	}
+}
+
+// failing is a test that records its failures.
+type failing struct {
+	testing.TB
+	said []string
+}
+
+func (f *failing) Helper() {}
+
+func (f *failing) Errorf(format string, args ...any) {
+	f.said = append(f.said, fmt.Sprintf(format, args...))
+}
+
+func (f *failing) Fatalf(format string, args ...any) {
+	f.Errorf(format, args...)
+	panic(f)
+}
+
+// awaitLogged waits until a program has logged some lines that no Await has received.
+func awaitLogged(p *Program, lines int) {
+	for end := time.Now().Add(patience); len(p.lines) < lines && time.Now().Before(end); time.Sleep(time.Millisecond) {
+	}
+}
+
+func TestFailures(t *testing.T) {
+	t.Parallel()
+	hurry := func(p *Program) { p.patience = 500 * time.Millisecond }
+	for _, c := range []struct {
+		name, arg string
+		do        func(p *Program)
+		want      string
+	}{
+		{"no such line", "wait", func(p *Program) { hurry(p); p.Await("other") }, `no lines with [["other"]] are logged within 500ms`},
+		{"one of two lines", "page", func(p *Program) {
+			awaitLogged(p, 2)
+			hurry(p)
+			p.AwaitEach([]string{"part=2", "later"}, []string{"other"}, []string{"ready"})
+		}, `no lines with [["other"]] are logged within 500ms`},
+		{"an early end", "0", func(p *Program) { p.Await("other") }, "ended without logging"},
+		{"another status", "7", func(p *Program) { p.Await("dying"); p.Terminate("dying") }, "got status 7 and 1 lines with"},
+		{"another line", "wait", func(p *Program) { p.Await("ready"); p.Terminate("other") }, "got status 0 and 0 lines with"},
+		{"not terminated", "stubborn", func(p *Program) { p.Await("ready"); hurry(p); p.Terminate("ready") }, "got status -1 and 1 lines with"},
+		{"a signal after the end", "7", func(p *Program) { p.Await("dying"); p.Kill(); p.Signal(syscall.SIGTERM) }, "terminated: "},
+		{"no such page", "page", func(p *Program) {
+			p.Await("later")
+			hurry(p)
+			p.AwaitPage("http://"+pageAddress+"/", "200")
+		}, `got no page with ["200"]`},
+		{"the last page", "page", func(p *Program) {
+			p.Await("later")
+			ctx, cancel := context.WithCancel(t.Context())
+			dials := 0
+			dial := func(ctx context.Context, network, address string) (net.Conn, error) {
+				if dials++; dials == 2 { // when the first page was read
+					cancel()
+				}
+				return p.ns.Dial(ctx, network, address)
+			}
+			AwaitPage(ctx, p.t, dial, "http://"+pageAddress+"/", "200")
+		}, "404"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			p := startAgent(t, c.arg)
+			f := &failing{TB: t}
+			p.t = f
+			func() {
+				defer func() {
+					if r := recover(); r != nil && r != any(f) {
+						panic(r)
+					}
+				}()
+				c.do(p)
+			}()
+			p.t = t
+			if said := strings.Join(f.said, "\n"); len(f.said) != 1 || !strings.Contains(said, c.want) {
+				t.Errorf("failure: got %q, want one with %q", said, c.want)
+			}
+		})
+	}
+}
+
+// A program ends with its test.
+func TestEndsWithItsTest(t *testing.T) {
+	t.Parallel()
+	netnstest.NeedNamespaces(t)
+	var p *Program
+	t.Run("inner", func(t *testing.T) { p = startAgent(t, "wait") })
+	if p.cmd.ProcessState == nil || p.cmd.ProcessState.ExitCode() != -1 {
+		t.Errorf("state after the test: got %v, want it killed", p.cmd.ProcessState)
+	}
+}
+
+func TestNode(t *testing.T) {
+	t.Parallel()
+	n := NewNode(t, 80)
+	for _, at := range []string{Pod1IP + ":80", Pod2IP + ":80"} {
+		if got, err := n.Ask(t.Context(), at); err != nil || got.Own.String() != at {
+			t.Errorf("at %s: got %+v and error %v, want an answer of this address", at, got, err)
+		}
+	}
+	if got, err := n.Ask(t.Context(), NodeIP+":80"); !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Errorf("at the node: got %+v and error %v, want %v", got, err, syscall.ECONNREFUSED)
+	}
+}

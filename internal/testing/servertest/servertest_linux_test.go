@@ -1,0 +1,71 @@
+package servertest
+
+import (
+	"net/http"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/vipkit/vipkit/internal/testing/testenv"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// TestEndsWithTheTest starts a program that would outlive the test.
+func TestEndsWithTheTest(t *testing.T) {
+	sleep, err := exec.LookPath("sleep")
+	testenv.NoError(t, err)
+	var p *Process
+	t.Run("inner", func(t *testing.T) {
+		p = Run(t, filepath.Join(t.TempDir(), "log"), sleep, "600")
+	})
+	<-p.ended
+	if state := p.command.ProcessState.String(); state != "signal: killed" {
+		t.Errorf("state of the program: got %q, want %q", state, "signal: killed")
+	}
+	p.Kill()
+}
+
+// failing is a test that records why it failed.
+type failing struct {
+	testing.TB
+	why string
+}
+
+func (f *failing) Helper() {}
+
+func (f *failing) Fatalf(format string, args ...any) {
+	if s, ok := args[len(args)-1].(string); ok {
+		f.why = format + s
+	}
+	panic(f)
+}
+
+// TestSaysWhyItEnded waits for a server that ends at once.
+func TestSaysWhyItEnded(t *testing.T) {
+	shell, err := exec.LookPath("sh")
+	testenv.NoError(t, err)
+	p := Run(t, filepath.Join(t.TempDir(), "log"), shell, "-c", "echo no luck today; exit 1")
+	f := &failing{TB: t}
+	func() {
+		defer func() { _ = recover() }() // the end of f
+		p.Await(f, &http.Client{}, "http://"+FreeAddress(t))
+	}()
+	if !strings.Contains(f.why, "ended before it served") || !strings.Contains(f.why, "no luck today") {
+		t.Errorf("failure message: got %q, want that the program ended, and its output", f.why)
+	}
+}
+
+// TestEtcd starts and restarts etcd.
+func TestEtcd(t *testing.T) {
+	e := StartEtcd(t)
+	e.Restart()
+	transport := &http.Transport{}
+	defer transport.CloseIdleConnections()
+	if err := get(&http.Client{Transport: transport}, e.URL+"/version"); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,169 @@
+package storm
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/vipkit/vipkit/internal/testing/lab"
+	"github.com/vipkit/vipkit/internal/testing/netnstest"
+	"github.com/vipkit/vipkit/internal/testing/testenv"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// someHistory returns the first steps of a history.
+func someHistory(seed uint64, n int) (steps []step) {
+	for one := range history(rand.New(rand.NewPCG(seed, 0)), &options{backend: "nftables"}) {
+		if steps = append(steps, one); len(steps) == n {
+			break
+		}
+	}
+	return steps
+}
+
+// TestHistory: the same seed gives the same history, and a file keeps all of it.
+func TestHistory(t *testing.T) {
+	const steps = 500
+	one := someHistory(1, steps)
+	if diff := cmp.Diff(one, someHistory(1, steps), cmp.AllowUnexported(step{})); diff != "" {
+		t.Errorf("the same seed again (-first +second):\n%s", diff)
+	}
+	if cmp.Equal(one, someHistory(2, steps), cmp.AllowUnexported(step{})) {
+		t.Error("seeds 1 and 2 give the same history")
+	}
+	text, err := historyText("nftables", one)
+	testenv.NoError(t, err)
+	read, err := readHistory(strings.NewReader(text))
+	testenv.NoError(t, err)
+	if diff := cmp.Diff(one, read, cmp.AllowUnexported(step{})); diff != "" {
+		t.Errorf("written and read (-want +got):\n%s", diff)
+	}
+	for name, f := range faults() {
+		isThere := slices.ContainsFunc(one, func(s step) bool { return s.Do == name })
+		if isThere != f.fits(&options{backend: "nftables"}) {
+			t.Errorf("%d steps contain a fault %q: got %t, want %t", steps, name, isThere, !isThere)
+		}
+	}
+}
+
+// source returns an address and port that a flight may come from.
+func source(f flight) netip.AddrPort {
+	leaf, prefix := f.from.leaf()
+	if leaf == "" {
+		return netip.AddrPortFrom(nodeAddrs()[0], 1)
+	}
+	return netip.AddrPortFrom(nth(ofFamily(leaf, f.family(), prefix), 1), 1)
+}
+
+// TestJudge checks which connections the judge reports as violations, and of which
+// invariant.
+func TestJudge(t *testing.T) {
+	m := newModel()
+	m.addAgent("")
+	m.set(t, &change{Services: map[int]*spec{0: {Type: "LoadBalancer", Local: 1, Ranges: 1}}, Node: new(0)})
+	m.recordEvent("", event{Applied: 1})
+	snapshot, applied, _, _ := m.now()
+	candidates := flights(snapshot)
+	find := func(from client, kind proxy.FrontendKind) flight {
+		for _, f := range candidates {
+			v := proxy.Route(snapshot, f.packet(source(f)))
+			if f.from == from && v.Frontend.Kind == kind && f.protocol == "TCP" {
+				return f
+			}
+		}
+		t.Fatalf("no flight from client %s to a frontend of kind %s", from, kind)
+		return flight{}
+	}
+	allowed, denied := find(clientOutside, proxy.LoadBalancer), find(clientStranger, proxy.LoadBalancer)
+	right := func(f flight) *outcome {
+		v := proxy.Route(snapshot, allowed.packet(source(allowed)))
+		return &outcome{source: source(f), answer: lab.Answer{Own: v.Endpoints[0].Addr, Client: netip.AddrPortFrom(nodeAddrs()[0], 1)}}
+	}
+	refused := &outcome{source: source(allowed), err: syscall.ECONNREFUSED}
+	leaked := &outcome{source: source(denied), answer: lab.Answer{Own: denied.to, Client: source(denied)}}
+	for _, c := range []struct {
+		name  string
+		f     flight
+		got   *outcome
+		fault func(*judge)
+		want  string
+	}{
+		{"served", allowed, right(allowed), nil, ""},
+		{"refused", allowed, refused, nil, invariantWhole},
+		{"refused in a fault", allowed, refused, func(j *judge) { j.damage(false) }, ""},
+		{"refused after a fault", allowed, refused, func(j *judge) { j.damage(false); j.repaired() }, invariantWhole},
+		{"denied", denied, &outcome{source: source(denied), err: syscall.ECONNREFUSED}, nil, ""},
+		{"not denied", denied, right(denied), nil, invariantDenied},
+		{"not denied in a fault that closes", denied, right(denied), func(j *judge) { j.damage(false) }, invariantDenied},
+		{"not denied in a fault that opens", denied, right(denied), func(j *judge) { j.damage(true) }, ""},
+		{"not dropped", denied, leaked, nil, invariantWhole},
+	} {
+		j := newJudge(m, time.Minute)
+		if c.fault != nil {
+			c.fault(j)
+		}
+		j.sample(c.f, c.got, time.Now(), applied)
+		got := ""
+		for _, v := range j.violated() {
+			got = v.invariant
+		}
+		if got != c.want {
+			t.Errorf("%s: got %q, want %q", c.name, got, c.want)
+		}
+	}
+}
+
+// TestJudgeDuringChanges: only during a change, and only with some backends, connections to a
+// Service that gets session affinity may fail, and those to a new endpoint may be masqueraded as
+// before.
+func TestJudgeDuringChanges(t *testing.T) {
+	m := newModel()
+	m.addAgent("")
+	one := spec{Type: "LoadBalancer", Local: 1}
+	for _, s := range []spec{one, {Type: "LoadBalancer", Local: 1, First: 1, External: true, Affinity: 10}} {
+		m.set(t, &change{Services: map[int]*spec{0: &s}, Node: new(0)})
+	}
+	snapshot, _, _, _ := m.now()
+	i := slices.IndexFunc(flights(snapshot), func(f flight) bool { return f.from == clientOutside && f.to.Port() == firstNodePort })
+	f := flights(snapshot)[i]
+	masqueraded := lab.Answer{Own: proxy.Route(snapshot, f.packet(source(f))).Endpoints[0].Addr, Client: netip.AddrPortFrom(nodeAddrs()[0], 1)}
+	failed, mixed := outcome{source: source(f), err: syscall.EPERM}, outcome{source: source(f), answer: masqueraded}
+	for _, c := range []struct {
+		mixing, stepwise bool
+		applied          int
+		got              outcome
+		times, want      int
+	}{
+		{false, true, 1, failed, 9, 0}, {true, true, 2, failed, 1, 1}, {false, false, 1, failed, 1, 1},
+		{true, false, 1, failed, mostFailedInChange, 0}, {true, false, 1, failed, mostFailedInChange + 1, 1},
+		{true, false, 1, mixed, 9, 0}, {true, true, 2, mixed, 1, 1}, {false, true, 1, mixed, 1, 1},
+	} {
+		j := newJudge(m, time.Minute)
+		j.mixing, j.stepwise = c.mixing, c.stepwise
+		for range c.times {
+			j.sample(f, &c.got, time.Now(), c.applied)
+		}
+		if n := len(j.violated()); n != c.want {
+			t.Errorf("%v %d times, with message %d applied, mixing %t, stepwise %t: got %d violations, want %d", &c.got, c.times, c.applied, c.mixing, c.stepwise, n, c.want)
+		}
+	}
+}
+
+// TestProgramsEnd: a program that does not end by itself is ended.
+func TestProgramsEnd(t *testing.T) {
+	t.Parallel()
+	s := &storm{t: t, world: &world{node: netnstest.NewNS(t)}}
+	begin := time.Now()
+	_, err := s.runOnNode("", "sleep", "60")
+	if took := time.Since(begin); !errors.Is(err, context.DeadlineExceeded) || took > 10*programTime {
+		t.Errorf("sleep 60 on the node: got %v after %v, want an end after %v", err, took, programTime)
+	}
+}

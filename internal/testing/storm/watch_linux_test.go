@@ -1,0 +1,115 @@
+package storm
+
+import (
+	"context"
+	"math/rand/v2"
+	"net/http"
+	"net/netip"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/internal/kernel/netns"
+)
+
+// connect makes connections of random flights at the rate in the options.
+func (s *storm) connect(ctx context.Context) {
+	const atOnce = 2000
+	slots := make(chan struct{}, atOnce)
+	var all sync.WaitGroup
+	defer all.Wait()
+	var present, absent []flight
+	known := -1
+	tick := time.NewTicker(time.Second / time.Duration(s.options.rate))
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		newest, applied, sequence, _ := s.model.now()
+		if sequence != known {
+			present, absent, known = flights(newest), absentFlights(newest), sequence
+		}
+		if len(present) == 0 || applied == 0 {
+			continue
+		}
+		f := present[rand.IntN(len(present))]
+		if rand.IntN(10) == 0 && len(absent) > 0 {
+			f = absent[rand.IntN(len(absent))]
+		}
+		select {
+		case slots <- struct{}{}:
+		default:
+			s.judge.count("too many at once", 1)
+			continue
+		}
+		all.Go(func() {
+			begin := time.Now()
+			got := s.traffic.try(ctx, f, s.options.patience())
+			got.refuser = s.refusal
+			s.judge.sample(f, &got, begin, applied)
+			<-slots
+		})
+	}
+}
+
+// clientsOfControls returns the clients that connect directly to endpoints, as a control,
+// each with the leaf of its endpoint.
+func clientsOfControls() map[client]string {
+	return map[client]string{clientPod: atPods, clientOutside: atRemote}
+}
+
+// controlOf returns the flight of a client directly to an endpoint.
+func controlOf(c client) flight {
+	leaf := clientsOfControls()[c]
+	to := netip.AddrPortFrom(prefixes(leaf)[0].Addr().Next(), endpointPort)
+	return flight{from: c, to: to, protocol: v1.ProtocolTCP}
+}
+
+// watchControl makes connections directly to an endpoint.
+func (s *storm) watchControl(ctx context.Context, c client) {
+	for ctx.Err() == nil {
+		begin := time.Now()
+		got := s.traffic.try(ctx, controlOf(c), s.options.patience())
+		s.judge.control(trial{begin, time.Now(), got.err == nil})
+		pause(ctx, 100*time.Millisecond)
+	}
+}
+
+// healthAddress is the address of the agent's health server on its node.
+const healthAddress = "127.0.0.1:10256"
+
+// watchHealth requests /healthz from the agent.
+func (s *storm) watchHealth(ctx context.Context) {
+	for ctx.Err() == nil {
+		at := time.Now()
+		ok := isHealthy(ctx, s.world.node)
+		s.judge.addHealth(healthSample{at, ok})
+		pause(ctx, 100*time.Millisecond)
+	}
+}
+
+func isHealthy(ctx context.Context, node *netns.NS) bool {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	client := http.Client{Transport: &http.Transport{DialContext: node.Dial, DisableKeepAlives: true}}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+healthAddress+"/healthz", http.NoBody)
+	if err != nil {
+		return false
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		return false
+	}
+	return response.Body.Close() == nil && response.StatusCode == http.StatusOK
+}
+
+func pause(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}

@@ -1,0 +1,131 @@
+package storm
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/internal/kernel/netns"
+	"github.com/vipkit/vipkit/internal/testing/lab"
+	"github.com/vipkit/vipkit/internal/testing/testenv"
+)
+
+// world is a node and four other namespaces, each with a link to the node:
+//
+//	pods     endpoints on the node
+//	remote   endpoints on another node; it is also the node's default route, has all
+//	         addresses of Services, and answers packets that the node did not translate
+//	clients  pods that are clients
+//	outside  clients outside of the cluster
+//
+// Each address of the prefixes of a namespace is served there, so that a Service can have
+// any number of endpoints.
+type world struct {
+	lab  *lab.Lab
+	node *netns.NS
+	// ownRouting are the routes and rules of the node before the first agent started.
+	ownRouting map[string]bool
+	ipvs       ipvsWorld
+}
+
+// The hosts. The node's interfaces have the names of the others, the leaves.
+const (
+	atNode    = "node"
+	atPods    = "pods"
+	atRemote  = "remote"
+	atClients = "clients"
+	atOutside = "outside"
+)
+
+// servicePort and endpointPort are where the servers listen.
+const (
+	servicePort  = 80
+	endpointPort = 8080
+)
+
+// prefixes returns the prefixes of a leaf, alternating between IPv4 and IPv6.
+func prefixes(leaf string) []netip.Prefix {
+	return map[string][]netip.Prefix{
+		atPods:    parsePrefixes("10.1.0.0/16", "fd00:10:1::/112"),
+		atRemote:  parsePrefixes("10.3.0.0/16", "fd00:10:3::/112", "10.96.0.0/16", "fd00:96::/112", "203.0.113.0/24", "2001:db8:e::/112"),
+		atClients: parsePrefixes("10.2.0.0/16", "fd00:10:2::/112"),
+		atOutside: parsePrefixes("192.0.2.0/24", "2001:db8:1::/112", "198.51.100.0/24", "2001:db8:2::/112"),
+	}[leaf]
+}
+
+// nodeAddrs returns the addresses of the node: the primary one of each family, and
+// secondary ones, which are not always in the Node object.
+func nodeAddrs() []netip.Addr {
+	return []netip.Addr{
+		netip.MustParseAddr("172.18.0.2"), netip.MustParseAddr("fd00:18::2"),
+		netip.MustParseAddr("172.18.1.2"), netip.MustParseAddr("fd00:18:1::2"),
+	}
+}
+
+func newWorld(t testing.TB) *world {
+	t.Helper()
+	w := &world{lab: lab.New(t, lab.Host{Name: atNode})}
+	w.node = w.lab.NS(atNode)
+	for _, leaf := range []string{atPods, atRemote, atClients, atOutside} {
+		h := lab.Host{Name: leaf, Uplink: atNode}
+		for i, p := range prefixes(leaf) {
+			h.Owned += " " + p.String()
+			if i < 2 {
+				h.Addrs += " " + single(p.Addr().Next()).String()
+			}
+		}
+		switch leaf {
+		case atPods:
+			h.Serve = []uint16{endpointPort}
+		case atRemote:
+			h.Serve, h.Behind = []uint16{endpointPort, servicePort}, "0.0.0.0/0 ::/0"
+			h.Gateway = fmt.Sprint(single(nodeAddrs()[0]), " ", single(nodeAddrs()[1]))
+		}
+		w.lab.Add(h)
+	}
+	for _, a := range nodeAddrs()[2:] {
+		testenv.NoError(t, w.node.AddSecondary(atRemote, single(a)))
+	}
+	routing, err := w.routing()
+	testenv.NoError(t, err)
+	w.ownRouting = map[string]bool{}
+	for text := range routing {
+		w.ownRouting[text] = true
+	}
+	return w
+}
+
+// flushConntrack removes all conntrack entries of the node: an entry that was made while
+// rules were missing must not decide about later connections from the same port. Current
+// connections break.
+func (w *world) flushConntrack() error {
+	const connections = 1
+	return w.node.Netlink().ConntrackTableFlush(connections)
+}
+
+func everything(family v1.IPFamily) netip.Prefix {
+	if family == v1.IPv4Protocol {
+		return netip.MustParsePrefix("0.0.0.0/0")
+	}
+	return netip.MustParsePrefix("::/0")
+}
+
+func single(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
+
+func parsePrefixes(texts ...string) (all []netip.Prefix) {
+	for _, text := range texts {
+		all = append(all, netip.MustParsePrefix(text))
+	}
+	return all
+}
+
+// nth returns the address n of a prefix.
+func nth(p netip.Prefix, n int) netip.Addr {
+	b := p.Addr().AsSlice()
+	b[len(b)-1] += byte(n)
+	b[len(b)-2] += byte(n >> 8)
+	a, _ := netip.AddrFromSlice(b)
+	return a
+}
