@@ -125,6 +125,10 @@ cross: ## go vet for Windows, macOS and arm64
 		$(STEP) "go vet in $$module for windows" env GOOS=windows CGO_ENABLED=0 go -C $$module vet -tags ipvs ./... || exit 1; \
 	done
 
+.PHONY: lines
+lines: ## print the lines of code of each area beside its budget
+	@go test -count=1 -v -run '^TestLines$$' ./internal/house
+
 .PHONY: apidiff
 apidiff: ## compare the API with that of the last release (BASE=revision)
 	@.ci/apidiff $(BASE)
