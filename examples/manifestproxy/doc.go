@@ -92,7 +92,7 @@
 //
 // In a container with a limit, set GOMEMLIMIT to half to two thirds of it. With GOMEMLIMIT=40MiB, 3,000 Services
 // of ten endpoints need 64 MiB with nftables, and 96 MiB with iptables, whose programs and rules count too:
-// docs/performance.md has a table. Unless GOGC is set, it is 50.
+// docs/performance.md has figures. Unless GOGC is set, it is 50.
 //
 // # Log
 //
