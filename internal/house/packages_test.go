@@ -1,16 +1,12 @@
 package house
 
 import (
-	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
-
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
@@ -19,35 +15,6 @@ import (
 func isOnlyForTests(name string) bool {
 	return slices.Contains([]string{"allocator/storetest", "backends/backendtest", "backends/internal/stagetest"}, name) ||
 		isBelow(name, "internal/testing", "internal/house", "internal/peer")
-}
-
-// TestPackagesAreInTheArchitecture checks that the two tables of packages have a line for each
-// package, from the highest floor down and by name within a floor. The second table has the
-// packages that only tests use.
-func TestPackagesAreInTheArchitecture(t *testing.T) {
-	text, err := os.ReadFile(filepath.Join(root, "docs", "architecture.md"))
-	testenv.NoError(t, err)
-	all := floors()
-	delete(all, ".") // it has only documentation
-	names := slices.SortedFunc(maps.Keys(all), func(a, b string) int {
-		if all[a] != all[b] {
-			return all[b] - all[a]
-		}
-		return strings.Compare(a, b)
-	})
-	var want, later []string
-	for _, name := range names {
-		line := fmt.Sprintf("| %d | `%s` |", all[name], name)
-		if isOnlyForTests(name) {
-			later = append(later, line)
-		} else {
-			want = append(want, line)
-		}
-	}
-	got := regexp.MustCompile("(?m)^\\| \\d+ \\| `[^`]+` \\|").FindAllString(string(text), -1)
-	if diff := cmp.Diff(append(want, later...), got); diff != "" {
-		t.Errorf("docs/architecture.md: lines of the tables of packages (-want +got):\n%s", diff)
-	}
 }
 
 // TestRootListsPackages checks that the comment of the root package has each package for users.
