@@ -1,12 +1,15 @@
 package iptables
 
 import (
+	"errors"
 	"regexp"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -44,6 +47,32 @@ func TestRenamedChains(t *testing.T) {
 				s.Applied = proxy.Snapshot{}
 				s.Apply(t, sampleSnapshot())
 			}
+		}
+	})
+}
+
+// A change of a chain that another program has renamed does not succeed: a new chain of its name would
+// have no jumps, and packets would follow the rules of before. A resync repairs the rules.
+func TestChangedRenamedChains(t *testing.T) {
+	t.Parallel()
+	eachFlavour(t, func(t *testing.T, s *stage) {
+		port := stagetest.Port(v1.IPv4Protocol, 0, 2)
+		port.Frontends = []proxy.Frontend{stagetest.NodePort(v1.IPv4Protocol, 30_000)} // only a chain of the port leads to the renamed one
+		before := proxy.NewSnapshot(stagetest.Node(), port)
+		for what, next := range map[string]proxy.Snapshot{
+			"another endpoint": proxy.NewSnapshot(stagetest.Node(), moved(port, 500)),
+			"a removal":        proxy.NewSnapshot(stagetest.Node()),
+		} {
+			s.Applied = proxy.Snapshot{}
+			s.Apply(t, before)
+			s.run(t, "", "iptables", "-w", "5", "-t", "nat", "-E", newNames("vipkit").of(prefixCluster, port.Name, 0), "renamed")
+			if err := s.Backend.Apply(t.Context(), s.Applied, next); !errors.Is(err, proxy.ErrDataplaneLost) {
+				t.Errorf("%s after the chain was renamed: got error %v, want %v", what, err, proxy.ErrDataplaneLost)
+			}
+			s.Applied = proxy.Snapshot{}
+			s.Apply(t, next)
+			s.holds(t, next, "after "+what)
+			s.run(t, "*nat\n:renamed -\n-X renamed\nCOMMIT\n", "iptables-restore", "--noflush", "-w", "5")
 		}
 	})
 }

@@ -69,6 +69,8 @@ func (m model) command(t Table, line string) error {
 			return fmt.Errorf("no such rule among %q", rules)
 		}
 		m[ref] = slices.Delete(rules, i, i+1)
+	case "-F":
+		m[ref] = nil
 	case "-X":
 		if len(rules) > 0 || m.refers(t, chain) {
 			return fmt.Errorf("chain in use: %q", rules)

@@ -156,9 +156,13 @@ func (s *script) section(t Table, ops []Op) {
 	}
 	slices.SortFunc(chains, func(a, b *Op) int { return cmp.Compare(a.Key.Chain, b.Key.Chain) })
 	s.write("*", t.String())
-	for _, o := range chains { // this line makes a chain, or empties it
+	for _, o := range chains {
 		s.rules++
-		s.write(":", o.Key.Chain, " - [0:0]")
+		if o.Kind == backends.Add { // this line makes a chain, or empties it
+			s.write(":", o.Key.Chain, " - [0:0]")
+		} else { // iptables refuses this one if another program has renamed the chain
+			s.write("-F ", o.Key.Chain)
+		}
 	}
 	for _, o := range chains {
 		if o.Kind != backends.Remove {

@@ -57,19 +57,19 @@ func TestScripts(t *testing.T) {
 			what: "endpoints removed",
 			ops: written(t, "- nat B : -j A", "- nat S < -j B", "+ filter S < -j REJECT1", "+ filter S < -j REJECT2", "- filter S < -j DROP",
 				"- filter F : -j DROP"),
-			want: "*filter\n-I S -j REJECT2\n-I S -j REJECT1\nCOMMIT\n*nat\n:B - [0:0]\n-D S -j B\n-X B\nCOMMIT\n" +
-				"*filter\n:F - [0:0]\n-D S -j DROP\n-X F\nCOMMIT\n",
+			want: "*filter\n-I S -j REJECT2\n-I S -j REJECT1\nCOMMIT\n*nat\n-F B\n-D S -j B\n-X B\nCOMMIT\n" +
+				"*filter\n-F F\n-D S -j DROP\n-X F\nCOMMIT\n",
 			rules: 6,
 		},
 		{
 			what: "other endpoints",
 			ops:  written(t, "= nat B : -j C\n-j D", "+ filter S < -j DROP"),
-			want: "*filter\n-I S -j DROP\nCOMMIT\n*nat\n:B - [0:0]\n-A B -j C\n-A B -j D\nCOMMIT\n", rules: 4,
+			want: "*filter\n-I S -j DROP\nCOMMIT\n*nat\n-F B\n-A B -j C\n-A B -j D\nCOMMIT\n", rules: 4,
 		},
 		{
 			what: "three tables",
 			ops:  written(t, "+ filter F : -j DROP", "+ nat B : -j C", "- mangle M : -j D", "+ mangle INPUT < -j N", "+ mangle N : -j D"),
-			want: "*mangle\n:M - [0:0]\n:N - [0:0]\n-A N -j D\n-I INPUT -j N\n-X M\nCOMMIT\n*nat\n:B - [0:0]\n-A B -j C\nCOMMIT\n" +
+			want: "*mangle\n-F M\n:N - [0:0]\n-A N -j D\n-I INPUT -j N\n-X M\nCOMMIT\n*nat\n:B - [0:0]\n-A B -j C\nCOMMIT\n" +
 				"*filter\n:F - [0:0]\n-A F -j DROP\nCOMMIT\n",
 			rules: 8,
 		},
@@ -78,7 +78,7 @@ func TestScripts(t *testing.T) {
 			ops: append(written(t, "- filter S < -j DROP"), Op{
 				Kind: backends.Replace, Key: Key{Table: Filter, Chain: "S", Back: true}, Value: "-j A\n",
 			}),
-			want: "*filter\n:S - [0:0]\n-A S -j A\nCOMMIT\n", rules: 2,
+			want: "*filter\n-F S\n-A S -j A\nCOMMIT\n", rules: 2,
 		},
 		{what: "a refused object is removed", ops: []Op{{Kind: backends.Remove, Key: Key{Table: refused}, Value: "no"}}},
 	} {
@@ -107,7 +107,7 @@ func TestScriptInPieces(t *testing.T) {
 	s, err := newScript(ops, 12)
 	testenv.NoError(t, err)
 	const want = "*nat\n:B - [0:0]\n:S - [0:0]\nCOMMIT\n*nat\n-A B -j A1\nCOMMIT\n*nat\n-A B -j A2\nCOMMIT\n*nat\n-A S -j B\nCOMMIT\n*nat\n-A S -j N\nCOMMIT\n" +
-		"*nat\n:R - [0:0]\n-A R -j B\n-I OUTPUT -j S\n-A INPUT -j S\nCOMMIT\n"
+		"*nat\n-F R\n-A R -j B\n-I OUTPUT -j S\n-A INPUT -j S\nCOMMIT\n"
 	if diff := cmp.Diff(want, string(s.text)); diff != "" {
 		t.Fatalf("script (-want +got):\n%s", diff)
 	}
