@@ -89,7 +89,7 @@ type Cleaner struct {
 	table   table
 	// removed are endpoints whose TCP flows are removed once they leave the API.
 	removed map[removedEndpoint][]frontendKey
-	// retry is when to retry flows that were offloaded; zero for never.
+	// retry is when to look again for flows that were offloaded, and for late replies; zero for never.
 	retry time.Time
 	// cleaned is the last snapshot to which Follow has cleaned the changes.
 	cleaned proxy.Snapshot
@@ -126,6 +126,9 @@ func (c *Cleaner) Close() error { return c.table.close() }
 // others. After an error, which may be that of ctx, some stale flows may be left;
 // the same call removes them. Offloaded flows are no error: [Account] counts them.
 func (c *Cleaner) Clean(ctx context.Context, old, new proxy.Snapshot) error {
+	if old.IsZero() {
+		c.retry = time.Time{}
+	}
 	return c.clean(ctx, step{old: old, new: new, swept: serviceCIDRs(old), all: old.IsZero()})
 }
 
@@ -139,12 +142,11 @@ type step struct {
 	// direct says that the dataplane held nothing else between old and new, and that no stale flow
 	// was left under old.
 	direct bool
+	// retried says that a Clean before has removed the untranslated flows, and this one looks for late replies.
+	retried bool
 }
 
 func (c *Cleaner) clean(ctx context.Context, s step) error {
-	if s.all {
-		c.retry = time.Time{}
-	}
 	p, err := c.plan(s)
 	if err == nil {
 		err = c.execute(ctx, p)
@@ -167,8 +169,8 @@ func (c *Cleaner) execute(ctx context.Context, p *plan) error {
 		start := time.Now()
 		err := c.cleanFamily(ctx, p, protocols, &account)
 		account.Duration, account.Err = time.Since(start), err
-		if account.Offloaded > 0 {
-			c.retry = time.Now().Add(offloadTime)
+		if account.Offloaded > 0 || p.late {
+			c.retry = time.Now().Add(retryTime)
 		}
 		if c.options.Observe != nil {
 			c.options.Observe(account)
@@ -182,7 +184,8 @@ func (c *Cleaner) execute(ctx context.Context, p *plan) error {
 }
 
 const (
-	// underWay is how long Clean waits for replies to packets that were sent before.
+	// underWay is how long Clean waits for replies to packets that were sent before. Later ones are for a
+	// Follow after retryTime.
 	underWay = 20 * time.Millisecond
 	// maxPasses bounds how often Clean dumps a protocol.
 	maxPasses = 8
@@ -209,8 +212,9 @@ func (c *Cleaner) cleanFamily(ctx context.Context, p *plan, protocols []protocol
 	return errors.Join(append(errs, ctx.Err())...)
 }
 
-// offloadTime is how long a UDP flow is offloaded after its last packet, by default.
-const offloadTime = 30 * time.Second
+// retryTime is how long a UDP flow is offloaded after its last packet, by default. A program that
+// answers still later has no client any more that waits.
+const retryTime = 30 * time.Second
 
 // maxNamed bounds the flows that an error names.
 const maxNamed = 10
@@ -228,7 +232,10 @@ func (c *Cleaner) sweep(ctx context.Context, p *plan, f filter, account *Account
 		switch {
 		case err == nil:
 			account.Removed++
-			again = again || s.proto != protoTCP && !s.translated()
+			if s.proto != protoTCP && !s.translated() {
+				again = true
+				p.late = p.late || !p.retried || p.isStaleReply(s)
+			}
 		case errors.Is(err, errOffloaded):
 			account.Offloaded++
 		default:

@@ -65,7 +65,7 @@ func TestRemovedButUnsure(t *testing.T) {
 			c := newCleaner(Options{}, table)
 			mustFollow(t, c, empty, true)
 			table.err = nil
-			time.Sleep(offloadTime / 2)
+			time.Sleep(retryTime / 2)
 			mustFollow(t, c, proxy.NewSnapshot(node()), false)
 			wantFlows(t, table)
 		})

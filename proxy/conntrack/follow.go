@@ -12,9 +12,14 @@ import (
 // Follow implements [proxy.FlowCleaner]. One Cleaner follows one Runner. Cleaning all
 // frontends would miss the removed ones, so Follow cleans the changes first.
 func (c *Cleaner) Follow(ctx context.Context, held proxy.Snapshot, full bool) error {
-	c.everything = c.everything || full || c.mayRetry() || c.cleaned.IsZero()
+	retried := c.mayRetry()
+	c.everything = c.everything || full || retried || c.cleaned.IsZero()
+	direct := !c.everything && c.retry.IsZero()
+	if c.everything {
+		c.retry = time.Time{}
+	}
 	if !c.cleaned.IsZero() {
-		changes := step{old: c.cleaned, new: held, swept: serviceCIDRs(c.cleaned), direct: !c.everything && c.retry.IsZero()}
+		changes := step{old: c.cleaned, new: held, swept: serviceCIDRs(c.cleaned), direct: direct}
 		if err := c.clean(ctx, changes); err != nil {
 			return err
 		}
@@ -22,7 +27,7 @@ func (c *Cleaner) Follow(ctx context.Context, held proxy.Snapshot, full bool) er
 	}
 	if c.everything {
 		// The service ranges are swept once, for flows from before this process.
-		if err := c.clean(ctx, step{old: c.left(held), new: held, swept: serviceCIDRs(c.cleaned), all: true, again: !c.cleaned.IsZero()}); err != nil {
+		if err := c.clean(ctx, step{old: c.left(held), new: held, swept: serviceCIDRs(c.cleaned), all: true, again: !c.cleaned.IsZero(), retried: retried}); err != nil {
 			return err
 		}
 		c.found = nil
@@ -63,7 +68,7 @@ func (c *Cleaner) left(held proxy.Snapshot) proxy.Snapshot {
 }
 
 // Due implements [proxy.FlowCleaner]: it reports whether a removed endpoint has left
-// the API, or flows that were offloaded may no longer be.
+// the API, flows that were offloaded may no longer be, or late replies may have made stale flows.
 func (c *Cleaner) Due() bool {
 	if c.mayRetry() {
 		return true
@@ -76,5 +81,5 @@ func (c *Cleaner) Due() bool {
 	return false
 }
 
-// mayRetry reports whether flows that were offloaded may no longer be.
+// mayRetry reports whether it is time to look again for flows that were offloaded, and for late replies.
 func (c *Cleaner) mayRetry() bool { return !c.retry.IsZero() && !time.Now().Before(c.retry) }

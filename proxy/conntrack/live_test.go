@@ -2,6 +2,8 @@ package conntrack
 
 import (
 	"testing"
+	"testing/synctest"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 
@@ -52,4 +54,34 @@ func TestEndpointAtItsFrontend(t *testing.T) {
 		mustClean(t, newCleaner(Options{}, table), old, proxy.NewSnapshot(node(), port("dns", v1.ProtocolUDP, list(vip2), tc.endpoints)))
 		wantFlows(t, table, tc.want...)
 	}
+}
+
+// A program that served a frontend before may answer long after Clean. A later Follow removes the flow that
+// its reply began, until there is none.
+func TestLateReplies(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		table := &fakeTable{flows: []flow{to(protoUDP, vip, vip)}}
+		c := newCleaner(Options{}, table)
+		held := proxy.NewSnapshot(node(), port("dns", v1.ProtocolUDP, list(vip), list(a)))
+		mustFollow(t, c, proxy.NewSnapshot(node()), true)
+		mustFollow(t, c, held, false)
+		for _, reply := range []flow{from(protoUDP, vip), from(protoUDP, vip), to(protoUDP, vip, vip)} {
+			wantFlows(t, table)
+			table.flows = []flow{reply}
+			if c.Due() {
+				t.Error("before the time for late replies: got Due true, want false")
+			}
+			time.Sleep(retryTime)
+			if !c.Due() {
+				t.Fatal("after the time for late replies: got Due false, want true")
+			}
+			mustFollow(t, c, held, false)
+		}
+		wantFlows(t, table)
+		time.Sleep(time.Hour)
+		if c.Due() {
+			t.Error("after a Follow that found no reply: got Due true, want false")
+		}
+	})
 }

@@ -71,6 +71,8 @@ type plan struct {
 	origins       origins
 	// again says that this process has cleaned before, so flows that userspace carries are its own.
 	again bool
+	// retried is that of the step. late says that a reply to a removed flow may come after this Clean.
+	retried, late bool
 	// left replaces Cleaner.removed after this Clean.
 	left map[removedEndpoint][]frontendKey
 }
@@ -78,7 +80,7 @@ type plan struct {
 // plan returns what to look for.
 func (c *Cleaner) plan(s step) (*plan, error) {
 	old, new := s.old, s.new
-	p := &plan{options: &c.options, targets: map[frontendKey]target{}, left: c.removed, origins: origins{node: new.Node()}, again: s.again}
+	p := &plan{options: &c.options, targets: map[frontendKey]target{}, left: c.removed, origins: origins{node: new.Node()}, again: s.again, retried: s.retried}
 	if new.IsZero() {
 		return p, nil
 	}
