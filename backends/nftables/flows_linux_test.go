@@ -218,7 +218,7 @@ func testStaleFlows(t *testing.T, s *flowStage) {
 	} {
 		s.removed = 0
 		s.Apply(t, s.with(step.frontends, step.ends))
-		if got := servers(step.want); got != step.want {
+		if got := s.settled(t, servers, step.want); got != step.want {
 			t.Fatalf("step %d, %s: servers of the clients: got %q, want %q", i, step.what, got, step.want)
 		}
 		if step.stale == 0 && s.removed > 0 {
