@@ -210,6 +210,9 @@ func (t *target) cleanup(ctx context.Context) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	defer func() { t.drainer.of, t.drainer.retained = draining{}, newRetained() }()
+	if err := ctx.Err(); err != nil { // before the first flush, which would reject connections for nothing
+		return fmt.Errorf("ipvs: %w", err)
+	}
 	l, err := t.list()
 	if err != nil {
 		return fmt.Errorf("ipvs: listing: %w", err)
