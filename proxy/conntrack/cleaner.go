@@ -89,8 +89,10 @@ type Cleaner struct {
 	table   table
 	// removed are endpoints whose TCP flows are removed once they leave the API.
 	removed map[removedEndpoint][]frontendKey
-	// retry is when to look again for flows that were offloaded, and for late replies; zero for never.
-	retry time.Time
+	// retry is when to look again for flows that were offloaded, and for late replies; zero for never. until is
+	// when to look after the last such flow; looks counts the looks in a row that found late replies.
+	retry, until time.Time
+	looks        int
 	// cleaned is the last snapshot to which Follow has cleaned the changes.
 	cleaned proxy.Snapshot
 	// found are frontends that an earlier process has left, to be cleaned with everything.
@@ -125,11 +127,10 @@ func (c *Cleaner) Close() error { return c.table.close() }
 // old all frontends are new. If a flow cannot be removed, Clean goes on with the
 // others. After an error, which may be that of ctx, some stale flows may be left;
 // the same call removes them. Offloaded flows are no error: [Account] counts them.
+// When Due reports so, Clean from the zero Snapshot looks for what is left.
 func (c *Cleaner) Clean(ctx context.Context, old, new proxy.Snapshot) error {
-	if old.IsZero() {
-		c.retry = time.Time{}
-	}
-	return c.clean(ctx, step{old: old, new: new, swept: serviceCIDRs(old), all: old.IsZero()})
+	all := old.IsZero()
+	return c.clean(ctx, step{old: old, new: new, swept: serviceCIDRs(old), all: all, retried: all && c.startLook()})
 }
 
 // step is what one Clean follows.
@@ -160,6 +161,7 @@ func (c *Cleaner) clean(ctx context.Context, s step) error {
 
 func (c *Cleaner) execute(ctx context.Context, p *plan) error {
 	var errs []error
+	offloaded := false
 	for _, family := range ipaddr.Families() {
 		protocols, frontends := p.wanted(family)
 		if len(protocols) == 0 {
@@ -169,9 +171,7 @@ func (c *Cleaner) execute(ctx context.Context, p *plan) error {
 		start := time.Now()
 		err := c.cleanFamily(ctx, p, protocols, &account)
 		account.Duration, account.Err = time.Since(start), err
-		if account.Offloaded > 0 || p.late {
-			c.retry = time.Now().Add(retryTime)
-		}
+		offloaded = offloaded || account.Offloaded > 0
 		if c.options.Observe != nil {
 			c.options.Observe(account)
 		}
@@ -180,7 +180,38 @@ func (c *Cleaner) execute(ctx context.Context, p *plan) error {
 			break // The other family would return the same error.
 		}
 	}
+	c.lookAgain(p, offloaded)
 	return errors.Join(errs...)
+}
+
+// lookAgain decides whether and when to look once more. While each look finds late replies, the time doubles:
+// whoever can send from the address of a frontend must not make the Cleaner dump all flows all the time.
+func (c *Cleaner) lookAgain(p *plan, offloaded bool) {
+	switch {
+	case p.retried && p.late:
+		c.looks = min(c.looks+1, maxDoubled)
+	case p.retried:
+		c.looks = 0
+	}
+	if !offloaded && !p.late {
+		return
+	}
+	c.until = time.Now().Add(retryTime << c.looks)
+	if c.retry.IsZero() { // else changes in a row would put it off for ever
+		c.retry = c.until
+	}
+}
+
+// startLook reports whether it is time to look again. The next look is then for flows that were removed meanwhile.
+func (c *Cleaner) startLook() bool {
+	if !c.mayRetry() {
+		return false
+	}
+	c.retry = time.Time{}
+	if time.Now().Before(c.until) {
+		c.retry = c.until
+	}
+	return true
 }
 
 const (
@@ -212,9 +243,13 @@ func (c *Cleaner) cleanFamily(ctx context.Context, p *plan, protocols []protocol
 	return errors.Join(append(errs, ctx.Err())...)
 }
 
-// retryTime is how long a UDP flow is offloaded after its last packet, by default. A program that
-// answers still later has no client any more that waits.
-const retryTime = 30 * time.Second
+const (
+	// retryTime is after how long the Cleaner looks again. A UDP flow is offloaded for as long after its last
+	// packet, by default; most programs have answered by then.
+	retryTime = 30 * time.Second
+	// maxDoubled bounds how often retryTime doubles: to 32 minutes.
+	maxDoubled = 6
+)
 
 // maxNamed bounds the flows that an error names.
 const maxNamed = 10

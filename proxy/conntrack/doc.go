@@ -37,9 +37,10 @@
 // kernel walks its whole table, whatever its filter is. So nothing is dumped for a frontend that is
 // removed after its last endpoint. Otherwise one dump for each family and protocol serves all
 // changed frontends, and a further one the replies under way, until there is none (eight at most).
-// A program that served a frontend before may reply still later. If an untranslated flow was removed,
-// [Cleaner.Due] therefore reports so 30 s later, and Follow checks all flows once more, until it
-// finds no such reply.
+// A program that served a frontend before may reply still later. After an untranslated flow was removed,
+// [Cleaner.Due] therefore reports after 30 s that it is time for another look, and Follow checks all flows.
+// While each look finds such a reply, the time to the next one doubles, up to 32 minutes; while a look is due,
+// removed frontends are dumped for as well.
 // docs/performance.md has figures. The kernel's events of new flows would cost each new connection
 // of the node more than they save.
 //

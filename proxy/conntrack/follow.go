@@ -12,12 +12,9 @@ import (
 // Follow implements [proxy.FlowCleaner]. One Cleaner follows one Runner. Cleaning all
 // frontends would miss the removed ones, so Follow cleans the changes first.
 func (c *Cleaner) Follow(ctx context.Context, held proxy.Snapshot, full bool) error {
-	retried := c.mayRetry()
+	retried := c.startLook()
 	c.everything = c.everything || full || retried || c.cleaned.IsZero()
 	direct := !c.everything && c.retry.IsZero()
-	if c.everything {
-		c.retry = time.Time{}
-	}
 	if !c.cleaned.IsZero() {
 		changes := step{old: c.cleaned, new: held, swept: serviceCIDRs(c.cleaned), direct: direct}
 		if err := c.clean(ctx, changes); err != nil {

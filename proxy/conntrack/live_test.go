@@ -1,6 +1,7 @@
 package conntrack
 
 import (
+	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -66,13 +67,16 @@ func TestLateReplies(t *testing.T) {
 		held := proxy.NewSnapshot(node(), port("dns", v1.ProtocolUDP, list(vip), list(a)))
 		mustFollow(t, c, proxy.NewSnapshot(node()), true)
 		mustFollow(t, c, held, false)
+		wait := retryTime
 		for _, reply := range []flow{from(protoUDP, vip), from(protoUDP, vip), to(protoUDP, vip, vip)} {
 			wantFlows(t, table)
 			table.flows = []flow{reply}
+			time.Sleep(wait - 1)
 			if c.Due() {
-				t.Error("before the time for late replies: got Due true, want false")
+				t.Errorf("before %v, when late replies may have come: got Due true, want false", wait)
 			}
-			time.Sleep(retryTime)
+			time.Sleep(1)
+			wait *= 2
 			if !c.Due() {
 				t.Fatal("after the time for late replies: got Due false, want true")
 			}
@@ -82,6 +86,41 @@ func TestLateReplies(t *testing.T) {
 		time.Sleep(time.Hour)
 		if c.Due() {
 			t.Error("after a Follow that found no reply: got Due true, want false")
+		}
+	})
+}
+
+// Neither an error nor another cleaning of all frontends makes the Cleaner forget the look for late replies, and
+// changes in a row do not put it off. A flow that was removed shortly before the look gets another one.
+func TestLookIsNotLost(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		table := &fakeTable{flows: []flow{to(protoUDP, vip, vip)}}
+		c := newCleaner(Options{}, table)
+		held := proxy.NewSnapshot(node(), port("dns", v1.ProtocolUDP, list(vip), list(a)))
+		mustFollow(t, c, held, true)
+		table.flows, table.err = []flow{to(protoUDP, vip, vip)}, errors.New("no memory")
+		if err := c.Follow(t.Context(), held, true); err == nil {
+			t.Error("Follow while the table fails: got no error")
+		}
+		table.err = nil
+		mustFollow(t, c, held, true)
+		time.Sleep(retryTime * 2 / 3)
+		table.flows = []flow{to(protoUDP, vip, vip)}
+		mustFollow(t, c, held, true)
+		for _, wait := range []time.Duration{retryTime / 3, retryTime * 2 / 3} {
+			if c.Due() {
+				t.Error("before the look: got Due true, want false")
+			}
+			if time.Sleep(wait); !c.Due() {
+				t.Errorf("%v later: got Due false, want true", wait)
+			}
+			if err := c.Clean(t.Context(), proxy.Snapshot{}, held); err != nil {
+				t.Error(err)
+			}
+		}
+		if time.Sleep(time.Hour); c.Due() {
+			t.Error("after the looks: got Due true, want false")
 		}
 	})
 }
