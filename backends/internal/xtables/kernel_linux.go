@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"slices"
 	"sync/atomic"
 
 	"github.com/vipkit/vipkit/backends"
@@ -125,7 +126,7 @@ func (k *kernel) Cleanup(ctx context.Context) error {
 		}
 	}
 	removals, kept := p.removals()
-	more, err := k.removeEach(ctx, removals)
+	more, err := k.removeChains(ctx, removals)
 	if err != nil {
 		return err
 	}
@@ -159,7 +160,20 @@ func partition(ops []Op) (filter, others []Op) {
 	return filter, others
 }
 
-// removeEach carries out removals of chains together. If they are refused, it halves them until it has
+// removeChains carries out removals of chains, and returns those that stay, with the reasons. Each table is a commit of
+// its own, so that a refusal in one table leaves no chain of another one half done.
+func (k *kernel) removeChains(ctx context.Context, ops []Op) (kept []string, err error) {
+	for _, table := range []Table{Mangle, NAT, Filter} {
+		in := slices.DeleteFunc(slices.Clone(ops), func(o Op) bool { return o.Key.Table != table })
+		more, err := k.removeEach(ctx, in)
+		if kept = append(kept, more...); err != nil {
+			return kept, err
+		}
+	}
+	return kept, nil
+}
+
+// removeEach carries out removals of chains of one table together. If they are refused, it halves them until it has
 // found the chains that stay, and returns them with the reasons.
 func (k *kernel) removeEach(ctx context.Context, ops []Op) (kept []string, err error) {
 	err = k.write(ctx, ops)

@@ -118,6 +118,6 @@ func (k *kernel) adoptApart(ctx context.Context, wanted map[Key]string, keep boo
 		return err
 	}
 	removals, _ := p.removals()
-	_, err = k.removeEach(ctx, removals)
+	_, err = k.removeChains(ctx, removals)
 	return err
 }

@@ -203,7 +203,7 @@ func (s *script) single(rules, chains []*Op) {
 	var front, back, removed []*Op
 	for _, o := range rules {
 		switch {
-		case o.Kind == backends.Remove && isNew(o.Key.Chain): // ":" has removed it
+		case o.Kind == backends.Remove && isNew(o.Key.Chain): // emptying the chain has removed it
 		case o.Kind == backends.Remove:
 			removed = append(removed, o)
 		case o.Key.Back:
