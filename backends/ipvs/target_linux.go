@@ -217,12 +217,8 @@ func (t *target) cleanup(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("ipvs: listing: %w", err)
 	}
-	for _, f := range t.renderer.families {
-		for _, s := range frontendSets() {
-			if err := t.sets.Flush(t.names[f].set(s)); err != nil {
-				return fmt.Errorf("ipvs: %w", err)
-			}
-		}
+	if err := t.flushFrontends(); err != nil {
+		return fmt.Errorf("ipvs: %w", err)
 	}
 	var list []ipvs.Op
 	for i := range l.found {
@@ -240,6 +236,18 @@ func (t *target) cleanup(ctx context.Context) error {
 	for i := range failed {
 		if f := &failed[i]; !errors.Is(f, unix.ESRCH) { // another program removed it, or it was listed twice
 			return explain(f)
+		}
+	}
+	return nil
+}
+
+// flushFrontends empties the sets of frontends.
+func (t *target) flushFrontends() error {
+	for _, f := range t.renderer.families {
+		for _, s := range frontendSets() {
+			if err := t.sets.Flush(t.names[f].set(s)); err != nil {
+				return err
+			}
 		}
 	}
 	return nil

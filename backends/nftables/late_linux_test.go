@@ -61,7 +61,7 @@ func TestLateReply(t *testing.T) {
 	testenv.NoError(t, err)
 	t.Cleanup(func() { _ = gateway.Close() })
 	asked, released := make(chan struct{}, 1), make(chan struct{})
-	go gateway.Serve(func(question []byte, client, own netip.AddrPort) []byte {
+	go gateway.Serve(func(question []byte, _, _ netip.AddrPort) []byte {
 		if string(question) == "early" {
 			asked <- struct{}{}
 			<-released
