@@ -38,7 +38,7 @@ func countLines(t *testing.T) []*area {
 	text, err := os.ReadFile("budgets.tsv")
 	testenv.NoError(t, err)
 	var all []*area
-	production, areaOf := &area{name: "all production code"}, map[string]*area{}
+	production, areaOf := &area{name: "all but tests"}, map[string]*area{}
 	for line := range strings.Lines(string(text)) {
 		if strings.HasPrefix(line, "#") {
 			continue
@@ -51,6 +51,9 @@ func countLines(t *testing.T) []*area {
 		_, err := fmt.Sscan(fields[0]+" "+fields[1], &a.goal, &a.limit)
 		testenv.NoError(t, err)
 		for folder := range strings.FieldsSeq(fields[3]) {
+			if areaOf[folder] != nil {
+				t.Errorf("internal/house/budgets.tsv: two areas name the folder %s", folder)
+			}
 			areaOf[folder] = a
 			if _, err := os.Stat(filepath.Join(root, folder)); err != nil && a.name != "tests" {
 				t.Errorf("internal/house/budgets.tsv: %v", err)
