@@ -89,8 +89,8 @@ type Cleaner struct {
 	table   table
 	// removed are endpoints whose TCP flows are removed once they leave the API.
 	removed map[removedEndpoint][]frontendKey
-	// retry is when to look again for flows that were offloaded, and for late replies; zero for never. until is
-	// when to look after the last such flow; looks counts the looks in a row that found late replies.
+	// retry is when to look again for flows that were offloaded, and for late replies; zero for never. until is the
+	// last time for which a look was wanted; looks counts the looks in a row that found late replies.
 	retry, until time.Time
 	looks        int
 	// cleaned is the last snapshot to which Follow has cleaned the changes.
@@ -196,9 +196,16 @@ func (c *Cleaner) lookAgain(p *plan, offloaded bool) {
 	if !offloaded && !p.late {
 		return
 	}
-	c.until = time.Now().Add(retryTime << c.looks)
-	if c.retry.IsZero() { // else changes in a row would put it off for ever
-		c.retry = c.until
+	wait := retryTime
+	if p.retried && !offloaded {
+		wait <<= c.looks
+	}
+	next := time.Now().Add(wait)
+	if next.After(c.until) {
+		c.until = next
+	}
+	if c.retry.IsZero() || next.Before(c.retry) { // a pending look stays, else changes in a row would put it off for ever
+		c.retry = next
 	}
 }
 

@@ -124,3 +124,34 @@ func TestLookIsNotLost(t *testing.T) {
 		}
 	})
 }
+
+// While somebody keeps sending from a frontend, the look for another client's old server comes no later.
+func TestLookIsNotDelayed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		table := &fakeTable{flows: []flow{to(protoUDP, vip, vip)}}
+		c := newCleaner(Options{}, table)
+		held := proxy.NewSnapshot(node(), port("dns", v1.ProtocolUDP, list(vip), list(a)))
+		mustFollow(t, c, held, true)
+		for wait := retryTime; wait <= 8*retryTime; wait *= 2 {
+			time.Sleep(wait)
+			table.flows = []flow{from(protoUDP, vip)}
+			mustFollow(t, c, held, false)
+			wantFlows(t, table)
+		}
+		ofSender := time.Now().Add(16 * retryTime)
+		table.flows = []flow{to(protoUDP, vip, vip)}
+		mustFollow(t, c, held, true)
+		for _, at := range []time.Time{time.Now().Add(retryTime), ofSender} {
+			wait := time.Until(at)
+			time.Sleep(wait - time.Nanosecond)
+			if c.Due() {
+				t.Errorf("before %v: got Due true, want false", wait)
+			}
+			if time.Sleep(time.Nanosecond); !c.Due() {
+				t.Errorf("after %v: got Due false, want true", wait)
+			}
+			mustFollow(t, c, held, false)
+		}
+	})
+}
