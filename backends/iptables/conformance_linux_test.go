@@ -39,7 +39,9 @@ func testConformance(t *testing.T, o iptables.Options) {
 			testenv.NoError(t, err)
 			return out
 		},
-		Loopback: func() (proxy.Backend, error) { return userspace.New(userspace.Options{Capture: userspace.Loopback}) },
+		Loopback: func() (proxy.Backend, error) {
+			return userspace.New(userspace.Options{Capture: userspace.Loopback, Timeouts: userspace.Timeouts{Dial: testenv.DialTimeouts()}})
+		},
 		Lacks: []backendtest.Capability{
 			backendtest.Failover, backendtest.UnfilteredBridges, backendtest.HairpinOff, backendtest.ClosedFirewalls,
 			backendtest.FirewalledRefusals,

@@ -34,7 +34,9 @@ func TestConformance(t *testing.T) {
 			testenv.NoError(t, err)
 			return out
 		},
-		Loopback: func() (proxy.Backend, error) { return userspace.New(userspace.Options{Capture: userspace.Loopback}) },
+		Loopback: func() (proxy.Backend, error) {
+			return userspace.New(userspace.Options{Capture: userspace.Loopback, Timeouts: userspace.Timeouts{Dial: testenv.DialTimeouts()}})
+		},
 		Lacks: []backendtest.Capability{
 			backendtest.Failover, backendtest.OtherPorts, backendtest.FrontendAffinity, backendtest.AffinityTimeout,
 			backendtest.NodeAddresses, backendtest.Fragments, backendtest.UnfilteredBridges, backendtest.HairpinOff, backendtest.RestoredMarks,

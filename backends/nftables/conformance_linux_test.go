@@ -30,7 +30,9 @@ func TestConformance(t *testing.T) {
 			testenv.NoError(t, err)
 			return out
 		},
-		Loopback: func() (proxy.Backend, error) { return userspace.New(userspace.Options{Capture: userspace.Loopback}) },
+		Loopback: func() (proxy.Backend, error) {
+			return userspace.New(userspace.Options{Capture: userspace.Loopback, Timeouts: userspace.Timeouts{Dial: testenv.DialTimeouts()}})
+		},
 		Lacks: []backendtest.Capability{
 			backendtest.Failover, backendtest.UnfilteredBridges, backendtest.HairpinOff, backendtest.ClosedFirewalls,
 		},

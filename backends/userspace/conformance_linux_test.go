@@ -3,7 +3,6 @@ package userspace_test
 import (
 	"os"
 	"testing"
-	"time"
 
 	"github.com/vipkit/vipkit/backends/backendtest"
 	"github.com/vipkit/vipkit/backends/userspace"
@@ -26,10 +25,7 @@ func TestConformanceRedirect(t *testing.T) {
 // conform runs the conformance suite for a capture, which has a column in docs/capabilities.md.
 func conform(t *testing.T, column string, capture userspace.Capture, lacks ...backendtest.Capability) {
 	start := func(t testing.TB, open func(userspace.Options) (*userspace.Backend, error)) proxy.Backend {
-		// A busy machine that runs the whole testbed may need longer than the default
-		// timeouts, and a working endpoint would be tried last.
-		patience := []time.Duration{5 * time.Second, 5 * time.Second}
-		b, err := open(userspace.Options{Capture: capture, Timeouts: userspace.Timeouts{Dial: patience}})
+		b, err := open(userspace.Options{Capture: capture, Timeouts: userspace.Timeouts{Dial: testenv.DialTimeouts()}})
 		testenv.NoError(t, err)
 		return unforked{b}
 	}
@@ -43,10 +39,12 @@ func conform(t *testing.T, column string, capture userspace.Capture, lacks ...ba
 			testenv.NoError(t, err)
 			return out
 		},
-		Loopback: func() (proxy.Backend, error) { return userspace.New(userspace.Options{Capture: userspace.Loopback}) },
-		Lacks:    append(lacks, backendtest.LastingConnections, backendtest.BridgedAddresses, backendtest.SCTP),
-		Worlds:   backendtest.Worlds(),
-		Tables:   true,
+		Loopback: func() (proxy.Backend, error) {
+			return userspace.New(userspace.Options{Capture: userspace.Loopback, Timeouts: userspace.Timeouts{Dial: testenv.DialTimeouts()}})
+		},
+		Lacks:  append(lacks, backendtest.LastingConnections, backendtest.BridgedAddresses, backendtest.SCTP),
+		Worlds: backendtest.Worlds(),
+		Tables: true,
 		Report: backendtest.Report{File: "../../docs/capabilities.md", Column: column, Remarks: map[backendtest.Capability]string{
 			backendtest.LastingConnections: "they end with the process",
 		}},

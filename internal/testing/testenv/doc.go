@@ -1,3 +1,3 @@
 // Package testenv provides helpers for all tests: random numbers that a seed repeats,
-// skipping, and closing at the end of a test.
+// skipping, timeouts for a busy machine, and closing at the end of a test.
 package testenv
