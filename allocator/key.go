@@ -28,24 +28,7 @@ const (
 )
 
 // String returns the name of the kind.
-func (k Kind) String() string {
-	switch k {
-	case IPv4:
-		return "IPv4"
-	case IPv6:
-		return "IPv6"
-	case Port:
-		return "port"
-	}
-	return "Kind(" + strconv.Itoa(int(k)) + ")"
-}
-
-// MarshalText returns what String returns, so that JSON has names and not numbers. A value that
-// has no name is an error.
-func (k Kind) MarshalText() ([]byte, error) { return enum.Marshal(k, Port) }
-
-// UnmarshalText reads what MarshalText returns.
-func (k *Kind) UnmarshalText(text []byte) error { return enum.Unmarshal(k, Port, text) }
+func (k Kind) String() string { return enum.Name(k, "none", "IPv4", "IPv6", "port") }
 
 // Key is an IP address or a port that can be allocated. It is a comparable value in
 // canonical form, so two spellings of an address are one key. The zero Key is none.

@@ -61,31 +61,8 @@ const (
 
 // String names the problem.
 func (p Problem) String() string {
-	switch p {
-	case Missing:
-		return "missing"
-	case Orphaned:
-		return "orphaned"
-	case WrongOwner:
-		return "wrong owner"
-	case Duplicate:
-		return "duplicate"
-	case OutOfRange:
-		return "out of range"
-	case NonCanonical:
-		return "non-canonical"
-	case Invalid:
-		return "invalid"
-	}
-	return "Problem(" + strconv.Itoa(int(p)) + ")"
+	return enum.Name(p, "none", "missing", "orphaned", "wrong owner", "duplicate", "out of range", "non-canonical", "invalid")
 }
-
-// MarshalText returns what String returns, so that JSON has names and not numbers. A value that
-// has no name is an error.
-func (p Problem) MarshalText() ([]byte, error) { return enum.Marshal(p, Invalid) }
-
-// UnmarshalText reads what MarshalText returns.
-func (p *Problem) UnmarshalText(text []byte) error { return enum.Unmarshal(p, Invalid, text) }
 
 // Action is what to do about a problem.
 type Action uint8
@@ -103,13 +80,6 @@ const (
 
 // String returns default, report or mend.
 func (a Action) String() string { return enum.Name(a, "default", "report", "mend") }
-
-// MarshalText returns what String returns, so that JSON has names and not numbers. A value that
-// has no name is an error.
-func (a Action) MarshalText() ([]byte, error) { return enum.Marshal(a, Mend) }
-
-// UnmarshalText reads what MarshalText returns.
-func (a *Action) UnmarshalText(text []byte) error { return enum.Unmarshal(a, Mend, text) }
 
 // Finding is one difference between store and owners.
 type Finding struct {

@@ -6,12 +6,7 @@ import (
 	"testing"
 
 	"github.com/vipkit/vipkit/allocator"
-	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
-
-func TestEnumerationsInJSON(t *testing.T) {
-	testenv.RoundTrip(t, allocator.IPv4, allocator.Port)
-}
 
 func TestKeysInJSON(t *testing.T) {
 	for want, key := range map[string]allocator.Key{
