@@ -9,28 +9,34 @@ import (
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
-// fill allocates a number of keys.
-func fill(b *testing.B, r *allocator.Range, used uint64) {
+// fill makes a pool of a range in memory, and allocates a number of keys.
+func fill(b *testing.B, text string, used uint64) (*allocator.Pool, allocator.Request) {
 	b.Helper()
-	if _, err := r.AllocateN("filler", int(used)); err != nil {
-		b.Fatal(err)
+	c := config(b, text)
+	request := next(allocator.Port)
+	if c.Prefix.IsValid() {
+		request = next(allocator.AddrKey(c.Prefix.Addr()).Kind())
 	}
+	p := poolOf(b, c)
+	for used > 0 {
+		count := min(used, allocator.MaxKeys)
+		_, err := p.Allocate(b.Context(), "filler", allocator.Request{Kind: request.Kind, Count: int(count)})
+		testenv.NoError(b, err)
+		used -= count
+	}
+	return p, request
 }
 
-func pairs(b *testing.B, r *allocator.Range) {
+func pairs(b *testing.B, p *allocator.Pool, request allocator.Request) {
 	b.Helper()
 	b.ReportAllocs()
 	for b.Loop() {
-		pair(b, r)
+		claims, err := p.Allocate(b.Context(), "default/web", request)
+		if err == nil {
+			err = p.Release(b.Context(), claims...)
+		}
+		testenv.NoError(b, err)
 	}
-}
-
-func pair(b *testing.B, r *allocator.Range) {
-	key, err := r.AllocateNext("default/web")
-	if err == nil {
-		err = r.Release("default/web", key)
-	}
-	testenv.NoError(b, err)
 }
 
 // BenchmarkPair allocates and releases one key of a range that is filled to a degree. 100 %
@@ -39,10 +45,10 @@ func BenchmarkPair(b *testing.B) {
 	for _, text := range []string{"10.96.0.0/24", "10.96.0.0/16", "10.96.0.0/12", "30000-32767"} {
 		for _, percent := range []uint64{0, 50, 100} {
 			b.Run(fmt.Sprintf("%s/%d%%", text, percent), func(b *testing.B) {
-				r := newRange(b, text)
-				size := r.Stats().Size
-				fill(b, r, min(size*percent/100, size-1))
-				pairs(b, r)
+				r, err := allocator.NewRange(config(b, text))
+				testenv.NoError(b, err)
+				p, request := fill(b, text, min(r.Size()*percent/100, r.Size()-1))
+				pairs(b, p, request)
 			})
 		}
 	}
@@ -51,11 +57,10 @@ func BenchmarkPair(b *testing.B) {
 // BenchmarkFill allocates every key of a range, one by one.
 func BenchmarkFill(b *testing.B) {
 	for b.Loop() {
-		r := newRange(b, "10.96.0.0/16")
-		for range r.Stats().Size {
-			if _, err := r.AllocateNext("filler"); err != nil {
-				b.Fatal(err)
-			}
+		p, request := fill(b, "10.96.0.0/16", 0)
+		for range p.Ranges()[0].Stats.Size {
+			_, err := p.Allocate(b.Context(), "filler", request)
+			testenv.NoError(b, err)
 		}
 	}
 }
@@ -67,12 +72,10 @@ func BenchmarkMany(b *testing.B) {
 	for _, text := range []string{"10.0.0.0/8", "fd00::/64"} {
 		b.Run(text, func(b *testing.B) {
 			before := heap()
-			r := newRange(b, text)
-			fill(b, r, existing)
+			p, request := fill(b, text, existing)
 			perKey := float64(heap()-before) / existing
-			pairs(b, r)
+			pairs(b, p, request)
 			b.ReportMetric(perKey, "B/key")
-			runtime.KeepAlive(r)
 		})
 	}
 }
@@ -83,21 +86,4 @@ func heap() uint64 {
 	runtime.GC()
 	runtime.ReadMemStats(&m)
 	return m.HeapAlloc
-}
-
-// BenchmarkPool reserves and releases one address in memory.
-func BenchmarkPool(b *testing.B) {
-	for _, existing := range []int{0, 20_000} {
-		b.Run(fmt.Sprint("existing=", existing), func(b *testing.B) {
-			p := newPool(b, newMemory(), "10.96.0.0/16")
-			if existing > 0 {
-				mustReserve(b, p, "filler", allocator.Request{Kind: allocator.IPv4, Count: existing})
-			}
-			b.ReportAllocs()
-			for b.Loop() {
-				claims := mustReserve(b, p, "default/web", next(allocator.IPv4))
-				testenv.NoError(b, p.Release(b.Context(), claims...))
-			}
-		})
-	}
 }

@@ -13,16 +13,41 @@ import (
 // mapLimit is how much of an IPv6 range Kubernetes' allocation maps cover.
 const mapLimit = 1 << 16
 
-func newRange(t testing.TB, text string, change ...func(*allocator.Config)) *allocator.Range {
+// config parses a range, and changes its other settings.
+func config(t testing.TB, text string, change ...func(*allocator.Config)) allocator.Config {
 	t.Helper()
 	c, err := allocator.ParseConfig(text)
 	testenv.NoError(t, err)
 	for _, f := range change {
 		f(&c)
 	}
-	r, err := allocator.NewRange(c)
+	return c
+}
+
+// poolOf makes a pool of one range, in memory.
+func poolOf(t testing.TB, c allocator.Config) *allocator.Pool {
+	t.Helper()
+	p, err := allocator.NewPool(newMemory(), allocator.PoolOptions{Ranges: []allocator.Config{c}})
 	testenv.NoError(t, err)
-	return r
+	return p
+}
+
+// allocateNext allocates any key of a pool's only range.
+func allocateNext(t testing.TB, p *allocator.Pool) (allocator.Key, error) {
+	kind := allocator.Port
+	if prefix := p.Ranges()[0].Config.Prefix; prefix.IsValid() {
+		kind = allocator.AddrKey(prefix.Addr()).Kind()
+	}
+	claims, err := p.Allocate(t.Context(), "me", next(kind))
+	if err != nil {
+		return allocator.Key{}, err
+	}
+	return claims[0].Key, nil
+}
+
+func bandOf(t testing.TB, c allocator.Config) uint64 {
+	t.Helper()
+	return poolOf(t, c).Ranges()[0].Stats.BandSize
 }
 
 func mustKey(t testing.TB, text string) allocator.Key {
@@ -68,7 +93,7 @@ func TestCapacityOfEveryPrefix(t *testing.T) {
 			t.Errorf("%v: %v", c, err)
 			return
 		}
-		got := capacity{r.Stats().Size, r.Stats().BandSize}
+		got := capacity{r.Size(), bandOf(t, c)}
 		if got != want {
 			t.Errorf("%v, limit %d: got %+v, want %+v", c, limit, got, want)
 		}
@@ -95,7 +120,7 @@ func checkEdges(t *testing.T, r *allocator.Range, c allocator.Config, size uint6
 		t.Errorf("%v: the network address can be allocated, want not", c)
 	}
 	if size == 0 {
-		if _, err := r.AllocateNext("me"); !errors.Is(err, allocator.ErrFull) {
+		if _, err := poolOf(t, c).Allocate(t.Context(), "me", allocator.Request{Kind: allocator.AddrKey(network).Kind()}); !errors.Is(err, allocator.ErrFull) {
 			t.Errorf("%v without addresses: got error %v, want %v", c, err, allocator.ErrFull)
 		}
 		return
@@ -129,11 +154,14 @@ func TestTooLargeIsAnError(t *testing.T) {
 }
 
 // checkBandOrder fills a range and checks that the keys of the lower band are last.
-func checkBandOrder(t *testing.T, r *allocator.Range) {
+func checkBandOrder(t *testing.T, c allocator.Config) {
 	t.Helper()
-	s := r.Stats()
+	r, err := allocator.NewRange(c)
+	testenv.NoError(t, err)
+	p := poolOf(t, c)
+	s := p.Ranges()[0].Stats
 	for n := range s.Size {
-		key, err := r.AllocateNext("me")
+		key, err := allocateNext(t, p)
 		if err != nil {
 			t.Fatalf("allocation %d of %d: %v", n+1, s.Size, err)
 		}
@@ -142,48 +170,39 @@ func checkBandOrder(t *testing.T, r *allocator.Range) {
 			t.Fatalf("allocation %d of %d: got %v, in the lower band: %t, want %t", n+1, s.Size, key, isLow, late)
 		}
 	}
-	if key, err := r.AllocateNext("me"); !errors.Is(err, allocator.ErrFull) {
+	if key, err := allocateNext(t, p); !errors.Is(err, allocator.ErrFull) {
 		t.Errorf("a full range: got %v, error %v, want %v", key, err, allocator.ErrFull)
 	}
 }
 
 func TestBandOrderOfEverySmallPrefix(t *testing.T) {
 	for bits := 30; bits >= 18; bits-- {
-		checkBandOrder(t, newRange(t, fmt.Sprintf("10.96.0.0/%d", bits)))
+		checkBandOrder(t, config(t, fmt.Sprintf("10.96.0.0/%d", bits)))
 	}
 	for bits := 127; bits >= 114; bits-- {
-		checkBandOrder(t, newRange(t, fmt.Sprintf("fd00::/%d", bits)))
+		checkBandOrder(t, config(t, fmt.Sprintf("fd00::/%d", bits)))
 	}
-	checkBandOrder(t, newRange(t, "30000-32767"))
+	checkBandOrder(t, config(t, "30000-32767"))
 }
 
-func TestBands(t *testing.T) {
-	for size, want := range map[uint64]uint64{
-		0: 0, 8: 0, 16: 0, 17: 16, 32: 16, 256: 16, 272: 17, 512: 32, 1024: 64, 2048: 128, 4096: 256, 65536: 256, 1 << 40: 256,
-	} {
-		if got := allocator.IPBand(size); got != want {
-			t.Errorf("IPBand(%d): got %d, want %d", size, got, want)
-		}
-	}
-	for size, want := range map[uint64]uint64{
-		10: 0, 16: 0, 17: 16, 128: 16, 2048: 64, 2768: 86, 4096: 128, 8192: 128,
-	} {
-		if got := allocator.PortBand(size); got != want {
-			t.Errorf("PortBand(%d): got %d, want %d", size, got, want)
+func TestBandOfPorts(t *testing.T) {
+	for size, want := range map[uint16]uint64{10: 0, 16: 0, 17: 16, 128: 16, 2048: 64, 2768: 86, 4096: 128, 8192: 128} {
+		if got := bandOf(t, allocator.Config{FirstPort: 30000, LastPort: 30000 + size - 1}); got != want {
+			t.Errorf("band of %d ports: got %d, want %d", size, got, want)
 		}
 	}
 }
 
 func TestSharedPool(t *testing.T) {
-	r := newRange(t, "10.96.0.0/24", func(c *allocator.Config) { c.SharedPool = true })
-	if got := r.Stats().BandSize; got != 0 {
+	p := poolOf(t, config(t, "10.96.0.0/24", func(c *allocator.Config) { c.SharedPool = true }))
+	if got := p.Ranges()[0].Stats.BandSize; got != 0 {
 		t.Errorf("the lower band has %d addresses, want none", got)
 	}
 	low := 0
 	for range 200 {
-		key, err := r.AllocateNext("me")
+		key, err := allocateNext(t, p)
 		testenv.NoError(t, err)
-		if i, _ := r.Offset(key); i < 16 {
+		if key.Addr().As4()[3] <= 16 {
 			low++
 		}
 	}

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"math/rand/v2"
 	"net/netip"
 	"strconv"
 	"strings"
@@ -19,8 +18,9 @@ type Config struct {
 	Prefix netip.Prefix
 	// FirstPort and LastPort are a range of ports, both included.
 	FirstPort, LastPort uint16
-	// SharedPool switches the bands off: dynamic allocation chooses from all keys
-	// alike.
+	// SharedPool switches the band off: dynamic allocation chooses from all keys
+	// alike. Otherwise it takes the first addresses only when all others are taken: a sixteenth
+	// of them, at least 16 and at most 256; of ports a 32nd, at most 128; none of 16 keys or less.
 	SharedPool bool
 	// Exclude are blocks that are never allocated, not even to a request that
 	// names the key. A block counts as far as it overlaps the range, so one list
@@ -33,9 +33,6 @@ type Config struct {
 	// Draining says that nothing new is allocated from the range; what is
 	// allocated stays so.
 	Draining bool
-	// Source gives the random numbers by which keys are chosen; nil means one of
-	// its own with a random seed. It must not be used elsewhere at the same time.
-	Source rand.Source
 }
 
 // Block is an interval of keys of one kind, both ends included.
@@ -99,48 +96,42 @@ func (c Config) check() error {
 	return nil
 }
 
-// shape is the kind of a range, how many keys it has and how many of these
-// belong to the lower band, before exclusions.
-type shape struct {
-	kind    Kind
-	n, band uint64
-}
-
-func (c Config) shape() (shape, error) {
-	if err := c.check(); err != nil {
-		return shape{}, err
-	}
-	if !c.Prefix.IsValid() {
-		n := uint64(c.LastPort) - uint64(c.FirstPort) + 1
-		return shape{kind: Port, n: n, band: c.bandOf(PortBand(n))}, nil
-	}
-	sh := shape{kind: IPv6}
+// addresses returns the size of a prefix, of which the band is a share, and how many of its
+// addresses can be allocated.
+func (c Config) addresses() (size, n uint64, err error) {
 	edges, most := uint64(1), 64 // the network address
 	if c.Prefix.Addr().Is4() {
-		sh.kind, edges, most = IPv4, 2, 30 // and the broadcast address
+		edges, most = 2, 30 // and the broadcast address
 	}
 	hostBits := c.Prefix.Addr().BitLen() - c.Prefix.Bits()
 	if hostBits > most && c.Limit == 0 {
-		return sh, &RangeError{Reason: ErrTooLarge, Range: c.String()}
+		return 0, 0, &RangeError{Reason: ErrTooLarge, Range: c.String()}
 	}
-	size := uint64(math.MaxUint64) // stands for 2^64 and more
+	size = math.MaxUint64 // stands for 2^64 and more
+	n = size
 	if hostBits < 64 {
 		size = 1 << hostBits
+		n = size - min(edges, size)
 	}
-	sh.n = size - min(edges, size)
-	if hostBits >= 64 {
-		sh.n = size // 2^64 - 1
+	if c.Limit > 0 && c.Limit <= n {
+		size, n = c.Limit, c.Limit-1
 	}
-	if c.Limit > 0 && c.Limit <= sh.n {
-		size, sh.n = c.Limit, c.Limit-1
-	}
-	sh.band = min(sh.n, c.bandOf(IPBand(size)))
-	return sh, nil
+	return size, n, nil
 }
 
-func (c Config) bandOf(size uint64) uint64 {
-	if c.SharedPool {
+// Bounds of the band that Kubernetes keeps for addresses and ports that requests name, and
+// which part of a range it is.
+const (
+	minBand                = 16
+	maxIPBand, ipShare     = 256, 16
+	maxPortBand, portShare = 128, 32
+)
+
+// bandOf is how many keys at the start of a range of a size are allocated dynamically only when
+// all others are taken: none of a small range.
+func (c Config) bandOf(size, share, most uint64) uint64 {
+	if c.SharedPool || size <= minBand {
 		return 0
 	}
-	return size
+	return min(max(minBand, size/share), most)
 }

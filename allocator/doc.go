@@ -3,14 +3,6 @@
 //
 // It does not depend on any dataplane: it needs the standard library only.
 //
-// # Ranges
-//
-// A [Range] is one prefix or one interval of ports in the memory of one process. Its
-// first keys are a band for requests that name a key: dynamic allocation takes the
-// other keys until they are exhausted. [IPBand] and [PortBand] give the size of the
-// band; the rule is that of Kubernetes. The time to choose and to free a key grows with the
-// logarithm of the size of the range, and does not depend on how full it is.
-//
 // # Pools
 //
 // A [Pool] has several ranges, of both families and of ports, and keeps its
@@ -18,6 +10,11 @@
 // request addresses of both families and any number of ports: it gets all of them in
 // one change, or none. Ranges may overlap. Nothing new is allocated from a range that
 // is draining.
+//
+// The first keys of a range are a band for requests that name a key: dynamic allocation takes the
+// other keys until they are exhausted. The rule is that of Kubernetes; see [Config]. The time to
+// choose and to free a key grows with the logarithm of the size of the range, and does not depend
+// on how full it is. A [Range] numbers the keys of a range.
 //
 // # From reservation to release
 //

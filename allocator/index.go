@@ -42,11 +42,11 @@ func newParts(ranges []Config) ([]*core, error) {
 			parts[i].config.Draining = parts[i].config.Draining && c.Draining
 			continue
 		}
-		r, err := newCore(c)
+		r, err := NewRange(c)
 		if err != nil {
 			return nil, err
 		}
-		parts = append(parts, r)
+		parts = append(parts, &core{Range: r, taken: newSet(r.n)})
 	}
 	return parts, nil
 }
@@ -68,7 +68,7 @@ func (x *index) setParts(parts []*core) {
 
 func (x *index) mark(k Key) {
 	for _, r := range x.parts {
-		if i, ok := r.offset(k); ok && r.isFree(i) {
+		if i, ok := r.Offset(k); ok && r.isFree(i) {
 			r.take(i)
 		}
 	}
@@ -83,7 +83,7 @@ func (x *index) unmark(k Key) {
 		return
 	}
 	for _, r := range x.parts {
-		if i, ok := r.offset(k); ok && !r.isFree(i) {
+		if i, ok := r.Offset(k); ok && !r.isFree(i) {
 			r.put(i)
 		}
 	}
@@ -259,7 +259,7 @@ func sizes(parts []*core) [Port + 1]uint64 {
 	for kind := IPv4; kind <= Port; kind++ {
 		var all []interval
 		for _, r := range parts {
-			if r.shape.kind == kind && !r.config.Draining {
+			if r.kind == kind && !r.config.Draining {
 				all = append(all, r.intervals()...)
 			}
 		}
@@ -278,8 +278,8 @@ func (r *core) intervals() []interval {
 		}
 		next = s.last + 1
 	}
-	if next < r.shape.n {
-		all = append(all, interval{base.plus(next), base.plus(r.shape.n - 1)})
+	if next < r.n {
+		all = append(all, interval{base.plus(next), base.plus(r.n - 1)})
 	}
 	return all
 }

@@ -26,9 +26,8 @@ func TestLimitCountsTheNetworkAddress(t *testing.T) {
 				}
 				want = append(want, a.String())
 			}
-			keys, err := r.AllocateN("me", len(want))
-			if size := r.Stats().Size; err != nil || size != uint64(len(want)) || len(keys) != len(want) {
-				t.Errorf("%s with a limit of %d: got %d keys, error %v, want %d", text, limit, size, err, len(want))
+			if size := r.Size(); size != uint64(len(want)) {
+				t.Errorf("%s with a limit of %d: got %d keys, want %d", text, limit, size, len(want))
 			}
 			for i, k := range want {
 				if got := fmt.Sprint(r.Key(uint64(i))); got != k {

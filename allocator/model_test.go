@@ -14,9 +14,11 @@ import (
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
-// naive is the model of a range: the allocated keys and their owners.
+// naive is the model of a pool with one range: the allocated keys and their owners.
 type naive struct {
 	r    *allocator.Range
+	p    *allocator.Pool
+	kind allocator.Kind
 	held map[allocator.Key]allocator.Owner
 	once []allocator.Key // all keys that were ever allocated
 }
@@ -33,14 +35,17 @@ func TestRangeAgainstModel(t *testing.T) {
 		for _, excluding := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s/excluding=%t", text, excluding), func(t *testing.T) {
 				rnd := testenv.Random(t)
-				m := &naive{held: map[allocator.Key]allocator.Owner{}}
-				m.r = newRange(t, text, func(c *allocator.Config) {
-					c.Source = rand.NewPCG(rnd.Uint64(), 0)
-					if excluding {
-						c.Exclude = excludeSome(t, rnd, text)
-					}
-				})
-				for range 3000 {
+				c := config(t, text)
+				r, err := allocator.NewRange(c)
+				testenv.NoError(t, err)
+				m := &naive{held: map[allocator.Key]allocator.Owner{}, kind: r.Key(0).Kind()}
+				if excluding {
+					c.Exclude = excludeSome(rnd, r)
+				}
+				m.r, err = allocator.NewRange(c)
+				testenv.NoError(t, err)
+				m.p = poolOf(t, c)
+				for range 1500 {
 					m.step(t, rnd)
 				}
 				m.compare(t)
@@ -50,12 +55,11 @@ func TestRangeAgainstModel(t *testing.T) {
 }
 
 // excludeSome returns a few small blocks of a range.
-func excludeSome(t *testing.T, rnd *rand.Rand, text string) []allocator.Block {
-	r := newRange(t, text)
+func excludeSome(rnd *rand.Rand, r *allocator.Range) []allocator.Block {
 	var blocks []allocator.Block
 	for range 3 {
-		first := rnd.Uint64N(min(r.Stats().Size, 1<<16))
-		last := min(first+rnd.Uint64N(100), r.Stats().Size-1)
+		first := rnd.Uint64N(min(r.Size(), 1<<16))
+		last := min(first+rnd.Uint64N(100), r.Size()-1)
 		blocks = append(blocks, allocator.Block{First: r.Key(first), Last: r.Key(last)})
 	}
 	return blocks
@@ -66,19 +70,16 @@ func (m *naive) step(t *testing.T, rnd *rand.Rand) {
 	owner := allocator.Owner(fmt.Sprint("owner-", rnd.IntN(3)))
 	// Half of the steps allocate, so that small ranges become full.
 	switch rnd.IntN(8) {
-	case 0, 1, 2, 3:
-		key, err := m.r.AllocateNext(owner)
-		m.took(t, owner, []allocator.Key{key}, 1, err)
-	case 4:
-		n := rnd.IntN(20)
-		keys, err := m.r.AllocateN(owner, n)
-		m.took(t, owner, keys, n, err)
+	case 0, 1, 2, 3, 4:
+		n := 1 + max(0, rnd.IntN(100)-80)
+		claims, err := m.p.Allocate(t.Context(), owner, allocator.Request{Kind: m.kind, Count: n})
+		m.took(t, owner, claims, n, err)
 	case 5:
-		m.allocate(t, owner, m.r.Key(rnd.Uint64N(min(300_000-70, m.r.Stats().Size)+70)))
+		m.allocate(t, owner, m.r.Key(rnd.Uint64N(min(300_000-70, m.r.Size())+70)))
 	case 6, 7:
 		m.release(t, owner, m.someKey(rnd))
 	}
-	if got, want := m.r.Stats().Used, uint64(len(m.held)); got != want {
+	if got, want := m.p.Ranges()[0].Stats.Used, uint64(len(m.held)); got != want {
 		t.Fatalf("used: got %d, want %d", got, want)
 	}
 }
@@ -92,25 +93,25 @@ func (m *naive) someKey(rnd *rand.Rand) allocator.Key {
 
 // took checks a dynamic allocation: as many free keys as want, or ErrFull if the range
 // has fewer.
-func (m *naive) took(t *testing.T, owner allocator.Owner, keys []allocator.Key, want int, err error) {
+func (m *naive) took(t *testing.T, owner allocator.Owner, claims []allocator.Claim, want int, err error) {
 	t.Helper()
-	if s := m.r.Stats(); errors.Is(err, allocator.ErrFull) {
-		if free := s.Size - uint64(len(m.held)); free >= uint64(want) {
+	if errors.Is(err, allocator.ErrFull) {
+		if free := m.r.Size() - uint64(len(m.held)); free >= uint64(want) {
 			t.Fatalf("allocating %d keys: got %v, want them: %d are free", want, err, free)
 		}
 		return
 	}
-	if err != nil || len(keys) != want {
-		t.Fatalf("got %v, error %v, want %d keys", keys, err, want)
+	if err != nil || len(claims) != want {
+		t.Fatalf("got %v, error %v, want %d keys", claims, err, want)
 	}
-	for _, k := range keys {
-		if _, ok := m.r.Offset(k); !ok {
-			t.Fatalf("got key %v, want one of the range", k)
+	for _, c := range claims {
+		if _, ok := m.r.Offset(c.Key); !ok {
+			t.Fatalf("got key %v, want one of the range", c.Key)
 		}
-		if holder, held := m.held[k]; held {
-			t.Fatalf("%v was allocated to %s, but %s has it", k, owner, holder)
+		if holder, held := m.held[c.Key]; held {
+			t.Fatalf("%v was allocated to %s, but %s has it", c.Key, owner, holder)
 		}
-		m.hold(k, owner)
+		m.hold(c.Key, owner)
 	}
 }
 
@@ -121,58 +122,50 @@ func (m *naive) hold(k allocator.Key, owner allocator.Owner) {
 
 func (m *naive) allocate(t *testing.T, owner allocator.Owner, key allocator.Key) {
 	t.Helper()
-	err := m.r.Allocate(owner, key)
-	holder, held := m.held[key]
-	var got *allocator.HeldError
-	switch {
-	case key == (allocator.Key{}):
-		if !errors.Is(err, allocator.ErrNotInRange) {
-			t.Fatalf("allocating no key: got error %v, want %v", err, allocator.ErrNotInRange)
-		}
-	case held:
-		if !errors.Is(err, allocator.ErrAllocated) || !errors.As(err, &got) || got.Owner != holder || got.Key != key {
-			t.Fatalf("allocating %v: got error %v, want one that %s has it", key, err, holder)
-		}
-	case err != nil:
-		t.Fatalf("allocating %v, which is free: %v", key, err)
-	default:
+	want := allocator.ErrInvalid
+	holder, isHeld := m.held[key]
+	if isHeld {
+		want = allocator.ErrAllocated
+	}
+	_, err := m.p.Allocate(t.Context(), owner, allocator.Request{Key: key})
+	m.wantHeld(t, err, key, holder, isHeld || key == (allocator.Key{}), want)
+	if err == nil {
 		m.hold(key, owner)
 	}
 }
 
 func (m *naive) release(t *testing.T, owner allocator.Owner, key allocator.Key) {
 	t.Helper()
-	err := m.r.Release(owner, key)
-	holder, held := m.held[key]
+	holder, isHeld := m.held[key]
+	err := m.p.Release(t.Context(), allocator.Claim{Key: key, Owner: owner})
+	m.wantHeld(t, err, key, holder, isHeld && holder != owner, allocator.ErrNotOwner)
+	if err == nil {
+		delete(m.held, key)
+	}
+}
+
+// wantHeld checks the error of a call for a key: none, or one that names its owner, if it has one.
+func (m *naive) wantHeld(t *testing.T, err error, key allocator.Key, holder allocator.Owner, fails bool, want allocator.Reason) {
+	t.Helper()
 	var got *allocator.HeldError
 	switch {
-	case held && holder != owner:
-		if !errors.Is(err, allocator.ErrNotOwner) || !errors.As(err, &got) || got.Owner != holder {
-			t.Fatalf("%s releases %v of %s: got error %v, want %v", owner, key, holder, err, allocator.ErrNotOwner)
-		}
-	case err != nil:
-		t.Fatalf("%s releases %v: got error %v, want none", owner, key, err)
-	default:
-		delete(m.held, key)
+	case !fails && err != nil, fails && !errors.Is(err, want):
+		t.Fatalf("%v of %q: got error %v, want one: %t, %v", key, holder, err, fails, want)
+	case fails && holder != "" && (!errors.As(err, &got) || got.Owner != holder || got.Key != key):
+		t.Fatalf("%v: got error %v, want one that %s has it", key, err, holder)
 	}
 }
 
 func (m *naive) compare(t *testing.T) {
 	t.Helper()
-	got := maps.Collect(m.r.All())
+	got := map[allocator.Key]allocator.Owner{}
+	for _, c := range m.p.Claims() {
+		got[c.Key] = c.Owner
+	}
 	if !maps.Equal(m.held, got) { // cmp is slow
 		t.Errorf("all keys (-want +got):\n%s", cmp.Diff(m.held, got, cmp.Comparer(func(a, b allocator.Key) bool { return a == b })))
 	}
-	for k, owner := range m.held {
-		if got, ok := m.r.Lookup(k); !ok || got != owner {
-			t.Errorf("Lookup(%v): got %q, %t, want %q", k, got, ok, owner)
-		}
-	}
-	var order []allocator.Key
-	for k := range m.r.All() {
-		order = append(order, k)
-	}
-	if !slices.IsSortedFunc(order, allocator.Key.Compare) {
-		t.Error("All: got keys out of order, want them in order")
+	if !slices.IsSortedFunc(m.p.Claims(), func(a, b allocator.Claim) int { return a.Key.Compare(b.Key) }) {
+		t.Error("Claims: got keys out of order, want them in order")
 	}
 }

@@ -81,7 +81,7 @@ func (x *index) served(claims []Claim, about Allocation) []Allocation {
 func (x *index) refused(q Request, about Allocation) []Allocation {
 	var having, others []Allocation
 	for _, r := range x.parts {
-		if r.shape.kind != about.Kind || r.config.Draining {
+		if r.kind != about.Kind || r.config.Draining {
 			continue
 		}
 		about.Range = r.config.String()
@@ -99,10 +99,4 @@ func (x *index) refused(q Request, about Allocation) []Allocation {
 		return others
 	}
 	return []Allocation{about}
-}
-
-// gives reports whether a range could allocate a key if it were free.
-func (r *core) gives(k Key) bool {
-	_, ok := r.offset(k)
-	return ok && !r.config.Draining
 }

@@ -84,6 +84,17 @@ func NewPool(store Store, o PoolOptions) (*Pool, error) {
 	return p, p.SetRanges(o.Ranges...)
 }
 
+// Stats is the size and use of a range.
+type Stats struct {
+	// Size is how many keys can be allocated, Used how many are.
+	Size, Used uint64
+	// BandSize and BandUsed are the part of these in the lower band.
+	BandSize, BandUsed uint64
+}
+
+// Free is how many keys are left.
+func (s Stats) Free() uint64 { return s.Size - s.Used }
+
 // RangeStatus is one range of a pool and how full it is in the pool's view of the store. A
 // key that several ranges have counts in each.
 type RangeStatus struct {

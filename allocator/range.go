@@ -1,181 +1,163 @@
 package allocator
 
 import (
-	"fmt"
-	"iter"
-	"maps"
+	"cmp"
+	"encoding/binary"
+	"math/bits"
+	"net/netip"
 	"slices"
-	"sync"
 )
 
-// Range allocates the keys of one range, in the memory of one process. [Pool] does the
-// same for several ranges and processes, with a store.
-//
-// Any number of goroutines may use a Range.
+// Range numbers the keys that a [Config] describes, from 0 on. It does not change, and has no
+// memory of what is allocated: a [Pool] has.
 type Range struct {
-	mu     sync.Mutex
-	core   *core
-	owners map[uint64]Owner // by offset
+	config         Config
+	kind           Kind
+	n, band        uint64 // keys, and keys of the lower band, with blocked ones
+	hi, lo         uint64 // of offset 0
+	blocked        []span
+	size, bandSize uint64 // without blocked keys
 }
 
-// Stats is the size and use of a range.
-type Stats struct {
-	// Size is how many keys can be allocated, Used how many are.
-	Size, Used uint64
-	// BandSize and BandUsed are the part of these in the lower band.
-	BandSize, BandUsed uint64
-}
-
-// Free is how many keys are left.
-func (s Stats) Free() uint64 { return s.Size - s.Used }
-
-// NewRange makes an empty range. The error is [ErrTooLarge] or [ErrInvalid].
+// NewRange checks a configuration and numbers its keys. The error is [ErrTooLarge] or [ErrInvalid].
 func NewRange(c Config) (*Range, error) {
-	r, err := newCore(c)
-	if err != nil {
+	if err := c.check(); err != nil {
 		return nil, err
 	}
-	return &Range{core: r, owners: map[uint64]Owner{}}, nil
+	r := &Range{config: c}
+	if c.Prefix.IsValid() {
+		if err := r.setPrefix(); err != nil {
+			return nil, err
+		}
+	} else {
+		r.kind, r.lo = Port, uint64(c.FirstPort)
+		r.n = uint64(c.LastPort) - uint64(c.FirstPort) + 1
+		r.band = c.bandOf(r.n, portShare, maxPortBand)
+	}
+	r.blocked = r.spansOf(c.Exclude)
+	r.size, r.bandSize = r.n, r.band
+	for _, s := range r.blocked {
+		r.size -= s.last - s.first + 1
+		if s.first < r.band {
+			r.bandSize -= min(s.last+1, r.band) - s.first
+		}
+	}
+	return r, nil
+}
+
+// setPrefix sets kind, first key, number of keys and band of a range of addresses.
+func (r *Range) setPrefix() error {
+	size, n, err := r.config.addresses()
+	if err != nil {
+		return err
+	}
+	r.n, r.band = n, min(n, r.config.bandOf(size, ipShare, maxIPBand))
+	base := r.config.Prefix.Masked().Addr()
+	r.kind = AddrKey(base).Kind()
+	b := base.As16()
+	low, carry := bits.Add64(binary.BigEndian.Uint64(b[8:]), 1, 0)
+	r.hi, r.lo = binary.BigEndian.Uint64(b[:8])+carry, low
+	return nil
 }
 
 // String is the range in canonical form.
-func (r *Range) String() string { return r.core.config.String() }
+func (r *Range) String() string { return r.config.String() }
 
-// Allocate allocates one particular key of either band to owner. The error is
-// [ErrNotInRange], or [ErrAllocated], even if owner itself has the key.
-func (r *Range) Allocate(owner Owner, key Key) error {
-	if err := checkOwner(owner); err != nil {
-		return err
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	i, ok := r.core.offset(key)
-	if !ok || r.core.config.Draining {
-		return &RangeError{Reason: ErrNotInRange, Key: key, Range: r.String()}
-	}
-	if holder, held := r.owners[i]; held {
-		return &HeldError{Reason: ErrAllocated, Key: key, Owner: holder}
-	}
-	r.take(i, owner)
-	return nil
-}
-
-// AllocateNext gives a random free key to owner: one of the upper band as long
-// as there is one, then one of the lower. The error is [ErrFull].
-func (r *Range) AllocateNext(owner Owner) (Key, error) {
-	keys, err := r.AllocateN(owner, 1)
-	if err != nil {
-		return Key{}, err
-	}
-	return keys[0], nil
-}
-
-// AllocateN gives count random free keys to owner as [Range.AllocateNext] does,
-// or none of them if there are not as many. More than 16,777,216 at once are
-// [ErrInvalid].
-func (r *Range) AllocateN(owner Owner, count int) ([]Key, error) {
-	if err := checkOwner(owner); err != nil {
-		return nil, err
-	}
-	if count < 0 || count > maxAtOnce {
-		return nil, fmt.Errorf("%w count: %d is not within 0 and %d", ErrInvalid, count, maxAtOnce)
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if c := r.core; c.config.Draining || uint64(count) > c.size-c.used {
-		return nil, &RangeError{Reason: ErrFull, Kind: c.shape.kind, Count: count, Range: r.String()}
-	}
-	keys := make([]Key, count)
-	for n := range keys {
-		i := r.core.pick()
-		r.take(i, owner)
-		keys[n] = r.core.key(i)
-	}
-	return keys, nil
-}
-
-// Release frees a key if owner has it. Releasing a free key, or one that is not in the
-// range, is no error. If another owner has the key, it stays allocated, and the error is
-// [ErrNotOwner].
-func (r *Range) Release(owner Owner, key Key) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	i, ok := r.core.offset(key)
-	holder, held := r.owners[i]
-	switch {
-	case !ok || !held:
-		return nil
-	case holder != owner:
-		return &HeldError{Reason: ErrNotOwner, Key: key, Owner: holder}
-	}
-	r.core.put(i)
-	delete(r.owners, i)
-	return nil
-}
-
-// take marks a free offset.
-func (r *Range) take(i uint64, owner Owner) {
-	r.core.take(i)
-	r.owners[i] = owner
-}
-
-// Lookup returns the owner of a key.
-func (r *Range) Lookup(key Key) (Owner, bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	i, ok := r.core.offset(key)
-	if !ok {
-		return "", false
-	}
-	owner, held := r.owners[i]
-	return owner, held
-}
-
-// Stats returns the size and use of the range, in constant time.
-func (r *Range) Stats() Stats {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.core.stats()
-}
-
-// All yields the keys that are allocated when the loop begins, in order. It holds no lock
-// meanwhile, so the range may change.
-func (r *Range) All() iter.Seq2[Key, Owner] {
-	return func(yield func(Key, Owner) bool) {
-		r.mu.Lock()
-		owners := maps.Clone(r.owners)
-		r.mu.Unlock()
-		for _, i := range slices.Sorted(maps.Keys(owners)) {
-			if !yield(r.core.key(i), owners[i]) {
-				return
-			}
-		}
-	}
-}
+// Size is how many keys can be allocated.
+func (r *Range) Size() uint64 { return r.size }
 
 // Offset is the position of a key within the range, from 0: its bit in an
 // allocation map. It is false for keys that cannot be allocated.
-func (r *Range) Offset(key Key) (uint64, bool) { return r.core.offset(key) }
+func (r *Range) Offset(k Key) (uint64, bool) {
+	i, ok := r.position(k)
+	if !ok {
+		return 0, false
+	}
+	_, isBlocked := blockedAt(r.blocked, i)
+	return i, !isBlocked
+}
 
 // Key is the key at a position within the range. It is the zero Key if there is
 // none, or it is excluded.
 func (r *Range) Key(offset uint64) Key {
-	if offset >= r.core.shape.n {
+	if _, isBlocked := blockedAt(r.blocked, offset); isBlocked || offset >= r.n {
 		return Key{}
 	}
-	key := r.core.key(offset)
-	if _, ok := r.core.offset(key); !ok {
-		return Key{}
-	}
-	return key
+	return r.key(offset)
 }
 
-// maxAtOnce is how many keys [Range.AllocateN] gives at most: a /8.
-const maxAtOnce = 1 << 24
-
-func checkOwner(owner Owner) error {
-	if owner == "" {
-		return fmt.Errorf("%w owner: it has no name", ErrInvalid)
+// key returns the key of an offset that the range has.
+func (r *Range) key(offset uint64) Key {
+	lo, carry := bits.Add64(r.lo, offset, 0)
+	switch r.kind {
+	case Port:
+		return Key{port: uint16(lo)}
+	case IPv4:
+		return Key{addr: netip.AddrFrom4([4]byte{byte(lo >> 24), byte(lo >> 16), byte(lo >> 8), byte(lo)})}
+	default:
 	}
-	return nil
+	var b [16]byte
+	binary.BigEndian.PutUint64(b[:8], r.hi+carry)
+	binary.BigEndian.PutUint64(b[8:], lo)
+	return Key{addr: netip.AddrFrom16(b)}
+}
+
+// position returns the offset of a key; false if it is not part of the range. It
+// ignores exclusions.
+func (r *Range) position(k Key) (uint64, bool) {
+	if k.Kind() != r.kind {
+		return 0, false
+	}
+	hi, lo := uint64(0), uint64(k.port)
+	if r.kind != Port {
+		b := k.addr.As16()
+		hi, lo = binary.BigEndian.Uint64(b[:8]), binary.BigEndian.Uint64(b[8:])
+	}
+	lo, borrow := bits.Sub64(lo, r.lo, 0)
+	hi, borrow = bits.Sub64(hi, r.hi, borrow)
+	return lo, borrow == 0 && hi == 0 && lo < r.n
+}
+
+// span is a closed interval of offsets.
+type span struct{ first, last uint64 }
+
+// spansOf returns the offsets of blocks, in order and merged.
+func (r *Range) spansOf(blocks []Block) []span {
+	var all []span
+	if r.n == 0 {
+		return nil
+	}
+	first, last := r.key(0), r.key(r.n-1)
+	for _, b := range blocks {
+		if b.First.Kind() != r.kind || b.First.Compare(last) > 0 || b.Last.Compare(first) < 0 {
+			continue
+		}
+		s := span{0, r.n - 1}
+		if b.First.Compare(first) > 0 {
+			s.first, _ = r.position(b.First)
+		}
+		if b.Last.Compare(last) < 0 {
+			s.last, _ = r.position(b.Last)
+		}
+		all = append(all, s)
+	}
+	slices.SortFunc(all, func(a, b span) int { return cmp.Compare(a.first, b.first) })
+	merged := all[:0]
+	for _, s := range all {
+		if n := len(merged); n > 0 && s.first <= merged[n-1].last {
+			merged[n-1].last = max(merged[n-1].last, s.last)
+			continue
+		}
+		merged = append(merged, s)
+	}
+	return merged
+}
+
+// blockedAt reports whether an offset is in one of the spans, and the end of that.
+func blockedAt(blocked []span, i uint64) (end uint64, ok bool) {
+	at, _ := slices.BinarySearchFunc(blocked, i, func(s span, i uint64) int { return cmp.Compare(s.last, i) })
+	if at == len(blocked) || blocked[at].first > i {
+		return 0, false
+	}
+	return blocked[at].last, true
 }

@@ -49,7 +49,10 @@ func (q Request) check() error {
 }
 
 func checkRequests(owner Owner, requests []Request) error {
-	errs := []error{checkOwner(owner)}
+	var errs []error
+	if owner == "" {
+		errs = append(errs, fmt.Errorf("%w owner: it has no name", ErrInvalid))
+	}
 	total := 0
 	for _, q := range requests {
 		errs = append(errs, q.check())
@@ -161,7 +164,7 @@ func (x *index) full(q Request) error {
 // counts in each.
 func (x *index) free(kind Kind) (n uint64) {
 	for _, r := range x.parts {
-		if r.shape.kind == kind && !r.config.Draining {
+		if r.kind == kind && !r.config.Draining {
 			n += min(r.size-r.used, math.MaxUint64-n)
 		}
 	}
@@ -178,7 +181,7 @@ func (x *index) choose(kind Kind) *core {
 		var chosen *core
 		total := 0.0
 		for _, r := range x.parts {
-			if r.shape.kind != kind || r.config.Draining || free(r) == 0 {
+			if r.kind != kind || r.config.Draining || free(r) == 0 {
 				continue
 			}
 			weight := float64(free(r))
@@ -198,7 +201,7 @@ func (x *index) choose(kind Kind) *core {
 func (x *index) names(kind Kind) string {
 	var names []string
 	for _, r := range x.parts {
-		if r.shape.kind == kind && !r.config.Draining {
+		if r.kind == kind && !r.config.Draining {
 			names = append(names, r.config.String())
 		}
 	}

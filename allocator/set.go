@@ -67,23 +67,3 @@ func (s set) next(i uint64) uint64 {
 	}
 	return full
 }
-
-// span is a closed interval of offsets.
-type span struct{ first, last uint64 }
-
-// blockedAt reports whether an offset is in one of the spans, and the end of that.
-func blockedAt(blocked []span, i uint64) (end uint64, ok bool) {
-	at, found := slices.BinarySearchFunc(blocked, i, func(s span, i uint64) int {
-		switch {
-		case s.last < i:
-			return -1
-		case s.first > i:
-			return 1
-		}
-		return 0
-	})
-	if !found {
-		return 0, false
-	}
-	return blocked[at].last, true
-}

@@ -58,31 +58,3 @@ func wantNoWords(t *testing.T, n uint64, s set) {
 		}
 	}
 }
-
-// TestFullWideRange fills a range of several levels, frees some keys and allocates them
-// again: each key is found once, and the keys of the lower band last.
-func TestFullWideRange(t *testing.T) {
-	c, err := ParseConfig("10.0.0.0/16")
-	testenv.NoError(t, err)
-	r, err := NewRange(c)
-	testenv.NoError(t, err)
-	s := r.Stats()
-	upper, err := r.AllocateN("me", int(s.Size-s.BandSize))
-	if err != nil || r.Stats().BandUsed != 0 {
-		t.Fatalf("filling the upper band: got %+v, error %v, want an empty lower band", r.Stats(), err)
-	}
-	rnd := testenv.Random(t)
-	for range 1000 {
-		key := upper[rnd.IntN(len(upper))]
-		testenv.NoError(t, r.Release("me", key))
-		if got, err := r.AllocateNext("me"); err != nil || got != key {
-			t.Fatalf("got %v, error %v, want %v, the only free key of the upper band", got, err, key)
-		}
-	}
-	if _, err := r.AllocateN("me", int(s.BandSize)); err != nil {
-		t.Errorf("filling the lower band: %v", err)
-	}
-	if key, err := r.AllocateNext("me"); err == nil {
-		t.Errorf("a full range: got %v, want an error", key)
-	}
-}

@@ -31,7 +31,7 @@ func newArea(prefix string, c allocator.Config) (area, error) {
 	if err != nil {
 		return area{}, err
 	}
-	size := keys.Stats().Size
+	size := keys.Size()
 	if size > maxKeys {
 		return area{}, fmt.Errorf("a map of %v would have %d bits: %w", c, size, allocator.ErrTooLarge)
 	}

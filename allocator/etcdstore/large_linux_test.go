@@ -153,7 +153,7 @@ func fullMap(t *testing.T, s *etcdstore.Store, prefix string) {
 	testenv.NoError(t, err)
 	r, err := allocator.NewRange(c)
 	testenv.NoError(t, err)
-	n := r.Stats().Size
+	n := r.Size()
 	data := bytes.Repeat([]byte{0xff}, int(n+7)/8)
 	data[0] >>= (8 - n%8) % 8
 	data[len(data)-1] &= 0xfe

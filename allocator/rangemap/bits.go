@@ -31,7 +31,7 @@ func keysOf(text string) (*allocator.Range, error) {
 	if err != nil {
 		return nil, err
 	}
-	if n := r.Stats().Size; n > maxKeys {
+	if n := r.Size(); n > maxKeys {
 		return nil, fmt.Errorf("a map of %v would have %d bits: %w", c, n, allocator.ErrTooLarge)
 	}
 	return r, nil
@@ -44,7 +44,7 @@ func Encode(text string, taken iter.Seq[allocator.Key]) (Map, error) {
 	if err != nil {
 		return Map{}, err
 	}
-	data := make([]byte, (r.Stats().Size+7)/8)
+	data := make([]byte, (r.Size()+7)/8)
 	highest := 0 // number of bytes needed
 	for k := range taken {
 		i, ok := r.Offset(k)
@@ -64,7 +64,7 @@ func (m Map) Keys() ([]allocator.Key, error) {
 	if err != nil {
 		return nil, err
 	}
-	size := r.Stats().Size
+	size := r.Size()
 	var keys []allocator.Key
 	for at := range m.Data {
 		b := m.Data[len(m.Data)-1-at]

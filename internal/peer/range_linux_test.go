@@ -15,7 +15,7 @@ import (
 )
 
 // BenchmarkRange allocates and releases one address of a range that is filled to a degree:
-// with allocator.Range, and with the bitmap of Kubernetes in memory. The processor time, with
+// with a pool of allocator in memory, and with the bitmap of Kubernetes in memory. The processor time, with
 // garbage collection, does not depend on other processes on the machine.
 func BenchmarkRange(b *testing.B) {
 	for _, text := range []string{"10.96.0.0/24", "10.96.0.0/20", "10.96.0.0/16", "10.96.0.0/12"} {
@@ -31,15 +31,17 @@ func BenchmarkRange(b *testing.B) {
 func filled(size int, percent float64) int { return min(int(float64(size)*percent/100), size-1) }
 
 func ourPairs(b *testing.B, text string, percent float64) {
-	r, err := allocator.NewRange(allocator.Config{Prefix: netip.MustParsePrefix(text)})
+	c := allocator.Config{Prefix: netip.MustParsePrefix(text)}
+	p, err := allocator.NewPool(allocator.NewMemory(allocator.State{}, nil), allocator.PoolOptions{Ranges: []allocator.Config{c}})
 	testenv.NoError(b, err)
-	if _, err := r.AllocateN("filler", filled(int(r.Stats().Size), percent)); err != nil {
-		b.Fatal(err)
+	for left := filled(int(p.Ranges()[0].Stats.Size), percent); left > 0; left -= allocator.MaxKeys {
+		_, err := p.Allocate(b.Context(), "filler", allocator.Request{Kind: allocator.IPv4, Count: min(left, allocator.MaxKeys)})
+		testenv.NoError(b, err)
 	}
 	loop(b, func() error {
-		key, err := r.AllocateNext("default/web")
+		claims, err := p.Allocate(b.Context(), "default/web", allocator.Request{Kind: allocator.IPv4})
 		if err == nil {
-			err = r.Release("default/web", key)
+			err = p.Release(b.Context(), claims...)
 		}
 		return err
 	})
