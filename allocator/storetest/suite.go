@@ -165,16 +165,7 @@ func wantBack(t *testing.T, s allocator.Store, want ...allocator.Claim) {
 	}
 	got, err := s.Get(t.Context(), keys...)
 	testenv.NoError(t, err)
-	byKey := func(a, b allocator.Claim) int { return a.Key.Compare(b.Key) }
-	slices.SortFunc(want, byKey)
-	slices.SortFunc(got.Claims, byKey)
-	if diff := cmp.Diff(want, got.Claims, equalClaims()); diff != "" {
-		t.Errorf("claims (-want +got):\n%s", diff)
-	}
-}
-
-func equalClaims() cmp.Option {
-	return cmp.Comparer(func(a, b allocator.Claim) bool { return a == b })
+	WantClaims(t, want, got.Claims)
 }
 
 func testVersions(t *testing.T, s allocator.Store) {

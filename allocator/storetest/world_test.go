@@ -146,7 +146,7 @@ func (w *world) check(ctx context.Context) {
 // TestWorlds has pools that share a store with one kind of fault, or with all.
 func TestWorlds(t *testing.T) {
 	t.Parallel()
-	for name, faults := range map[string]storetest.Faults{
+	for name, faults := range map[string]faults{
 		"none":          {},
 		"lost replies":  {LostAnswer: 0.3},
 		"lost requests": {LostRequest: 0.3, LostRead: 0.2},
@@ -173,7 +173,7 @@ func TestWorldsWhoseClocksAreSet(t *testing.T) {
 	rnd := testenv.Random(t)
 	for range 10 {
 		synctest.Test(t, func(t *testing.T) {
-			runWorldWith(t, rnd, storetest.Faults{LostAnswer: 0.05, Stale: 0.05}, inMemory(rnd), true)
+			runWorldWith(t, rnd, faults{LostAnswer: 0.05, Stale: 0.05}, inMemory(rnd), true)
 		})
 	}
 }
@@ -182,7 +182,7 @@ func TestWorldsWhoseClocksAreSet(t *testing.T) {
 func TestWorldInFile(t *testing.T) {
 	t.Parallel()
 	rnd, path := testenv.Random(t), filepath.Join(t.TempDir(), "map")
-	faults := storetest.Faults{LostAnswer: 0.2, LostRequest: 0.1, Duplicate: 0.2, Late: 0.1, Conflict: 0.1, Stale: 0.1}
+	faults := faults{LostAnswer: 0.2, LostRequest: 0.1, Duplicate: 0.2, Late: 0.1, Conflict: 0.1, Stale: 0.1}
 	synctest.Test(t, func(t *testing.T) {
 		store, err := filestore.Open(path)
 		testenv.NoError(t, err)
@@ -204,18 +204,18 @@ func inMemory(rnd *rand.Rand) *allocator.Memory {
 	return allocator.NewMemory(allocator.State{}, nil)
 }
 
-func runWorld(t *testing.T, rnd *rand.Rand, faults storetest.Faults, store allocator.Store) {
+func runWorld(t *testing.T, rnd *rand.Rand, faults faults, store allocator.Store) {
 	runWorldWith(t, rnd, faults, store, false)
 }
 
 // runWorldWith may set the clock of each allocator now and then.
-func runWorldWith(t *testing.T, rnd *rand.Rand, faults storetest.Faults, store allocator.Store, setsClocks bool) {
+func runWorldWith(t *testing.T, rnd *rand.Rand, faults faults, store allocator.Store, setsClocks bool) {
 	const count, workers, lives = 4, 3, 15
 	w := &world{
 		t: t, rnd: rnd, store: store, setsClocks: setsClocks,
 		owners: storetest.NewOwners(t), doubtful: map[allocator.Owner]bool{},
 	}
-	faulty := storetest.NewFaulty(w.store, rand.New(rand.NewPCG(rnd.Uint64(), 0)), faults)
+	faulty := newFaulty(w.store, rand.New(rand.NewPCG(rnd.Uint64(), 0)), faults)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var running, living sync.WaitGroup
@@ -256,9 +256,9 @@ func TestCrashAtEveryStep(t *testing.T) {
 
 func crash(t *testing.T, calls int, after bool) {
 	inner := allocator.NewMemory(allocator.State{}, nil)
-	mortal := &storetest.Mortal{Store: inner, Left: calls, After: after}
+	mortal := &mortal{Store: inner, Left: calls, After: after}
 	isOwner, err := liveAndCrash(t, newPool(t, mortal, nil))
-	if err != nil && !errors.Is(err, storetest.ErrCrashed) {
+	if err != nil && !errors.Is(err, errCrashed) {
 		t.Fatalf("call %d, after=%t: %v", calls, after, err)
 	}
 	time.Sleep(ttl)

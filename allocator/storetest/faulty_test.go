@@ -1,9 +1,8 @@
-package storetest
+package storetest_test
 
 import (
 	"context"
 	"errors"
-	"iter"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -13,15 +12,15 @@ import (
 
 // The errors that a faulty store injects.
 var (
-	// ErrLost is the error of a request that the store may have carried out or not.
-	ErrLost = errors.New("the connection was lost")
-	// ErrCrashed is the error of all requests after a crash.
-	ErrCrashed = errors.New("the process has crashed")
+	// errLost is the error of a request that the store may have carried out or not.
+	errLost = errors.New("the connection was lost")
+	// errCrashed is the error of all requests after a crash.
+	errCrashed = errors.New("the process has crashed")
 )
 
-// Faults are the probabilities of faults, from 0 to 1.
-type Faults struct {
-	// LostRequest drops a change; LostAnswer makes it and returns [ErrLost].
+// faults are the probabilities of faults, from 0 to 1.
+type faults struct {
+	// LostRequest drops a change; LostAnswer makes it and returns errLost.
 	// LostRead fails a read.
 	LostRequest, LostAnswer, LostRead float64
 	// Duplicate makes a change twice; Late repeats one at some later time.
@@ -32,11 +31,11 @@ type Faults struct {
 	Stale float64
 }
 
-// Faulty is a store that fails. Whatever it returns, two owners must never bind one
+// faulty is a store that fails. Whatever it returns, two owners must never bind one
 // key.
-type Faulty struct {
+type faulty struct {
 	allocator.Store
-	faults Faults
+	faults faults
 
 	mu   sync.Mutex
 	rnd  *rand.Rand
@@ -44,23 +43,23 @@ type Faulty struct {
 	past []allocator.State
 }
 
-// NewFaulty makes a store that fails at random.
-func NewFaulty(store allocator.Store, rnd *rand.Rand, faults Faults) *Faulty {
-	return &Faulty{Store: store, rnd: rnd, faults: faults}
+// newFaulty makes a store that fails at random.
+func newFaulty(store allocator.Store, rnd *rand.Rand, faults faults) *faulty {
+	return &faulty{Store: store, rnd: rnd, faults: faults}
 }
 
-func (f *Faulty) happens(p float64) bool {
+func (f *faulty) happens(p float64) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.rnd.Float64() < p
 }
 
 // Commit implements [allocator.Store], with faults.
-func (f *Faulty) Commit(ctx context.Context, ops []allocator.Op) ([]allocator.Version, error) {
+func (f *faulty) Commit(ctx context.Context, ops []allocator.Op) ([]allocator.Version, error) {
 	f.repeatOld(ctx)
 	switch {
 	case f.happens(f.faults.LostRequest):
-		return nil, ErrLost
+		return nil, errLost
 	case f.happens(f.faults.Conflict):
 		return nil, &allocator.ConflictError{Key: ops[0].Claim.Key}
 	}
@@ -72,13 +71,13 @@ func (f *Faulty) Commit(ctx context.Context, ops []allocator.Op) ([]allocator.Ve
 		}
 	}
 	if f.happens(f.faults.LostAnswer) {
-		return nil, ErrLost
+		return nil, errLost
 	}
 	return versions, err
 }
 
 // repeatOld repeats a change that was made before.
-func (f *Faulty) repeatOld(ctx context.Context) {
+func (f *faulty) repeatOld(ctx context.Context) {
 	if !f.happens(f.faults.Late) {
 		return
 	}
@@ -94,7 +93,7 @@ func (f *Faulty) repeatOld(ctx context.Context) {
 	}
 }
 
-func (f *Faulty) remember(ctx context.Context, ops []allocator.Op) {
+func (f *faulty) remember(ctx context.Context, ops []allocator.Op) {
 	state, err := f.Store.Load(ctx)
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -110,9 +109,9 @@ func (f *Faulty) remember(ctx context.Context, ops []allocator.Op) {
 }
 
 // Load implements [allocator.Store], with faults.
-func (f *Faulty) Load(ctx context.Context) (allocator.State, error) {
+func (f *faulty) Load(ctx context.Context) (allocator.State, error) {
 	if f.happens(f.faults.LostRead) {
-		return allocator.State{}, ErrLost
+		return allocator.State{}, errLost
 	}
 	if state, ok := f.stale(); ok {
 		return state, nil
@@ -121,9 +120,9 @@ func (f *Faulty) Load(ctx context.Context) (allocator.State, error) {
 }
 
 // Get implements [allocator.Store], with faults.
-func (f *Faulty) Get(ctx context.Context, keys ...allocator.Key) (allocator.State, error) {
+func (f *faulty) Get(ctx context.Context, keys ...allocator.Key) (allocator.State, error) {
 	if f.happens(f.faults.LostRead) {
-		return allocator.State{}, ErrLost
+		return allocator.State{}, errLost
 	}
 	state, ok := f.stale()
 	if !ok {
@@ -134,7 +133,7 @@ func (f *Faulty) Get(ctx context.Context, keys ...allocator.Key) (allocator.Stat
 	return state, nil
 }
 
-func (f *Faulty) stale() (allocator.State, bool) {
+func (f *faulty) stale() (allocator.State, bool) {
 	if !f.happens(f.faults.Stale) {
 		return allocator.State{}, false
 	}
@@ -146,8 +145,8 @@ func (f *Faulty) stale() (allocator.State, bool) {
 	return f.past[f.rnd.IntN(len(f.past))], true
 }
 
-// Mortal is the store of a process that crashes at one of its calls.
-type Mortal struct {
+// mortal is the store of a process that crashes at one of its calls.
+type mortal struct {
 	allocator.Store
 	// Left is how many calls succeed before the process crashes. Calls counts all calls.
 	Left, Calls int
@@ -156,39 +155,34 @@ type Mortal struct {
 }
 
 // Commit implements [allocator.Store] until the process crashes.
-func (m *Mortal) Commit(ctx context.Context, ops []allocator.Op) ([]allocator.Version, error) {
+func (m *mortal) Commit(ctx context.Context, ops []allocator.Op) ([]allocator.Version, error) {
 	switch crashes, isLast := m.crash(); {
 	case isLast && m.After:
 		_, _ = m.Store.Commit(ctx, ops) // the process has crashed and gets no result
-		return nil, ErrCrashed
+		return nil, errCrashed
 	case crashes:
-		return nil, ErrCrashed
+		return nil, errCrashed
 	}
 	return m.Store.Commit(ctx, ops)
 }
 
 // Load implements [allocator.Store] until the process crashes.
-func (m *Mortal) Load(ctx context.Context) (allocator.State, error) {
+func (m *mortal) Load(ctx context.Context) (allocator.State, error) {
 	if crashes, _ := m.crash(); crashes {
-		return allocator.State{}, ErrCrashed
+		return allocator.State{}, errCrashed
 	}
 	return m.Store.Load(ctx)
 }
 
 // Get implements [allocator.Store] until the process crashes.
-func (m *Mortal) Get(ctx context.Context, keys ...allocator.Key) (allocator.State, error) {
+func (m *mortal) Get(ctx context.Context, keys ...allocator.Key) (allocator.State, error) {
 	if crashes, _ := m.crash(); crashes {
-		return allocator.State{}, ErrCrashed
+		return allocator.State{}, errCrashed
 	}
 	return m.Store.Get(ctx, keys...)
 }
 
-// Watch implements [allocator.Store].
-func (m *Mortal) Watch(ctx context.Context, after allocator.Version) iter.Seq2[allocator.Event, error] {
-	return m.Store.Watch(ctx, after)
-}
-
-func (m *Mortal) crash() (crashes, isLast bool) {
+func (m *mortal) crash() (crashes, isLast bool) {
 	m.Calls++
 	m.Left--
 	return m.Left < 0, m.Left == -1
