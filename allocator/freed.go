@@ -1,8 +1,5 @@
 package allocator
 
-// maxSpare is how many keys a map that is kept for reuse may have had.
-const maxSpare = 64
-
 // freed remembers the keys that were freed while requests to the store were in flight.
 // The reply to such a request may be older, and must not restore the claims: the watch
 // reports a deletion only once.
@@ -27,11 +24,7 @@ func (f *freed) endRequest(turn int) {
 	f.waiting[turn]--
 	for range len(f.keys) {
 		if before := 1 - f.turn; f.waiting[before] == 0 {
-			f.turn = before
-			if len(f.keys[before]) > maxSpare {
-				f.keys[before] = nil
-			}
-			clear(f.keys[before])
+			f.turn, f.keys[before] = before, nil
 		}
 	}
 }

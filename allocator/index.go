@@ -183,14 +183,6 @@ func (x *index) resolve(keys []Key) {
 	}
 }
 
-func (x *index) unsureKeys() []Key {
-	var keys []Key
-	for k := range x.unsure {
-		keys = append(keys, k)
-	}
-	return keys
-}
-
 // replace adopts all claims of the store at a version, except for later changes that the pool
 // learned while it read them.
 func (x *index) replace(claims []Claim, asOf Version) {
@@ -206,16 +198,4 @@ func (x *index) replace(claims []Claim, asOf Version) {
 	}
 	x.version, x.isLoaded = asOf, true
 	x.newest = max(x.newest, asOf)
-}
-
-func (x *index) all() []Claim {
-	claims := make([]Claim, 0, len(x.claims))
-	for _, c := range x.claims {
-		claims = append(claims, c)
-	}
-	return claims
-}
-
-func sortClaims(claims []Claim) {
-	slices.SortFunc(claims, func(a, b Claim) int { return a.Key.Compare(b.Key) })
 }

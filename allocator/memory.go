@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"maps"
 	"runtime"
 	"slices"
 	"sort"
@@ -75,13 +76,7 @@ func NewMemory(from State, journal Journal) *Memory {
 
 // Load implements [Store].
 func (m *Memory) Load(ctx context.Context) (State, error) {
-	return m.read(ctx, func() []Claim {
-		all := make([]Claim, 0, len(m.claims))
-		for _, c := range m.claims {
-			all = append(all, c)
-		}
-		return all
-	})
+	return m.read(ctx, func() []Claim { return slices.AppendSeq(make([]Claim, 0, len(m.claims)), maps.Values(m.claims)) })
 }
 
 // Get implements [Store].
@@ -114,7 +109,7 @@ func (m *Memory) Commit(ctx context.Context, ops []Op) ([]Version, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	if err := checkOps(ops); err != nil {
+	if err := CheckOps(ops); err != nil {
 		return nil, err
 	}
 	c := &commit{ops: ops}
@@ -145,20 +140,6 @@ func (c *commit) result() ([]Version, error) {
 		return nil, c.err
 	}
 	return slices.Repeat([]Version{c.version}, len(c.ops)), nil
-}
-
-func checkOps(ops []Op) error {
-	seen := make(map[Key]struct{}, len(ops))
-	for _, op := range ops {
-		if err := op.Check(); err != nil {
-			return err
-		}
-		if _, ok := seen[op.Claim.Key]; ok {
-			return fmt.Errorf("%w commit: it names key %v twice", ErrInvalid, op.Claim.Key)
-		}
-		seen[op.Claim.Key] = struct{}{}
-	}
-	return nil
 }
 
 // flush writes the queue until it is empty.

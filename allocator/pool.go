@@ -3,6 +3,7 @@ package allocator
 import (
 	"context"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -145,9 +146,9 @@ func (p *Pool) Lookup(key Key) (Claim, bool) {
 // has read the store for the first time.
 func (p *Pool) Claims() []Claim {
 	p.mu.Lock()
-	claims := p.index.all()
+	claims := slices.Collect(maps.Values(p.index.claims))
 	p.mu.Unlock()
-	sortClaims(claims)
+	slices.SortFunc(claims, func(a, b Claim) int { return a.Key.Compare(b.Key) })
 	return claims
 }
 
@@ -226,7 +227,7 @@ func (p *Pool) doubts(keys []Key) []Key {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if len(p.index.unsure) == 0 || keys == nil {
-		return p.index.unsureKeys()
+		return slices.Collect(maps.Keys(p.index.unsure))
 	}
 	return slices.DeleteFunc(slices.Clone(keys), func(k Key) bool {
 		_, isUnsure := p.index.unsure[k]
@@ -238,7 +239,7 @@ func (p *Pool) doubts(keys []Key) []Key {
 // outcome is unknown.
 func (p *Pool) prepare(ctx context.Context) error {
 	p.mu.Lock()
-	isLoaded, unsure := p.index.isLoaded, p.index.unsureKeys()
+	isLoaded, unsure := p.index.isLoaded, slices.Collect(maps.Keys(p.index.unsure))
 	p.mu.Unlock()
 	if !isLoaded {
 		return p.syncShared(ctx)

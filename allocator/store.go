@@ -46,12 +46,20 @@ type Op struct {
 	Delete bool
 }
 
-// Check validates the operation: it must have a key, a write must have an owner, and a
-// deletion a version. Otherwise the error is [ErrInvalid]. Implementations of [Store]
-// call it.
-func (o Op) Check() error {
-	if o.Claim.Key.Kind() == 0 || !o.Delete && o.Claim.Owner == "" || o.Delete && o.Claim.Version == 0 {
-		return fmt.Errorf("%w change of key %v: it lacks a key, an owner or a version", ErrInvalid, o.Claim.Key)
+// CheckOps validates the operations of one commit: each must have a key, a write must have an
+// owner, a deletion a version, and no two have one key. Otherwise the error is [ErrInvalid].
+// Implementations of [Store] call it.
+func CheckOps(ops []Op) error {
+	seen := make(map[Key]struct{}, len(ops))
+	for _, op := range ops {
+		k := op.Claim.Key
+		if k.Kind() == 0 || !op.Delete && op.Claim.Owner == "" || op.Delete && op.Claim.Version == 0 {
+			return fmt.Errorf("%w change of key %v: it lacks a key, an owner or a version", ErrInvalid, k)
+		}
+		if _, isAgain := seen[k]; isAgain {
+			return fmt.Errorf("%w commit: key %v is given twice", ErrInvalid, k)
+		}
+		seen[k] = struct{}{}
 	}
 	return nil
 }

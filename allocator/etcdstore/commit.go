@@ -60,17 +60,11 @@ func (s *Store) Commit(ctx context.Context, ops []allocator.Op) ([]allocator.Ver
 }
 
 func (s *Store) check(ops []allocator.Op) error {
-	seen := make(map[allocator.Key]struct{}, len(ops))
+	if err := allocator.CheckOps(ops); err != nil {
+		return err
+	}
 	for _, op := range ops {
-		k := op.Claim.Key
-		if err := op.Check(); err != nil {
-			return err
-		}
-		if _, isAgain := seen[k]; isAgain {
-			return fmt.Errorf("%w commit: key %v is given twice", allocator.ErrInvalid, k)
-		}
-		seen[k] = struct{}{}
-		if _, _, err := s.find(k); err != nil {
+		if _, _, err := s.find(op.Claim.Key); err != nil {
 			return err
 		}
 	}

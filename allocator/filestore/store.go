@@ -118,13 +118,16 @@ func (s *Store) Create(ctx context.Context, claims ...allocator.Claim) error {
 	case s.memory != nil:
 		return nil
 	}
-	if err := checkClaims(claims); err != nil {
-		return fmt.Errorf("creating a map: %w", err)
-	}
-	changes := make([]allocator.Event, len(claims))
+	ops, changes := make([]allocator.Op, len(claims)), make([]allocator.Event, len(claims))
 	for i, c := range claims {
 		c.Version = 1
-		changes[i].Claim = c
+		ops[i].Claim, changes[i].Claim = c, c
+		if sizeOf(c) > maxFrame {
+			return fmt.Errorf("creating a map: %w claim of key %v: it is too long", allocator.ErrInvalid, c.Key)
+		}
+	}
+	if err := allocator.CheckOps(ops); err != nil {
+		return fmt.Errorf("creating a map: %w", err)
 	}
 	err := writeNew(s.path, changes, fullFrame)
 	if err == nil {
@@ -134,20 +137,6 @@ func (s *Store) Create(ctx context.Context, claims ...allocator.Claim) error {
 		return fmt.Errorf("creating a map: %w", err)
 	}
 	return s.open()
-}
-
-func checkClaims(claims []allocator.Claim) error {
-	seen := make(map[allocator.Key]struct{}, len(claims))
-	for i, c := range claims {
-		if c.Key.Kind() == 0 || c.Owner == "" || sizeOf(c) > maxFrame {
-			return fmt.Errorf("%w claim %d, of key %v: it lacks a key or an owner, or is too long", allocator.ErrInvalid, i, c.Key)
-		}
-		if _, ok := seen[c.Key]; ok {
-			return fmt.Errorf("%w claims: key %v is given twice", allocator.ErrInvalid, c.Key)
-		}
-		seen[c.Key] = struct{}{}
-	}
-	return nil
 }
 
 // Close waits for a write in flight, ends all watches and releases the lock. Later calls

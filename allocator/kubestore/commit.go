@@ -75,17 +75,11 @@ func worst(errs []error) (conflict error) {
 
 // objects returns the object to write for each operation, nil for deletions.
 func (s *Store) objects(ops []allocator.Op) ([]*networkingv1.IPAddress, error) {
+	if err := allocator.CheckOps(ops); err != nil {
+		return nil, err
+	}
 	objects := make([]*networkingv1.IPAddress, len(ops))
-	seen := make(map[allocator.Key]struct{}, len(ops))
 	for i, op := range ops {
-		k := op.Claim.Key
-		if err := op.Check(); err != nil {
-			return nil, err
-		}
-		if _, isAgain := seen[k]; isAgain {
-			return nil, fmt.Errorf("%w commit: key %v is given twice", allocator.ErrInvalid, k)
-		}
-		seen[k] = struct{}{}
 		if op.Delete {
 			continue
 		}
