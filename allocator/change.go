@@ -50,9 +50,6 @@ func distinct(claims []Claim) (once []Claim, indexes []int) {
 		token uint64
 	}
 	indexes = make([]int, len(claims))
-	if len(claims) == 1 {
-		return slices.Clone(claims), indexes
-	}
 	seen := make(map[allocation]int, len(claims))
 	for i, c := range claims {
 		at, known := seen[allocation{c.Key, c.Token}]

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -31,9 +32,7 @@ func (s *Store) Create(ctx context.Context, claims ...allocator.Claim) error {
 		}
 		all = append(all, ops...)
 	}
-	for len(all) > 0 {
-		part := all[:min(maxOps, len(all))]
-		all = all[len(part):]
+	for part := range slices.Chunk(all, maxOps) {
 		// A claim that another process has changed meanwhile is newer.
 		if _, err := s.commitOne(ctx, part); err != nil && !errors.Is(err, allocator.ErrConflict) {
 			return fmt.Errorf("writing the owners: %w", err)

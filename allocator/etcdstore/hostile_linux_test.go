@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
+	"math/big"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -17,26 +17,26 @@ import (
 
 const portsPath = "/test/maps/30000-32767"
 
-func portMap(t *testing.T, taken ...uint16) string {
-	t.Helper()
-	var keys []allocator.Key
-	for _, p := range taken {
-		keys = append(keys, allocator.PortKey(p))
+// portMap returns the object of a map in which some node ports are taken.
+func portMap(taken ...int) string { return string(mapOfPorts(taken...).Marshal()) }
+
+func mapOfPorts(taken ...int) rangemap.Map {
+	number := new(big.Int)
+	for _, port := range taken {
+		number.SetBit(number, port-30000, 1)
 	}
-	m, err := rangemap.Encode("30000-32767", slices.Values(keys))
-	testenv.NoError(t, err)
-	return string(m.Marshal())
+	return rangemap.Map{Range: "30000-32767", Data: number.Bytes()}
 }
 
 // testMapWrittenByHand sets and clears bits without claims. A watch must yield these changes.
 func testMapWrittenByHand(t *testing.T, client *clientv3.Client) {
 	s := newStore(t, client, allocator.Config{FirstPort: 30000, LastPort: 32767})
-	if _, err := client.Put(t.Context(), portsPath, portMap(t, 30001)); err != nil {
+	if _, err := client.Put(t.Context(), portsPath, portMap(30001)); err != nil {
 		t.Fatal(err)
 	}
 	before, err := s.Load(t.Context())
 	testenv.NoError(t, err)
-	if _, err := client.Put(t.Context(), portsPath, portMap(t, 30080, 32767)); err != nil {
+	if _, err := client.Put(t.Context(), portsPath, portMap(30080, 32767)); err != nil {
 		t.Fatal(err)
 	}
 	var events []string
@@ -69,7 +69,7 @@ func testMapWrittenByHand(t *testing.T, client *clientv3.Client) {
 // one transaction.
 func testCopied(t *testing.T, client *clientv3.Client) {
 	_, err := client.Txn(t.Context()).Then(
-		clientv3.OpPut(portsPath, portMap(t, 30080)),
+		clientv3.OpPut(portsPath, portMap(30080)),
 		clientv3.OpPut("/test/claims/30080", `{"owner":"services/default/web","token":"7","since":"2024-02-29T12:00:00Z"}`),
 	).Commit()
 	testenv.NoError(t, err)

@@ -20,15 +20,10 @@ import (
 )
 
 // importedMap returns a map whose keys have no claims.
-func importedMap(t *testing.T) rangemap.Map {
-	t.Helper()
-	m, err := rangemap.Encode("30000-32767", slices.Values([]allocator.Key{allocator.PortKey(30080), allocator.PortKey(32000)}))
-	testenv.NoError(t, err)
-	return m
-}
+func importedMap() rangemap.Map { return mapOfPorts(30080, 32000) }
 
 func testImport(t *testing.T, client *clientv3.Client) {
-	s, m := newStore(t, client, allocator.Config{FirstPort: 30000, LastPort: 32767}), importedMap(t)
+	s, m := newStore(t, client, allocator.Config{FirstPort: 30000, LastPort: 32767}), importedMap()
 	if err := s.Import(t.Context(), rangemap.Map{Range: "10.0.0.0/24"}); !errors.Is(err, allocator.ErrInvalid) {
 		t.Errorf("a map of no range: got error %v, want %v", err, allocator.ErrInvalid)
 	}
@@ -50,7 +45,7 @@ func testImport(t *testing.T, client *clientv3.Client) {
 func importedStore(t *testing.T, client *clientv3.Client) (*etcdstore.Store, allocator.State) {
 	t.Helper()
 	s := newStore(t, client, allocator.Config{FirstPort: 30000, LastPort: 32767})
-	testenv.NoError(t, s.Import(t.Context(), importedMap(t)))
+	testenv.NoError(t, s.Import(t.Context(), importedMap()))
 	state, err := s.Load(t.Context())
 	testenv.NoError(t, err)
 	return s, state

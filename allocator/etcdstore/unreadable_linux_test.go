@@ -133,7 +133,7 @@ func testUnreadableIsHeld(t *testing.T, s *etcdstore.Store, p *allocator.Pool) {
 // testBitAloneIsTaken checks that a key without a claim whose bit is set in the map is taken,
 // also for a store that has read the map before and does not read it again.
 func testBitAloneIsTaken(t *testing.T, client *clientv3.Client) {
-	if _, err := client.Put(t.Context(), portsPath, portMap(t, 30001)); err != nil {
+	if _, err := client.Put(t.Context(), portsPath, portMap(30001)); err != nil {
 		t.Fatal(err)
 	}
 	s := newStore(t, client, allocator.Config{FirstPort: 30000, LastPort: 32767})

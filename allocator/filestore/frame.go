@@ -151,16 +151,10 @@ func appendTime(b []byte, t time.Time) []byte {
 // appendKey appends the kind of a key and its 4, 16 or 2 bytes.
 func appendKey(b []byte, k allocator.Key) []byte {
 	b = append(b, byte(k.Kind()))
-	switch k.Kind() {
-	case allocator.IPv4:
-		four := k.Addr().As4()
-		return append(b, four[:]...)
-	case allocator.IPv6:
-		sixteen := k.Addr().As16()
-		return append(b, sixteen[:]...)
-	default:
+	if k.Kind() == allocator.Port {
 		return binary.BigEndian.AppendUint16(b, k.Port())
 	}
+	return append(b, k.Addr().AsSlice()...)
 }
 
 func appendText(b []byte, text string) []byte {
@@ -242,23 +236,17 @@ func (r *reader) change() allocator.Event {
 }
 
 func (r *reader) key() allocator.Key {
-	var k allocator.Key
 	kind := r.take(1)
 	if r.err != nil {
-		return k
+		return allocator.Key{}
 	}
-	switch allocator.Kind(kind[0]) {
-	case allocator.IPv4:
-		addr, _ := netip.AddrFromSlice(r.take(4))
+	lengths := [256]uint8{allocator.IPv4: 4, allocator.IPv6: 16, allocator.Port: 2}
+	b := r.take(uint64(lengths[kind[0]]))
+	var k allocator.Key
+	if addr, ok := netip.AddrFromSlice(b); ok {
 		k = allocator.AddrKey(addr)
-	case allocator.IPv6:
-		addr, _ := netip.AddrFromSlice(r.take(16))
-		k = allocator.AddrKey(addr)
-	case allocator.Port:
-		if b := r.take(2); r.err == nil {
-			k = allocator.PortKey(binary.BigEndian.Uint16(b))
-		}
-	default:
+	} else if len(b) == 2 {
+		k = allocator.PortKey(binary.BigEndian.Uint16(b))
 	}
 	if k.Kind() != allocator.Kind(kind[0]) || k == (allocator.Key{}) {
 		r.fail(fmt.Errorf("invalid key of kind %d", kind[0]))

@@ -3,7 +3,6 @@ package filestore
 import (
 	"bufio"
 	"errors"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -32,14 +31,8 @@ func writeNew(path string, changes []allocator.Event, full int) error {
 
 func newName(path string) string { return path + ".new" }
 
-// snapshotFile is the file of a snapshot. The header is written last, since it has the
-// length of the rest.
-type snapshotFile interface {
-	io.Writer
-	io.WriterAt
-}
-
-func writeSnapshot(file snapshotFile, changes []allocator.Event, full int) error {
+// writeSnapshot writes the header last, since it has the length of the rest.
+func writeSnapshot(file *os.File, changes []allocator.Event, full int) error {
 	h := newHead()
 	w := bufio.NewWriter(file)
 	length, err := w.Write(h.bytes())

@@ -10,10 +10,6 @@ const atOnce = 8
 
 // each calls do for every number below n, atOnce at a time.
 func each(n int, do func(i int)) {
-	if n == 1 {
-		do(0)
-		return
-	}
 	var last atomic.Int64
 	var wg sync.WaitGroup
 	for range min(n, atOnce) {

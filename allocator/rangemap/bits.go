@@ -3,7 +3,6 @@ package rangemap
 import (
 	"errors"
 	"fmt"
-	"iter"
 	"math/bits"
 
 	"github.com/vipkit/vipkit/allocator"
@@ -12,10 +11,10 @@ import (
 // Limit is how many addresses of an IPv6 range a map covers, with the network address.
 const Limit = 1 << 16
 
-// maxKeys bounds the keys of a map that this package writes: 2 MiB of bits.
+// maxKeys bounds the keys of a map: 2 MiB of bits.
 const maxKeys = 1 << 24
 
-// ErrOutOfRange says that a map or a key goes beyond the range.
+// ErrOutOfRange says that a map has a bit beyond its range.
 var ErrOutOfRange = errors.New("out of the range of the map")
 
 // keysOf returns the range of a map, by its canonical form.
@@ -35,26 +34,6 @@ func keysOf(text string) (*allocator.Range, error) {
 		return nil, fmt.Errorf("a map of %v would have %d bits: %w", c, n, allocator.ErrTooLarge)
 	}
 	return r, nil
-}
-
-// Encode returns the map of a range, such as "10.96.0.0/16" or "30000-32767", with the
-// taken keys. A key outside of the range is [ErrOutOfRange].
-func Encode(text string, taken iter.Seq[allocator.Key]) (Map, error) {
-	r, err := keysOf(text)
-	if err != nil {
-		return Map{}, err
-	}
-	data := make([]byte, (r.Size()+7)/8)
-	highest := 0 // number of bytes needed
-	for k := range taken {
-		i, ok := r.Offset(k)
-		if !ok {
-			return Map{}, fmt.Errorf("key %v in a map of %v: %w", k, r, ErrOutOfRange)
-		}
-		data[len(data)-1-int(i/8)] |= 1 << (i % 8)
-		highest = max(highest, int(i/8)+1)
-	}
-	return Map{Range: r.String(), Data: data[len(data)-highest:]}, nil
 }
 
 // Keys returns the taken keys, in order. A bit beyond the range is [ErrOutOfRange], as the

@@ -282,20 +282,14 @@ func (p *pass) compareUnused(c allocator.Claim) {
 func (p *pass) change(f Finding, op allocator.Op, isRemoval bool) {
 	p.found(f)
 	action := p.options.Policy[f.Problem]
-	c := change{op: op, finding: len(p.findings) - 1, isRemoval: isRemoval}
 	if action != Mend && (action != Default || f.Problem == OutOfRange) {
 		return
 	}
-	if holder := cmp.Or(f.Holder, f.Owner); isRemoval && p.mayUse(holder) {
+	// An unreadable use may stand for any key of its owner.
+	if _, isUnclear := p.unclear[cmp.Or(f.Holder, f.Owner)]; isRemoval && isUnclear {
 		return
 	}
-	p.changes = append(p.changes, c)
-}
-
-// mayUse reports whether an owner has an unreadable use, which may stand for any of its keys.
-func (p *pass) mayUse(owner allocator.Owner) bool {
-	_, isUnclear := p.unclear[owner]
-	return isUnclear
+	p.changes = append(p.changes, change{op: op, finding: len(p.findings) - 1, isRemoval: isRemoval})
 }
 
 func (p *pass) removals() (n int) {
@@ -326,16 +320,9 @@ func (p *pass) limit(claims []allocator.Claim) error {
 	return &TooManyError{Removals: n, Most: most}
 }
 
-func (p *pass) mended(changes []change) {
-	for _, c := range changes {
-		p.findings[c.finding].Mended = true
-	}
-}
-
 // finish mends what the options allow.
 func (p *pass) finish(ctx context.Context, store allocator.Store, claims []allocator.Claim) error {
-	err := p.limit(claims)
-	return errors.Join(err, p.mend(ctx, store))
+	return errors.Join(p.limit(claims), p.mend(ctx, store))
 }
 
 // mend commits the changes, many at once; one by one if the store refuses them, so that a change
@@ -385,9 +372,11 @@ func (p *pass) commit(ctx context.Context, store allocator.Store, changes []chan
 	for _, c := range changes {
 		ops = append(ops, c.op)
 	}
-	_, err := store.Commit(ctx, ops)
-	if err == nil {
-		p.mended(changes)
+	if _, err := store.Commit(ctx, ops); err != nil {
+		return err
 	}
-	return err
+	for _, c := range changes {
+		p.findings[c.finding].Mended = true
+	}
+	return nil
 }
