@@ -2,10 +2,11 @@ package rangemap
 
 import (
 	"bytes"
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
+
+	"google.golang.org/protobuf/encoding/protowire"
 )
 
 // Map is the content of a RangeAllocation: the range, as a prefix or as ports, and the
@@ -27,13 +28,12 @@ const (
 	magic = "k8s\x00"
 )
 
-// Numbers of the protocol buffer fields, and the wire type of all of them.
+// Numbers of the protocol buffer fields. The types of the Kubernetes API, which have them all,
+// would add 11 MB to a program.
 const (
 	fieldTypeMeta, fieldRaw    = 1, 2
 	fieldAPIVersion, fieldKind = 1, 2
 	fieldRange, fieldData      = 2, 3
-
-	wireVarint, wire64, wireBytes, wire32 = 0, 1, 2, 5
 )
 
 // Unmarshal reads a RangeAllocation from the bytes that etcd has under its key, which
@@ -93,43 +93,22 @@ func unmarshalProto(raw []byte) (Map, error) {
 
 // fields returns the fields of a message that hold bytes; the last one of a number
 // counts.
-func fields(b []byte) (map[uint64][]byte, error) {
-	all := map[uint64][]byte{}
+func fields(b []byte) (map[protowire.Number][]byte, error) {
+	all := map[protowire.Number][]byte{}
 	for len(b) > 0 {
-		tag, n := binary.Uvarint(b)
-		if n <= 0 {
-			return nil, fmt.Errorf("%w: cut off in a tag", ErrMalformed)
+		number, kind, length := protowire.ConsumeField(b)
+		if length < 0 {
+			return nil, fmt.Errorf("%w: %w", ErrMalformed, protowire.ParseError(length))
 		}
-		value, length, err := field(b[n:], tag&7)
-		if err != nil {
-			return nil, err
+		if kind == protowire.BytesType {
+			_, _, tag := protowire.ConsumeTag(b)
+			all[number], _ = protowire.ConsumeBytes(b[tag:])
 		}
-		if tag&7 == wireBytes {
-			all[tag>>3] = value
-		}
-		b = b[n+length:]
+		b = b[length:]
 	}
 	return all, nil
 }
 
-// field returns the value at the beginning of b, and its length with the prefix.
-func field(b []byte, wire uint64) (value []byte, length int, err error) {
-	v, n := binary.Uvarint(b)
-	switch {
-	case wire == wire64 && len(b) >= 8:
-		return nil, 8, nil
-	case wire == wire32 && len(b) >= 4:
-		return nil, 4, nil
-	case wire == wireVarint && n > 0:
-		return nil, n, nil
-	case wire == wireBytes && n > 0 && v <= uint64(len(b)-n):
-		return b[n : n+int(v)], n + int(v), nil
-	}
-	return nil, 0, fmt.Errorf("%w: bad field of type %d", ErrMalformed, wire)
-}
-
-func appendField(b []byte, number uint64, value []byte) []byte {
-	b = binary.AppendUvarint(b, number<<3|wireBytes)
-	b = binary.AppendUvarint(b, uint64(len(value)))
-	return append(b, value...)
+func appendField(b []byte, number protowire.Number, value []byte) []byte {
+	return protowire.AppendBytes(protowire.AppendTag(b, number, protowire.BytesType), value)
 }
