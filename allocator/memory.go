@@ -15,8 +15,6 @@ import (
 const (
 	// maxHistory is how many changes a watcher may lag behind, at least.
 	maxHistory = 4096
-	// maxBatch is how many commits are written to a journal at once, at most.
-	maxBatch = 1024
 	// maxYields is how often gather yields to goroutines that may join a write.
 	maxYields = 64
 )
@@ -147,9 +145,8 @@ func (m *Memory) flush() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for last := 0; m.gather(last); {
-		batch := m.queue[:min(len(m.queue), maxBatch)]
-		m.queue = slices.Clone(m.queue[len(batch):])
-		last = len(batch)
+		batch := m.queue
+		m.queue, last = nil, len(batch)
 		err := m.mend()
 		if err == nil {
 			err = m.write(batch)

@@ -122,36 +122,40 @@ func (m *naive) hold(k allocator.Key, owner allocator.Owner) {
 
 func (m *naive) allocate(t *testing.T, owner allocator.Owner, key allocator.Key) {
 	t.Helper()
-	want := allocator.ErrInvalid
-	holder, isHeld := m.held[key]
-	if isHeld {
+	var want error
+	switch _, isHeld := m.held[key]; {
+	case key == (allocator.Key{}):
+		want = allocator.ErrInvalid
+	case isHeld:
 		want = allocator.ErrAllocated
 	}
 	_, err := m.p.Allocate(t.Context(), owner, allocator.Request{Key: key})
-	m.wantHeld(t, err, key, holder, isHeld || key == (allocator.Key{}), want)
-	if err == nil {
+	if m.wantError(t, key, err, want); err == nil {
 		m.hold(key, owner)
 	}
 }
 
 func (m *naive) release(t *testing.T, owner allocator.Owner, key allocator.Key) {
 	t.Helper()
-	holder, isHeld := m.held[key]
+	var want error
+	if holder, isHeld := m.held[key]; isHeld && holder != owner {
+		want = allocator.ErrNotOwner
+	}
 	err := m.p.Release(t.Context(), allocator.Claim{Key: key, Owner: owner})
-	m.wantHeld(t, err, key, holder, isHeld && holder != owner, allocator.ErrNotOwner)
-	if err == nil {
+	if m.wantError(t, key, err, want); err == nil {
 		delete(m.held, key)
 	}
 }
 
-// wantHeld checks the error of a call for a key: none, or one that names its owner, if it has one.
-func (m *naive) wantHeld(t *testing.T, err error, key allocator.Key, holder allocator.Owner, fails bool, want allocator.Reason) {
+// wantError checks the error of a call for a key. It names the owner of the key, if it has one.
+func (m *naive) wantError(t *testing.T, key allocator.Key, err, want error) {
 	t.Helper()
 	var got *allocator.HeldError
+	holder, isHeld := m.held[key]
 	switch {
-	case !fails && err != nil, fails && !errors.Is(err, want):
-		t.Fatalf("%v of %q: got error %v, want one: %t, %v", key, holder, err, fails, want)
-	case fails && holder != "" && (!errors.As(err, &got) || got.Owner != holder || got.Key != key):
+	case !errors.Is(err, want):
+		t.Fatalf("%v of %q: got error %v, want %v", key, holder, err, want)
+	case want != nil && isHeld && (!errors.As(err, &got) || got.Owner != holder || got.Key != key):
 		t.Fatalf("%v: got error %v, want one that %s has it", key, err, holder)
 	}
 }

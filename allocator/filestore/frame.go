@@ -133,7 +133,7 @@ func appendChange(b []byte, e allocator.Event) []byte {
 	if e.Deleted {
 		return b
 	}
-	b = appendText(b, string(c.Owner))
+	b = append(binary.AppendUvarint(b, uint64(len(c.Owner))), c.Owner...)
 	b = binary.LittleEndian.AppendUint64(b, c.Token)
 	b = appendTime(b, c.Since)
 	if !c.IsBound() {
@@ -155,10 +155,6 @@ func appendKey(b []byte, k allocator.Key) []byte {
 		return binary.BigEndian.AppendUint16(b, k.Port())
 	}
 	return append(b, k.Addr().AsSlice()...)
-}
-
-func appendText(b []byte, text string) []byte {
-	return append(binary.AppendUvarint(b, uint64(len(text))), text...)
 }
 
 // readFrame returns the body and the length of the frame at the beginning of b. The length
@@ -221,7 +217,7 @@ func (r *reader) change() allocator.Event {
 	if e.Deleted {
 		return e
 	}
-	e.Claim.Owner = allocator.Owner(r.text())
+	e.Claim.Owner = allocator.Owner(r.take(r.uvarint()))
 	if token := r.take(8); r.err == nil {
 		e.Claim.Token = binary.LittleEndian.Uint64(token)
 	}
@@ -269,8 +265,6 @@ func (r *reader) take(n uint64) []byte {
 	r.b = r.b[n:]
 	return taken
 }
-
-func (r *reader) text() []byte { return r.take(r.uvarint()) }
 
 func (r *reader) uvarint() uint64 {
 	v, n := binary.Uvarint(r.b)
