@@ -1,9 +1,6 @@
 package hcn
 
-import (
-	"context"
-	"fmt"
-)
+import "context"
 
 // Client is the service of one machine. The package comment says how to implement it.
 type Client interface {
@@ -90,24 +87,4 @@ func (e Event) String() string {
 		return "?"
 	}
 	return names[e]
-}
-
-// MarshalText returns what String returns, so that JSON has names and not numbers. A value that
-// has no name is an error.
-func (e Event) MarshalText() ([]byte, error) {
-	if e > Disconnected {
-		return nil, fmt.Errorf("hcn.Event has no value %d", uint8(e))
-	}
-	return []byte(e.String()), nil
-}
-
-// UnmarshalText reads what MarshalText returns.
-func (e *Event) UnmarshalText(text []byte) error {
-	for known := range Disconnected + 1 {
-		if known.String() == string(text) {
-			*e = known
-			return nil
-		}
-	}
-	return fmt.Errorf("unknown hcn.Event %q", text)
 }
