@@ -153,14 +153,20 @@ func TestTooLargeIsAnError(t *testing.T) {
 	}
 }
 
-// checkBandOrder fills a range and checks that the keys of the lower band are last.
+// checkBandOrder fills a range, of whose lower band a request names a key, and checks that the other
+// keys of the band are last.
 func checkBandOrder(t *testing.T, c allocator.Config) {
 	t.Helper()
 	r, err := allocator.NewRange(c)
 	testenv.NoError(t, err)
 	p := poolOf(t, c)
 	s := p.Ranges()[0].Stats
-	for n := range s.Size {
+	left := s.Size
+	if s.BandSize > 0 {
+		mustReserve(t, p, "dns", allocator.Request{Key: r.Key(s.BandSize - 1)})
+		left--
+	}
+	for n := range left {
 		key, err := allocateNext(t, p)
 		if err != nil {
 			t.Fatalf("allocation %d of %d: %v", n+1, s.Size, err)
