@@ -233,16 +233,11 @@ func (p *Pool) commit(ctx context.Context, claims, current []Claim, ops []Op, at
 	}
 	copy(claims, current)
 	p.changed(ops, versions)
-	note(claims, ops, versions, at)
-	return nil
-}
-
-// note writes the results of operations into the claims at the indexes at.
-func note(claims []Claim, ops []Op, versions []Version, at []int) {
 	for i, op := range ops {
 		claims[at[i]] = op.Claim
 		claims[at[i]].Version = versions[i]
 	}
+	return nil
 }
 
 // expected returns the claims as the store probably has them. The caller's claims may be

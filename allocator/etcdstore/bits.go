@@ -10,32 +10,19 @@ import (
 	"github.com/vipkit/vipkit/allocator/rangemap"
 )
 
-// maxKeys bounds the keys of a map: 1 MiB of bits, as etcd accepts 1.5 MiB in a request.
-const maxKeys = 1 << 23
-
 // area is a range with the path of its map.
 type area struct {
 	keys *allocator.Range
-	size uint64
 	name string // of the range
 	path string // in etcd
 }
 
 func newArea(prefix string, c allocator.Config) (area, error) {
-	// Exclusions and draining concern only the pool.
-	c = allocator.Config{Prefix: c.Prefix, FirstPort: c.FirstPort, LastPort: c.LastPort}
-	if c.Prefix.Addr().Is6() {
-		c.Limit = rangemap.Limit
-	}
-	keys, err := allocator.NewRange(c)
+	keys, err := rangemap.RangeOf(c)
 	if err != nil {
 		return area{}, err
 	}
-	size := keys.Size()
-	if size > maxKeys {
-		return area{}, fmt.Errorf("a map of %v would have %d bits: %w", c, size, allocator.ErrTooLarge)
-	}
-	return area{keys: keys, size: size, name: c.String(), path: prefix + "maps/" + c.String()}, nil
+	return area{keys: keys, name: keys.String(), path: prefix + "maps/" + keys.String()}, nil
 }
 
 // bitmap is a map at one revision. It is replaced, and never changed.
@@ -44,7 +31,7 @@ type bitmap struct {
 	bits              []byte // bit 0 is the lowest one of the last byte
 }
 
-func (a *area) byteCount() int { return int((a.size + 7) / 8) }
+func (a *area) byteCount() int { return int((a.keys.Size() + 7) / 8) }
 
 // decode reads a map.
 func (a *area) decode(object []byte, created, modified int64) (bitmap, error) {
@@ -57,7 +44,7 @@ func (a *area) decode(object []byte, created, modified int64) (bitmap, error) {
 	}
 	data := bytes.TrimLeft(m.Data, "\x00")
 	n := a.byteCount()
-	if len(data) > n || len(data) == n && n > 0 && a.size%8 > 0 && data[0]>>(a.size%8) != 0 {
+	if len(data) > n || len(data) == n && n > 0 && a.keys.Size()%8 > 0 && data[0]>>(a.keys.Size()%8) != 0 {
 		return bitmap{}, fmt.Errorf("%s: %w", a.path, rangemap.ErrOutOfRange)
 	}
 	bits := make([]byte, n)

@@ -36,7 +36,7 @@ func (s *Store) fits(ops []allocator.Op) bool {
 	inLarge, size := 0, s.mapBytes()
 	for _, op := range ops {
 		size += s.sizeOf(op)
-		if at, _, err := s.find(op.Claim.Key); err != nil || s.areas[at].size > maxRow {
+		if at, _, err := s.find(op.Claim.Key); err != nil || s.areas[at].keys.Size() > maxRow {
 			inLarge++
 		}
 	}

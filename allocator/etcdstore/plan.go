@@ -79,7 +79,7 @@ func (s *Store) add(p *plan, op allocator.Op, text string, isWritten bool) bool 
 		revision = 0
 	}
 	path := s.claims + k.String()
-	if p.asOf != 0 && s.areas[at].size <= maxRow {
+	if p.asOf != 0 && s.areas[at].keys.Size() <= maxRow {
 		p.rows[at].add(path)
 	} else {
 		p.compares = append(p.compares, clientv3.Compare(clientv3.ModRevision(path), "=", revision))

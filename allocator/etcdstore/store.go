@@ -74,9 +74,6 @@ func New(client *clientv3.Client, prefix string, ranges ...allocator.Config) (*S
 }
 
 func overlap(a, b area) bool {
-	if a.size == 0 || b.size == 0 {
-		return false
-	}
 	_, begins := a.keys.Offset(b.keys.Key(0))
 	_, isWithin := b.keys.Offset(a.keys.Key(0))
 	return begins || isWithin

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"hash/crc32"
 	"iter"
-	"math/rand/v2"
 	"net/netip"
 	"time"
 
@@ -40,8 +39,6 @@ type head struct {
 	// the file was renamed. No crash tears it.
 	snapshot int64
 }
-
-func newHead() head { return head{salt: rand.Uint32()} }
 
 func (h head) bytes() []byte {
 	b := append(make([]byte, 0, headSize), title...)

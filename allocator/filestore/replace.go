@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"errors"
 	"io/fs"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 
@@ -33,7 +34,7 @@ func newName(path string) string { return path + ".new" }
 
 // writeSnapshot writes the header last, since it has the length of the rest.
 func writeSnapshot(file *os.File, changes []allocator.Event, full int) error {
-	h := newHead()
+	h := head{salt: rand.Uint32()}
 	w := bufio.NewWriter(file)
 	length, err := w.Write(h.bytes())
 	if err != nil {

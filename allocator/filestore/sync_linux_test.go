@@ -40,7 +40,7 @@ func TestFramesAreSyncedInOrder(t *testing.T) {
 	t.Parallel()
 	out, in, err := os.Pipe()
 	testenv.NoError(t, err)
-	l := &log{file: in, full: 1, head: newHead()}
+	l := &log{file: in, full: 1, head: head{salt: 1}}
 	var changes []allocator.Event
 	for version := range allocator.Version(3) {
 		claim := allocator.Claim{Key: allocator.PortKey(1), Owner: "me", Token: 1, Version: version + 1}

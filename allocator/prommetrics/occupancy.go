@@ -62,9 +62,5 @@ func (o *occupancy) Collect(all chan<- prometheus.Metric) {
 }
 
 func gauge(d *prometheus.Desc, n uint64, labels ...string) prometheus.Metric {
-	m, err := prometheus.NewConstMetric(d, prometheus.GaugeValue, float64(n), labels...)
-	if err != nil {
-		return prometheus.NewInvalidMetric(d, err)
-	}
-	return m
+	return prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(n), labels...)
 }
