@@ -301,13 +301,4 @@ func TestInvalidRequests(t *testing.T) {
 			t.Errorf("%s: got error %v, want %v", name, err, allocator.ErrInvalid)
 		}
 	}
-	if _, err := p.Reserve(t.Context(), "", next(allocator.IPv4)); !errors.Is(err, allocator.ErrInvalid) {
-		t.Errorf("no owner: got error %v, want %v", err, allocator.ErrInvalid)
-	}
-	if _, err := p.Reserve(t.Context(), "me", next(allocator.IPv6)); !errors.Is(err, allocator.ErrFull) {
-		t.Errorf("a family without range: got error %v, want %v", err, allocator.ErrFull)
-	}
-	if _, err := p.Reserve(t.Context(), "me", exactly(t, "10.96.0.1"), exactly(t, "10.96.0.1")); !errors.Is(err, allocator.ErrAllocated) {
-		t.Errorf("the same address twice: got error %v, want %v", err, allocator.ErrAllocated)
-	}
 }

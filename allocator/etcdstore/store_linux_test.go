@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"iter"
 	"net/netip"
 	"slices"
@@ -86,7 +85,6 @@ func TestStore(t *testing.T) {
 		"create":          testCreate,
 		"parts":           testParts,
 		"combining":       testCombining,
-		"same key":        testSameKey,
 		"invalid":         testInvalid,
 		"watch compacted": testCompacted,
 		"half compacted":  testHalfCompacted,
@@ -235,42 +233,6 @@ func testCombining(t *testing.T, client *clientv3.Client) {
 	}
 	if got := len(stored(t, client, "10.96.0.0/16")); got != callers*rounds+2 {
 		t.Errorf("taken keys: got %d, want %d", got, callers*rounds+2)
-	}
-}
-
-// testSameKey has many callers that commit one key at once. One succeeds, and the conflicts
-// of the others name it.
-func testSameKey(t *testing.T, client *clientv3.Client) {
-	s := withMaps(t, client)
-	var wg sync.WaitGroup
-	var mu sync.Mutex
-	won := map[allocator.Owner]bool{}
-	named := map[allocator.Owner]int{}
-	for caller := range 30 {
-		wg.Go(func() {
-			owner := allocator.Owner(fmt.Sprint(caller))
-			_, err := s.Commit(t.Context(), []allocator.Op{{Claim: allocator.Claim{Key: storetest.Key(1), Owner: owner, Token: 1}}})
-			conflict, isConflict := errors.AsType[*allocator.ConflictError](err)
-			mu.Lock()
-			defer mu.Unlock()
-			switch {
-			case err == nil:
-				won[owner] = true
-			case isConflict:
-				named[conflict.Current.Owner]++
-			default:
-				t.Error(err)
-			}
-		})
-	}
-	wg.Wait()
-	if len(won) != 1 || len(named) != 1 {
-		t.Fatalf("owners: got %v, in conflicts %v, want one", won, named)
-	}
-	for owner, n := range named {
-		if !won[owner] || n != 29 {
-			t.Errorf("conflicts that name %s: got %d, want 29 that name %v", owner, n, won)
-		}
 	}
 }
 
