@@ -42,20 +42,6 @@ func (s *Sim) RemoveNetwork(id string) {
 	s.notify(hcn.NetworksChanged)
 }
 
-// DeleteNetwork deletes a network that has no endpoints.
-func (s *Sim) DeleteNetwork(id string) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, e := range s.endpoints {
-		if e.NetworkID == id {
-			return failure("DeleteNetwork", hcn.CodeHasReferences)
-		}
-	}
-	delete(s.networks, id)
-	s.notify(hcn.NetworksChanged)
-	return nil
-}
-
 // AddEndpoint makes an endpoint of a pod of this node, as a CNI plugin does. It fails if another
 // endpoint of the network has one of its addresses, unless these are shared.
 func (s *Sim) AddEndpoint(networkID, name string, addresses ...netip.Addr) (id string, err error) {
