@@ -223,29 +223,6 @@ func TestTableHitAllocatesNothing(t *testing.T) {
 	}
 }
 
-func BenchmarkTable(b *testing.B) {
-	for _, n := range []int{100, 10_000, 1_000_000} {
-		table := NewTable(time.Hour, n)
-		addrs := make([]netip.Addr, n)
-		for i := range addrs {
-			addrs[i] = netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})
-			table.Put(addrs[i], endpoint(i%10))
-		}
-		b.Run(fmt.Sprintf("hit/clients=%d", n), func(b *testing.B) {
-			b.ReportAllocs()
-			for i := 0; b.Loop(); i++ {
-				table.Get(addrs[i%n])
-			}
-		})
-		b.Run(fmt.Sprintf("evict/clients=%d", n), func(b *testing.B) {
-			b.ReportAllocs()
-			for i := 0; b.Loop(); i++ {
-				table.Put(netip.AddrFrom4([4]byte{11, byte(i >> 16), byte(i >> 8), byte(i)}), endpoint(i%10))
-			}
-		})
-	}
-}
-
 // A dual-stack socket shows IPv4 clients with mapped addresses: they are the same clients.
 func TestTableUnmaps(t *testing.T) {
 	table := NewTable(time.Hour, 0)

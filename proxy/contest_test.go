@@ -241,24 +241,3 @@ func TestContestedHeap(t *testing.T) {
 		t.Errorf("got %d problems, want one for each Service but the first", problems)
 	}
 }
-
-// BenchmarkContest adds and removes the oldest of count contenders for 1,000 addresses at
-// 9 ports.
-func BenchmarkContest(b *testing.B) {
-	for _, count := range []int{50, 400} {
-		b.Run(fmt.Sprint(count), func(b *testing.B) {
-			tr := newTestTracker()
-			for i := 1; i <= count; i++ {
-				tr.UpdateService(contender(i, 1000, 9))
-			}
-			oldest := contender(0, 1000, 9)
-			b.ReportAllocs()
-			for b.Loop() {
-				tr.UpdateService(oldest)
-				newest(b, tr)
-				tr.DeleteService(objectName(contenderName(0)))
-				newest(b, tr)
-			}
-		})
-	}
-}

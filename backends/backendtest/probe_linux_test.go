@@ -232,18 +232,3 @@ func TestSilenceIsWaitedForTogether(t *testing.T) {
 		t.Errorf("%d silent probes: got %v, want 200 ms to 5 s", len(probes), took)
 	}
 }
-
-func BenchmarkProbe(b *testing.B) {
-	bed := setUp(b)
-	for _, protocol := range append(transports(), icmp) {
-		b.Run(string(protocol), func(b *testing.B) {
-			p := probe{from: atOutside, protocol: protocol, to: netip.MustParseAddrPort("10.1.0.5:8080"), tries: 8}
-			for b.Loop() {
-				replies, err := bed.probe(b.Context(), p)
-				if err != nil || replies[0].outcome != answered {
-					b.Fatal(replies, err)
-				}
-			}
-		})
-	}
-}

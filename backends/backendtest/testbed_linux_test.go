@@ -203,9 +203,3 @@ func TestUnprivileged(t *testing.T) {
 		t.Errorf("test as unprivileged user: got error %v and output\n%s", err, out)
 	}
 }
-
-func BenchmarkBuild(b *testing.B) {
-	for b.Loop() {
-		setUp(b)
-	}
-}

@@ -1,9 +1,13 @@
 package pmap_test
 
 import (
+	"cmp"
+	"fmt"
 	"maps"
 	"math"
+	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 
@@ -255,6 +259,46 @@ func TestConcurrentUse(t *testing.T) {
 		version{m, want}.check(t)
 		checkDiff(t, base, version{m, want})
 	}
+}
+
+// portName has the shape of the keys that the package is made for: five
+// strings, most of which have a common prefix.
+type portName struct{ namespace, name, port, protocol, family string }
+
+func (n portName) Compare(o portName) int {
+	return cmp.Or(
+		strings.Compare(n.namespace, o.namespace),
+		strings.Compare(n.name, o.name),
+		strings.Compare(n.port, o.port),
+		strings.Compare(n.protocol, o.protocol),
+		strings.Compare(n.family, o.family),
+	)
+}
+
+type port struct{ number int }
+
+func portNames(n int) []portName {
+	names := make([]portName, n)
+	for i := range names {
+		names[i] = portName{
+			namespace: fmt.Sprintf("namespace-%d", i%50),
+			name:      fmt.Sprintf("service-%d", i/2),
+			port:      "http",
+			protocol:  "TCP",
+			family:    [2]string{"IPv4", "IPv6"}[i%2],
+		}
+	}
+	r := rand.New(rand.NewPCG(1, 2))
+	r.Shuffle(n, func(i, j int) { names[i], names[j] = names[j], names[i] })
+	return names
+}
+
+func load(names []portName, p *port) pmap.Map[portName, *port] {
+	e := pmap.New[portName, *port]().Edit()
+	for _, n := range names {
+		e.Set(n, p)
+	}
+	return e.Map()
 }
 
 func TestAllocations(t *testing.T) {

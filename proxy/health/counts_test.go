@@ -168,21 +168,3 @@ func checkCounts(t *testing.T, s *Server, held map[proxy.ServicePortName]*proxy.
 		t.Errorf("counts (-want +got):\n%s", diff)
 	}
 }
-
-// The cost of a change does not grow with the number of Services.
-func BenchmarkChangeOneOfMany(b *testing.B) {
-	s := New(Options{})
-	var ports []*proxy.ServicePort
-	for i := range 10000 {
-		ports = append(ports, servicePort(string([]byte{'s', byte('a' + i%26), byte('a' + i/26%26), byte('a' + i/676)}), v1.IPv4Protocol, uint16(1+i), "10.0.0.1", "10.0.0.2"))
-	}
-	snapshots := [2]proxy.Snapshot{proxy.NewSnapshot(nil, ports...)}
-	changed := *ports[5000]
-	changed.Local = changed.Local[:1]
-	snapshots[1] = snapshots[0].Revert(proxy.NewSnapshot(nil, &changed), changed.Name)
-	s.synced(proxy.Sync{Applied: snapshots[0]})
-	b.ReportAllocs()
-	for i := 0; b.Loop(); i++ {
-		s.synced(proxy.Sync{Applied: snapshots[(i+1)%2]})
-	}
-}

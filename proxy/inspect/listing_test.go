@@ -2,7 +2,6 @@ package inspect
 
 import (
 	"fmt"
-	"net/http/httptest"
 	"strings"
 	"testing"
 
@@ -92,23 +91,5 @@ func TestPages(t *testing.T) {
 		if seen != n {
 			t.Errorf("got %d service ports on all pages, want %d", seen, n)
 		}
-	}
-}
-
-// BenchmarkPage serves pages of 10,000 Services with ten endpoints each.
-func BenchmarkPage(b *testing.B) {
-	p := newPage(many(10_000))
-	for name, query := range map[string]string{
-		"first": "", "last": "?page=100", "name": "?filter=SERVICE-09999", "address": "?filter=11.39.15.9", "packet": "?destination=service-09999", "service": "?service=default/service-09999",
-	} {
-		b.Run(name, func(b *testing.B) {
-			for b.Loop() {
-				w := httptest.NewRecorder()
-				p.ServeHTTP(w, httptest.NewRequestWithContext(b.Context(), "GET", "/"+query, nil))
-				if !strings.HasSuffix(w.Body.String(), "</html>\n") {
-					b.Fatal("got no whole page")
-				}
-			}
-		})
 	}
 }
