@@ -7,38 +7,72 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/endpoints"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
+	"github.com/vipkit/vipkit/proxy"
 )
 
 // randomFlights returns one packet for each frontend of a sample, from any host except
 // pods of other nodes: their answers do not pass this node, so that only a part of their
-// packets can be checked.
+// packets can be checked. It adds a packet to an address or port close to a frontend.
 func (s *sample) randomFlights(r *rand.Rand) []flight {
 	var out []flight
-	for _, to := range s.frontends() {
-		f := flight{
-			from:     pick(r, atClient, atLocal, atLocal2, atNode, atOutside, atStranger),
-			to:       to,
-			protocol: pick(r, v1.ProtocolTCP, v1.ProtocolUDP),
-		}
+	add := func(to netip.AddrPort, from ...hostName) {
+		f := flight{from: pick(r, from...), to: to, protocol: pick(r, v1.ProtocolTCP, v1.ProtocolUDP)}
 		if r.IntN(2) == 0 {
 			f.to = netip.AddrPortFrom(ipv6Of(to.Addr()), to.Port())
 		}
+		if to.Port() == 0 {
+			f.protocol = icmp
+		}
 		out = append(out, f)
 	}
+	for _, to := range s.frontends() {
+		add(to, atClient, atLocal, atLocal2, atNode, atOutside, atStranger)
+	}
+	add(pick(r,
+		netip.AddrPortFrom(s.clusterIP(), samplePort+1),
+		netip.AddrPortFrom(s.externalAddr(), samplePort+1),
+		netip.MustParseAddrPort("10.96.77.77:80"),
+		netip.AddrPortFrom(netip.MustParseAddr("172.18.0.2"), firstHostPort+hostPorts-1),
+		netip.AddrPortFrom(netip.MustParseAddr("10.0.0.5"), endpointPort),
+		netip.AddrPortFrom(s.clusterIP(), 0)), atClient, atNode, atOutside)
 	return out
 }
 
-// testRandom applies random snapshots, and checks each with random packets.
+// randomOptions returns random options of the node.
+func (c *Config) randomOptions(r *rand.Rand) proxy.TrackerOptions {
+	o := nodeOptions()
+	o.MasqueradeAll = r.IntN(4) == 0
+	o.LocalFallback = pick(r, endpoints.FallbackTerminating, endpoints.FallbackNone, endpoints.FallbackCluster)
+	o.NodePortAddresses = pick(r, proxy.NodePortAddresses{}, proxy.NodePortAddresses{All: true},
+		proxy.NodePortAddresses{Prefixes: prefixes("172.18.0.0/24", "fd00:18::/64")},
+		proxy.NodePortAddresses{Prefixes: prefixes("172.18.1.2/32", "127.0.0.0/8")})
+	o.ServiceCIDRs = pick(r, nil, prefixes("10.96.0.0/16", "fd00:96::/112"), prefixes("fd00:96::/112"))
+	traffic := pick(r, o.LocalTraffic, o.LocalTraffic, proxy.LocalTraffic{},
+		proxy.LocalTraffic{Interface: "cali-client"}, proxy.LocalTraffic{InterfacePrefix: "cali-"})
+	if traffic.Interface+traffic.InterfacePrefix == "" || !c.lacks(PodInterfaces) {
+		o.LocalTraffic = traffic
+	}
+	return o
+}
+
+// testRandom applies random snapshots, and checks each with random packets. The options of the node
+// change after some snapshots.
 func (c *Config) testRandom(t *testing.T) {
 	r := testenv.Random(t)
 	s := c.setUp(t)
-	h := s.newHistory(r, 6)
 	steps := randomSteps
 	if !c.isEverything() {
 		steps = worldSteps
 	}
+	var h *history
+	var options proxy.TrackerOptions
 	for step := range steps {
+		if step%optionSteps == 0 {
+			options = c.randomOptions(r)
+			h = newHistory(r, s.tracker(options), 6, c.lacks(Affinity))
+		}
 		if r.IntN(4) == 0 {
 			s.restart(t)
 		}
@@ -49,12 +83,12 @@ func (c *Config) testRandom(t *testing.T) {
 		}
 		s.checkFlights(t, h.last, flights)
 		if t.Failed() {
-			t.Fatalf("in step %d of %d", step+1, steps)
+			t.Fatalf("in step %d of %d, with %+v", step+1, steps, options)
 		}
 	}
 	s.readable(t)
 }
 
 // randomSteps is the number of snapshots of a random test; worldSteps that in each world
-// unless VIPKIT_EVERYTHING is set.
-const randomSteps, worldSteps = 20, 6
+// unless VIPKIT_EVERYTHING is set. The options of the node stay for optionSteps.
+const randomSteps, worldSteps, optionSteps = 24, 6, 3

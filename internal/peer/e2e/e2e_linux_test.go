@@ -31,14 +31,10 @@ func TestCluster(t *testing.T) {
 		{"kube-proxy is replaced", testReplace},
 		{"ClusterIP and NodePort", testTraffic},
 		{"load balancer", testLoadBalancer},
-		{"session affinity", testAffinity},
 		{"rolling update", testRollingUpdate},
 		{"rolling update of a load balancer's only pod", testLoadBalancerUpdate},
-		{"flows", testFlows},
-		{"SCTP", testSCTP},
 		{"API server crashes", testAPIServerCrash},
 		{"agents are killed", testAgentsKilled},
-		{"all nodes change their mode", testModes},
 		{"cleanup", testCleanup},
 	} {
 		if !t.Run(part.name, func(t *testing.T) { part.test(t, c) }) {

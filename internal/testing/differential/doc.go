@@ -1,3 +1,3 @@
-// Package differential compares all backends of this module with each other and with
-// the specification, on real kernels. It has tests only.
+// Package differential tests what [proxy.Route] cannot say about the backends of this module: what happens
+// when one follows another one or runs beside it. It has tests only.
 package differential

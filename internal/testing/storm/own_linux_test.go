@@ -13,6 +13,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	v1 "k8s.io/api/core/v1"
+
 	"github.com/vipkit/vipkit/internal/testing/lab"
 	"github.com/vipkit/vipkit/internal/testing/netnstest"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
@@ -157,6 +159,30 @@ func TestJudgeDuringChanges(t *testing.T) {
 	}
 }
 
+// A client that chose its endpoint at an external address may keep it at the ClusterIP while the change
+// is applied that removes the endpoint and ends a policy of the ClusterIP, but not without affinity
+// and not after the change.
+func TestAffinityDuringChange(t *testing.T) {
+	for _, affinity := range []int32{0, 18} {
+		j := newJudge(newModel(), 0)
+		j.mixing = true
+		old := &spec{Type: v1.ServiceTypeLoadBalancer, Internal: true, Affinity: affinity, ExternalIP: true, Local: 16, Remote: 9, First: 1}
+		next := &spec{Type: v1.ServiceTypeLoadBalancer, Affinity: affinity, ExternalIP: true, Local: 1, First: 1}
+		for _, s := range []*spec{old, next} {
+			j.model.set(t, &change{Services: map[int]*spec{8: s}})
+		}
+		f := flight{from: clientNode, to: netip.MustParseAddrPort("[fd00:96::108]:80"), protocol: v1.ProtocolTCP}
+		node := netip.MustParseAddrPort("[fd00:18::2]:40000")
+		got := &outcome{source: node, answer: lab.Answer{Own: netip.MustParseAddrPort("[fd00:10:3::4009]:8080"), Client: node}}
+		for applied, want := range map[int]bool{1: affinity > 0, 2: false} {
+			v := verdictsOf(f, got, j.model.since(applied))
+			if allowed := j.allows(f, got, &v, applied); allowed != want {
+				t.Errorf("affinity of %d s, message %d is applied: allowed: got %t, want %t", affinity, applied, allowed, want)
+			}
+		}
+	}
+}
+
 // TestProgramsEnd: a program that does not end by itself is ended.
 func TestProgramsEnd(t *testing.T) {
 	t.Parallel()
@@ -165,5 +191,13 @@ func TestProgramsEnd(t *testing.T) {
 	_, err := s.runOnNode("", "sleep", "60")
 	if took := time.Since(begin); !errors.Is(err, context.DeadlineExceeded) || took > 10*programTime {
 		t.Errorf("sleep 60 on the node: got %v after %v, want an end after %v", err, took, programTime)
+	}
+}
+
+// A history with a kind of step that does not exist is not played.
+func TestUnknownSteps(t *testing.T) {
+	_, err := readHistory(strings.NewReader("# backend: nftables\n{\"do\":\"calm\"}\n{\"do\":\"tampr\"}\n"))
+	if want := `line 3: unknown kind of step "tampr", want one of ["add" "calm"`; err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("got error %v, want %s", err, want)
 	}
 }
