@@ -29,29 +29,6 @@ func wantReply(t *testing.T, when string, got reply, want string) {
 	}
 }
 
-// A flow can send several questions.
-func TestFlowIsAskedAgain(t *testing.T) {
-	b := setUp(t)
-	for _, family := range families() {
-		to := netip.AddrPortFrom(b.addr(atRemote, family), endpointPort)
-		for _, protocol := range append(transports(), icmp) {
-			want := "answered"
-			if protocol != icmp {
-				want = fmt.Sprintf("remote sees %v", b.addr(atClient, family))
-			}
-			f := openOne(t, b, probe{from: atClient, protocol: protocol, to: to})
-			first := f.ask()
-			for i := range 3 {
-				r := f.ask()
-				wantReply(t, fmt.Sprintf("%s to %v, question %d", protocol, to, i+1), r, want)
-				if r.client != first.client {
-					t.Errorf("question %d: got client %v, want %v as in the first", i+1, r.client, first.client)
-				}
-			}
-		}
-	}
-}
-
 // Flows have ports that earlier ones did not have. With ports that the kernel chooses at random,
 // about 70 of these flows would have one of another.
 func TestFlowsHaveNewPorts(t *testing.T) {
@@ -119,21 +96,4 @@ func TestFlushForgetsTranslations(t *testing.T) {
 		wantReply(t, "UDP after flush", udp.ask(), own)
 		wantReply(t, "TCP after flush", tcp.ask(), "reset")
 	}
-}
-
-// A server that is closed ends its connections.
-func TestFlowToClosedServer(t *testing.T) {
-	b := setUp(t)
-	brief := b.lab.Serve(string(atRemote), "brief", 9090)
-	to := netip.MustParseAddrPort("10.1.0.5:9090")
-	tcp := openOne(t, b, probe{from: atClient, protocol: v1.ProtocolTCP, to: to})
-	wantReply(t, "TCP at first", tcp.ask(), "brief sees 10.0.0.6")
-	testenv.NoError(t, brief.Close())
-	if r := tcp.ask(); r.outcome != failed && r.outcome != reset {
-		t.Errorf("TCP to a closed server: got %v, want a failure or a reset", r)
-	}
-	check(t, b, []expectation{
-		{probe{from: atClient, protocol: v1.ProtocolTCP, to: to}, []string{"reset"}},
-		{probe{from: atClient, protocol: v1.ProtocolUDP, to: to}, []string{"refused"}},
-	})
 }

@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"os"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
@@ -107,19 +106,6 @@ func wantedVerdicts(b *testbed, from hostName, family v1.IPFamily, protocol v1.P
 	return all
 }
 
-// The tries of a probe show all endpoints of a service. The rules choose endpoints in turn,
-// also for several probes at a time, so that each probe is made alone.
-func TestTriesShowAllEndpoints(t *testing.T) {
-	b := setUpVerdicts(t)
-	for _, family := range families() {
-		for _, protocol := range transports() {
-			want := append(sees("local", b.addr(atNode, family)), sees("remote", b.addr(atNode, family))...)
-			p := probe{from: atOutside, protocol: protocol, to: netip.AddrPortFrom(vip(family, toEither), 80), tries: 4}
-			check(t, b, []expectation{{p, want}})
-		}
-	}
-}
-
 // An ICMP error other than that of Services without endpoints is a failure with a
 // reason.
 func TestOtherRefusalsFail(t *testing.T) {
@@ -132,28 +118,6 @@ func TestOtherRefusalsFail(t *testing.T) {
 				testenv.NoError(t, err)
 				if r := replies[0]; r.outcome != failed || r.err == nil {
 					t.Errorf("%s to %v/%s: got %v, want a failure", from, p.to, protocol, r)
-				}
-			}
-		}
-	}
-}
-
-// A chosen source address, and a chosen port, are what the server sees.
-func TestChosenSource(t *testing.T) {
-	b := setUp(t)
-	for _, source := range []string{"172.18.1.2:0", "172.18.1.2:5555", "[fd00:18:1::2]:0", "[fd00:18:1::2]:5555"} {
-		for _, protocol := range transports() {
-			from := netip.MustParseAddrPort(source)
-			to := netip.MustParseAddrPort("10.0.0.5:8080")
-			if from.Addr().Is6() {
-				to = netip.MustParseAddrPort("[fd00:10::5]:8080")
-			}
-			for i := range 2 { // The port is free again after the probe.
-				replies, err := b.probe(t.Context(), probe{from: atNode, protocol: protocol, to: to, source: from})
-				testenv.NoError(t, err)
-				seen := replies[0].client
-				if seen.Addr() != from.Addr() || from.Port() != 0 && seen.Port() != from.Port() {
-					t.Errorf("from %s/%s, time %d: got %v, want the chosen source", source, protocol, i, replies[0])
 				}
 			}
 		}
@@ -188,18 +152,6 @@ func TestProbeErrors(t *testing.T) {
 	}
 }
 
-// Without a route, the reply has the error of the kernel.
-func TestNoRoute(t *testing.T) {
-	b := setUp(t)
-	replies, err := b.probe(t.Context(), probe{
-		from: atClient, protocol: v1.ProtocolTCP, to: netip.MustParseAddrPort("224.0.0.1:80"),
-	})
-	testenv.NoError(t, err)
-	if r := replies[0]; r.outcome != failed || r.err == nil {
-		t.Errorf("connection to a multicast address: got %v, want a failure with its reason", r)
-	}
-}
-
 func TestSummary(t *testing.T) {
 	client := netip.MustParseAddrPort("10.0.0.6:1024")
 	got := summary([]reply{
@@ -211,24 +163,5 @@ func TestSummary(t *testing.T) {
 	want := []string{"answered", "failed: why", "local sees 10.0.0.6", "refused", "reset", "silence"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("summary (-want +got):\n%s", diff)
-	}
-}
-
-// Many probes wait for silence at the same time.
-func TestSilenceIsWaitedForTogether(t *testing.T) {
-	b := setUpVerdicts(t)
-	probes := make([]probe, 2*probesAtOnce)
-	for i := range probes {
-		probes[i] = probe{
-			from: atClient, protocol: v1.ProtocolUDP, tries: 8, patience: 100 * time.Millisecond,
-			to: netip.AddrPortFrom(vip(v1.IPv4Protocol, toDropped), 80),
-		}
-	}
-	begin := time.Now()
-	if _, err := b.probeAll(t.Context(), probes); err != nil {
-		t.Fatal(err)
-	}
-	if took := time.Since(begin); took < 200*time.Millisecond || took > 5*time.Second {
-		t.Errorf("%d silent probes: got %v, want 200 ms to 5 s", len(probes), took)
 	}
 }

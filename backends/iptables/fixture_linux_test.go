@@ -2,6 +2,7 @@ package iptables
 
 import (
 	"context"
+	"net/netip"
 	"strings"
 	"testing"
 
@@ -10,6 +11,7 @@ import (
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/backends/internal/xtables"
 	"github.com/vipkit/vipkit/endpoints"
+	"github.com/vipkit/vipkit/internal/kernel/netns"
 	"github.com/vipkit/vipkit/internal/testing/netnstest"
 	"github.com/vipkit/vipkit/internal/testing/objects"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
@@ -74,4 +76,15 @@ func (s *stage) dump(t testing.TB) (out string) {
 	})
 	testenv.NoError(t, err)
 	return out
+}
+
+// newRow makes a client on one side of a stage and a server with several addresses on the
+// other.
+func newRow(t *testing.T, s *stage) (client *netns.NS) {
+	t.Helper()
+	r := stagetest.NewRow(s.Lab, 8)
+	// Packets that are not translated are lost at the server.
+	err := s.NS.AddRoute(netns.Route{To: netip.MustParsePrefix("0.0.0.0/0"), Link: "servers", Via: r.Hosts[0]})
+	testenv.NoError(t, err)
+	return r.Client
 }

@@ -23,8 +23,6 @@ type Options struct {
 	// ServiceRange is the range of ClusterIPs: one range, or one of each family separated
 	// by a comma; 10.96.0.0/16,fd00:96::/112 by default.
 	ServiceRange string
-	// NodePorts is the range of node ports; 30000-32767 by default.
-	NodePorts string
 	// Flags are further flags of kube-apiserver, after all others.
 	Flags []string
 }
@@ -97,7 +95,6 @@ func (c *ControlPlane) prepare(o Options) {
 		// A loopback address cannot be an endpoint.
 		"--endpoint-reconciler-type=none",
 		"--service-cluster-ip-range=" + cmp.Or(o.ServiceRange, "10.96.0.0/16,fd00:96::/112"),
-		"--service-node-port-range=" + cmp.Or(o.NodePorts, "30000-32767"),
 		"--max-requests-inflight=0", "--max-mutating-requests-inflight=0", "--enable-priority-and-fairness=false",
 	}
 	c.args = append(c.args, o.Flags...)
