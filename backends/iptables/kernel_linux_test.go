@@ -10,7 +10,6 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/affinity"
-	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 	"github.com/vipkit/vipkit/proxy"
@@ -57,51 +56,6 @@ func eachFlavourInTurn(t *testing.T, test func(*testing.T, *stage)) {
 	for _, flavour := range flavours() {
 		t.Run(string(flavour), func(t *testing.T) { test(t, newStage(t, Options{Flavour: flavour})) })
 	}
-}
-
-// iptables-save prints rules exactly as they are rendered, in both flavours: otherwise a
-// restart would write them again.
-func TestRestartWritesNothing(t *testing.T) {
-	t.Parallel()
-	eachFlavour(t, func(t *testing.T, s *stage) {
-		s.Apply(t, sampleSnapshot())
-		s.Restart(t)
-		s.Apply(t, sampleSnapshot())
-		if n := s.Operations(t); n != 0 {
-			t.Errorf("operations of a restart: got %d, want 0; rules:\n%s", n, s.dump(t))
-		}
-	})
-}
-
-// An Apply from the zero snapshot repairs every foreign change of the rules.
-func TestDriftIsRepaired(t *testing.T) {
-	t.Parallel()
-	const services = "VIPKIT-SERVICES"
-	eachFlavour(t, func(t *testing.T, s *stage) {
-		s.Apply(t, sampleSnapshot())
-		want := s.dump(t)
-		chain := newNames("vipkit").of(prefixCluster, newPort(v1.IPv4Protocol, 0, 0).Name, 0)
-		for name, script := range map[string]string{
-			"a jump is missing":       "*nat\n-D PREROUTING -m comment --comment \"kubernetes service portals (VIPKIT)\" -j VIPKIT-SERVICES\nCOMMIT\n",
-			"a chain is empty":        "*nat\n-F " + chain + "\nCOMMIT\n",
-			"a chain has a rule more": "*nat\n-I " + chain + " -j RETURN\nCOMMIT\n",
-			"services are missing":    "*nat\n-F " + services + "\nCOMMIT\n",
-			"a service is added":      "*nat\n-A " + services + " -d 10.9.9.9 -j " + chain + "\nCOMMIT\n",
-			"a rule is duplicated":    "*filter\n-A VIPKIT-NODEPORTS -d 127.0.0.0/8 -j RETURN\nCOMMIT\n",
-			"a jump is duplicated":    "*filter\n-I INPUT -j VIPKIT-PROXY-FIREWALL\nCOMMIT\n",
-			"everything is missing":   "*nat\n-F\n-X\nCOMMIT\n*filter\n-F\n-X\nCOMMIT\n",
-		} {
-			s.run(t, script, "iptables-restore", "--noflush", "-w", "5")
-			if s.dump(t) == want {
-				t.Errorf("%s: rules after the change: got no difference, want one", name)
-			}
-			s.Applied = proxy.Snapshot{}
-			s.Apply(t, sampleSnapshot())
-			if diff := cmp.Diff(want, s.dump(t)); diff != "" {
-				t.Errorf("%s: rules after the repair (-want +got):\n%s", name, diff)
-			}
-		}
-	})
 }
 
 // withoutCounters removes the comments of a listing, which have the time when it was made.
@@ -155,33 +109,6 @@ func TestForeignRulesAreLeftAlone(t *testing.T) {
 		}
 		if diff := cmp.Diff(before, withoutCounters(s.run(t, "", "iptables-save"))); diff != "" {
 			t.Errorf("foreign rules (-before +after):\n%s", diff)
-		}
-	})
-}
-
-// Instances of different identities share nothing.
-func TestInstancesAreDisjoint(t *testing.T) {
-	t.Parallel()
-	eachFlavour(t, func(t *testing.T, s *stage) {
-		other := &stage{s.Beside(t, Options{Flavour: s.Options.Flavour, Identity: backends.Identity{Name: "another-instance", Mark: 0x8000}})}
-		s.Apply(t, sampleSnapshot())
-		alone := s.dump(t)
-		other.Apply(t, sampleSnapshot())
-		both := other.dump(t)
-		if !strings.Contains(both, "0x8000/0x8000") || strings.Contains(both, "VIPKIT-") {
-			t.Errorf("rules of the other instance: got\n%s\nwant its own mark and chains only", both)
-		}
-		s.Restart(t)
-		s.Apply(t, sampleSnapshot())
-		if n := s.Operations(t); n != 0 {
-			t.Errorf("operations of a restart beside another instance: got %d, want 0", n)
-		}
-		testenv.NoError(t, other.Backend.Cleanup(t.Context()))
-		if diff := cmp.Diff(alone, s.dump(t)); diff != "" {
-			t.Errorf("rules after Cleanup of the other instance (-want +got):\n%s", diff)
-		}
-		if left := other.dump(t); left != "" {
-			t.Errorf("rules of the other instance after its Cleanup: got\n%s\nwant none", left)
 		}
 	})
 }

@@ -53,22 +53,6 @@ func sampleSnapshot() proxy.Snapshot {
 	return proxy.NewSnapshot(stagetest.Node(), all...)
 }
 
-// A restart with an unchanged snapshot commits no transaction.
-func TestRestartWritesNothing(t *testing.T) {
-	t.Parallel()
-	s := newStage(t, Options{})
-	snapshot := sampleSnapshot()
-	s.Apply(t, snapshot)
-	c := s.conn(t)
-	before, listing := s.generation(t, c), s.listing(t)
-	s.Restart(t)
-	s.Apply(t, snapshot)
-	if after := s.generation(t, c); after != before {
-		t.Errorf("generation of the ruleset after a restart: got %d, want %d as before", after, before)
-	}
-	s.holds(t, listing, "after a restart")
-}
-
 // tampering is a change that another program makes to the tables.
 type tampering struct {
 	name string

@@ -47,29 +47,6 @@ func TestNoConnectionIsLostToRemovals(t *testing.T) {
 	t.Logf("%d connections, %d failed, in %d removals and %v", connections, failed, removals, time.Since(start).Round(time.Millisecond))
 }
 
-// Instances with the same ranges serve different Services: neither rejects or drops packets to
-// those of the other, whichever comes first.
-func TestInstancesServeTheSameRanges(t *testing.T) {
-	t.Parallel()
-	for _, priority := range []int32{-50, 50} {
-		s := newTestbed(t, 4)
-		other := &stage{s.Beside(t, Options{Identity: identity("other", 0x8000, priority)})}
-		for i, b := range []*stage{s.stage, other} {
-			vip := stagetest.Port(v1.IPv4Protocol, i, 0)
-			vip.Cluster = s.pool(0, 4)
-			node := stagetest.Node()
-			node.ServiceCIDRs = []netip.Prefix{netip.PrefixFrom(vip.Frontends[0].Addr.Addr(), 9).Masked()}
-			b.Apply(t, proxy.NewSnapshot(node, vip))
-		}
-		for i := range 2 {
-			address := stagetest.Port(v1.IPv4Protocol, i, 0).Frontends[0].Addr.String()
-			if err := s.Client.Do(func() error { return stagetest.Ask(t.Context(), netip.Addr{}, address) }); err != nil {
-				t.Errorf("priority %d: Service of instance %d: %v", priority, i, err)
-			}
-		}
-	}
-}
-
 // A client without endpoints to connect to is refused each time: no limit of the kernel makes
 // it wait.
 func TestEveryConnectionIsRefused(t *testing.T) {

@@ -66,34 +66,6 @@ func TestForeignTablesAreLeftAlone(t *testing.T) {
 	s.holds(t, foreign, "after Cleanup")
 }
 
-// Instances of different identities share nothing: each can be added, changed and removed
-// without changing the other.
-func TestInstancesAreDisjoint(t *testing.T) {
-	t.Parallel()
-	s := newStage(t, Options{})
-	other := &stage{s.Beside(t, Options{Identity: identity("other", 0x8000, -5)})}
-
-	snapshot := sampleSnapshot()
-	s.Apply(t, snapshot)
-	alone := s.nft(t, "list", "ruleset")
-	other.Apply(t, snapshot)
-	both := s.nft(t, "list", "ruleset")
-	for _, want := range []string{"table ip other {", "table ip6 other {", "priority -105", "0x00008000", "priority dstnat;", "0x00001000"} {
-		if !strings.Contains(both, want) {
-			t.Errorf("ruleset of both instances: got no %q:\n%s", want, both)
-		}
-	}
-	s.Restart(t)
-	s.Apply(t, snapshot)
-	if got := s.nft(t, "list", "ruleset"); got != both {
-		t.Errorf("ruleset after a restart of one instance (-before +after):\n%s", cmp.Diff(both, got))
-	}
-	testenv.NoError(t, other.Backend.Cleanup(t.Context()))
-	if got := s.nft(t, "list", "ruleset"); got != alone {
-		t.Errorf("ruleset of one instance after Cleanup of the other (-before +after):\n%s", cmp.Diff(alone, got))
-	}
-}
-
 // A restart under the same name applies another priority and mark.
 func TestIdentityChanges(t *testing.T) {
 	t.Parallel()

@@ -1,17 +1,20 @@
 package e2e_test
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/netip"
 	"os"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/vipkit/vipkit/internal/kernel/netns"
@@ -143,7 +146,8 @@ func (c *cluster) appPods(app string, nodes ...*node) []*pod {
 	return all
 }
 
-// testAPIServerCrash kills the API server and starts it again, under load.
+// testAPIServerCrash kills the API server and starts it again, under load. Afterwards agents hear of changes
+// of all kinds.
 func testAPIServerCrash(t *testing.T, c *cluster) {
 	s, err := c.client.CoreV1().Services("default").Get(t.Context(), "web", metav1.GetOptions{})
 	testenv.NoError(t, err)
@@ -164,6 +168,19 @@ func testAPIServerCrash(t *testing.T, c *cluster) {
 		}
 	}
 	t.Logf("%s is serving", more.name)
+	const added = "10.112.0.0/16"
+	_, err = c.client.NetworkingV1().ServiceCIDRs().Create(t.Context(), &networkingv1.ServiceCIDR{
+		ObjectMeta: metav1.ObjectMeta{Name: "added"}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{added}},
+	}, metav1.CreateOptions{})
+	testenv.NoError(t, err)
+	for _, n := range c.nodes {
+		eventually(t, n.name+" has rules for "+added, func() error {
+			if text := n.tables(netnstest.NFT(t)); !strings.Contains(text, added) {
+				return errors.New("got none")
+			}
+			return nil
+		})
+	}
 	l.wantNoFailures(t, 500)
 }
 
