@@ -8,8 +8,8 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	build "github.com/vipkit/vipkit/internal/testing/objects"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -100,51 +100,32 @@ func (s *sample) loadBalancerAddr() netip.Addr {
 func (s *sample) nodePort() int32 { return int32(firstHostPort + s.number) }
 
 func (s *sample) service() *v1.Service {
-	out := &v1.Service{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "test", Name: s.name()},
-		Spec: v1.ServiceSpec{
-			Type:                     s.serviceType,
-			ClusterIP:                s.clusterIP().String(),
-			ExternalTrafficPolicy:    s.external,
-			LoadBalancerSourceRanges: s.ranges,
-		},
+	port := fmt.Sprint(samplePort)
+	if s.serviceType == v1.ServiceTypeNodePort || s.serviceType == v1.ServiceTypeLoadBalancer {
+		port += fmt.Sprintf(":%d", s.nodePort())
 	}
-	if s.internal != "" {
-		out.Spec.InternalTrafficPolicy = &s.internal
-	}
+	edits := []build.Edit{build.Ports("TCP "+port, "UDP "+port+"/UDP"), build.SourceRanges(s.ranges...)}
 	if s.externalIP {
-		out.Spec.ExternalIPs = []string{s.externalAddr().String()}
+		edits = append(edits, build.ExternalIPs(s.externalAddr().String()))
 	}
 	if s.loadBalancer {
-		out.Status.LoadBalancer.Ingress = []v1.LoadBalancerIngress{{IP: s.loadBalancerAddr().String()}}
+		edits = append(edits, build.LoadBalancer(s.loadBalancerAddr().String()))
 	}
 	if s.affinity > 0 {
-		out.Spec.SessionAffinity = v1.ServiceAffinityClientIP
-		out.Spec.SessionAffinityConfig = &v1.SessionAffinityConfig{ClientIP: &v1.ClientIPConfig{TimeoutSeconds: &s.affinity}}
+		edits = append(edits, build.Sticky(s.affinity))
 	}
-	for _, p := range []v1.Protocol{v1.ProtocolTCP, v1.ProtocolUDP} {
-		port := v1.ServicePort{Name: string(p), Protocol: p, Port: samplePort}
-		if s.serviceType == v1.ServiceTypeNodePort || s.serviceType == v1.ServiceTypeLoadBalancer {
-			port.NodePort = s.nodePort()
-		}
-		out.Spec.Ports = append(out.Spec.Ports, port)
+	out := build.Service("test/"+s.name(), s.clusterIP().String(), edits...)
+	out.Spec.ClusterIPs = nil // as in scenarios
+	out.Spec.Type, out.Spec.ExternalTrafficPolicy = s.serviceType, s.external
+	if s.internal != "" {
+		out.Spec.InternalTrafficPolicy = &s.internal
 	}
 	return out
 }
 
 func (s *sample) slice() *discoveryv1.EndpointSlice {
-	out := &discoveryv1.EndpointSlice{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: "test", Name: s.name() + "-1",
-			Labels: map[string]string{discoveryv1.LabelServiceName: s.name()},
-		},
-		AddressType: discoveryv1.AddressTypeIPv4,
-	}
-	port := int32(endpointPort)
-	for _, p := range []v1.Protocol{v1.ProtocolTCP, v1.ProtocolUDP} {
-		name := string(p)
-		out.Ports = append(out.Ports, discoveryv1.EndpointPort{Name: &name, Protocol: &p, Port: &port})
-	}
+	out := build.Slice("test/"+s.name()+"-1", s.name())
+	out.Ports = build.SlicePorts(fmt.Sprintf("TCP %d", endpointPort), fmt.Sprintf("UDP %d/UDP", endpointPort))
 	for _, e := range s.endpoints {
 		addr, node := e.addr, string(atNode)
 		for _, hostSpec := range hostSpecs() {
