@@ -1,7 +1,6 @@
 package userspace_test
 
 import (
-	"context"
 	"errors"
 	"io"
 	"net/netip"
@@ -14,7 +13,6 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/backends/userspace"
-	"github.com/vipkit/vipkit/internal/kernel/netns"
 	"github.com/vipkit/vipkit/internal/testing/netnstest"
 	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
@@ -26,35 +24,7 @@ func (n network) startOnAddresses(t *testing.T, link string) *userspace.OnAddres
 	t.Helper()
 	o := userspace.Options{}
 	o.Addresses.State = filepath.Join(t.TempDir(), "addresses")
-	return netnstest.Open(t, n.node, func() (*userspace.OnAddresses, error) { return userspace.NewOnAddresses(o, link) })
-}
-
-// portAt returns a service port with one frontend, and endpoints.
-func portAt(name string, protocol v1.Protocol, f proxy.Frontend, to ...string) *proxy.ServicePort {
-	p := snapshots.Port(f.Addr.String(), f.Addr.String(), to...)
-	p.Name.Name, p.Name.Port, p.Name.Protocol = name, "", protocol
-	p.Frontends[0].Kind = f.Kind
-	return p
-}
-
-func at(kind proxy.FrontendKind, addr string) proxy.Frontend {
-	return proxy.Frontend{Kind: kind, Addr: netip.MustParseAddrPort(addr)}
-}
-
-// firstLine connects from a namespace, and returns the first words that it gets.
-func firstLine(t *testing.T, from *netns.NS, to string) (string, error) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	c, err := from.Dial(ctx, "tcp", to)
-	if err != nil {
-		return "", err
-	}
-	defer c.Close() //nolint:errcheck // what matters was read
-	_ = c.SetDeadline(time.Now().Add(20 * time.Second))
-	buf := make([]byte, 100)
-	n, err := c.Read(buf)
-	return strings.TrimSpace(string(buf[:n])), err
+	return netnstest.Open(t, n.node(), func() (*userspace.OnAddresses, error) { return userspace.NewOnAddresses(o, link) })
 }
 
 // Real packets reach a Service at an address that was added to an interface: from a client beyond
@@ -62,79 +32,34 @@ func firstLine(t *testing.T, from *netns.NS, to string) (string, error) {
 func TestAddressesOnALink(t *testing.T) {
 	t.Parallel()
 	n := newNetwork(t)
-	n.serve(t, podServer)
 	b := n.startOnAddresses(t, "lo")
-	node := &proxy.Node{Name: "node", Addresses: snapshots.Addrs("10.244.1.1", "203.0.113.1")}
-	node.NodePorts.All = true
-	s := proxy.NewSnapshot(node,
-		portAt("web", v1.ProtocolTCP, at(proxy.ClusterIP, one), podServer),
-		portAt("node", v1.ProtocolTCP, at(proxy.NodePort, "0.0.0.0:30080"), podServer),
-		portAt("loop", v1.ProtocolTCP, at(proxy.ClusterIP, two), one))
+	s := proxy.NewSnapshot(snapshots.Node("10.244.1.1", "203.0.113.1"), web(one), web("0.0.0.0:30080"), web(two, one), dns(one))
 	testenv.NoError(t, b.Apply(t.Context(), proxy.Snapshot{}, s))
-	for _, to := range []string{one, "10.244.1.1:30080"} {
-		if peer, _ := n.wantAnswer(t, to); peer.Addr() != netip.MustParseAddr("10.244.2.1") {
-			t.Errorf("%s: the endpoint saw %v, want the address of the node", to, peer)
+	for _, from := range []network{n, n.from("node")} {
+		for _, to := range []string{one, "10.244.1.1:30080"} {
+			if a, _ := from.wantAnswer(t, to); a.Client.Addr() != netip.MustParseAddr("10.244.2.1") {
+				t.Errorf("%s: the endpoint saw %v, want the address of the node", to, a.Client)
+			}
 		}
-		if got, err := firstLine(t, n.node, to); err != nil || !strings.HasPrefix(got, podServer+" ") {
-			t.Errorf("%s from the node: got %q and error %v, want %s", to, got, err, podServer)
+		from.wantFrom(t, "udp", "0.0.0.0:0", one, podServer) // the socket receives from that address only
+	}
+	for _, to := range []string{two, "10.96.0.1:81"} { // an endpoint that is a frontend, and another port
+		if a, _, err := n.ask(t, to); err == nil {
+			t.Errorf("%s: got an answer of %v, want an error", to, a.Own)
 		}
-	}
-	if got, err := firstLine(t, n.client, two); err == nil {
-		t.Errorf("an endpoint that is a frontend: got %q, want an error", got)
-	}
-	if got, err := firstLine(t, n.client, "10.96.0.1:81"); err == nil {
-		t.Errorf("another port: got %q, want an error", got)
 	}
 	if b.Drifted(t.Context()) {
 		t.Error("Drifted: got true, want false")
 	}
 	// The second address of the node was missing. Now it serves node ports, too.
-	testenv.NoError(t, n.node.AddAddress("clients", netip.MustParsePrefix("203.0.113.1/32")))
+	testenv.NoError(t, n.node().AddAddress("clients", netip.MustParsePrefix("203.0.113.1/32")))
 	if !b.Drifted(t.Context()) {
 		t.Error("with another address of the node: Drifted: got false, want true")
 	}
 	testenv.NoError(t, b.Apply(t.Context(), proxy.Snapshot{}, s))
 	n.wantAnswer(t, "203.0.113.1:30080")
 	testenv.NoError(t, b.Cleanup(t.Context()))
-	n.serve(t, one) // the address is that of another host again
-	if server, _, _, err := n.ask(t, one); err != nil || server != one {
-		t.Errorf("after Cleanup: got server %q and error %v, want %s itself", server, err, one)
-	}
-}
-
-// Answers to datagrams have the address of the frontend.
-func TestDatagramsOnALink(t *testing.T) {
-	t.Parallel()
-	n := newNetwork(t)
-	c, err := n.pod.ListenPacket(t.Context(), "udp4", podServer)
-	testenv.NoError(t, err)
-	defer c.Close() //nolint:errcheck // it ends the server
-	go func() {
-		buf := make([]byte, 100)
-		for {
-			k, from, err := c.ReadFrom(buf)
-			if err != nil {
-				return
-			}
-			_, _ = c.WriteTo(buf[:k], from)
-		}
-	}()
-	b := n.startOnAddresses(t, "lo")
-	node := &proxy.Node{Name: "node", Addresses: snapshots.Addrs("10.244.1.1")}
-	if err := b.Apply(t.Context(), proxy.Snapshot{}, proxy.NewSnapshot(node, portAt("dns", v1.ProtocolUDP, at(proxy.ClusterIP, one), podServer))); err != nil {
-		t.Fatal(err)
-	}
-	for _, from := range []*netns.NS{n.client, n.node} {
-		conn, err := from.Dial(t.Context(), "udp", one) // receives from that address only
-		testenv.NoError(t, err)
-		_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
-		buf := make([]byte, 100)
-		_, err = io.WriteString(conn, "hello")
-		k, failed := conn.Read(buf)
-		if err = errors.Join(err, failed, conn.Close()); err != nil || string(buf[:k]) != "hello" {
-			t.Errorf("got %q and error %v, want the same datagram", buf[:k], err)
-		}
-	}
+	n.wantServer(t, one, one) // the address is that of another host again
 }
 
 // An address that was just added cannot be listened at while the system looks for it on the link.
@@ -142,20 +67,70 @@ func TestDatagramsOnALink(t *testing.T) {
 func TestAddressesThatAreNotUsableAtOnce(t *testing.T) {
 	n := newNetwork(t)
 	for _, sysctl := range []string{"accept_dad", "dad_transmits"} {
-		testenv.NoError(t, n.node.Sysctl("net/ipv6/conf/clients/"+sysctl, "1"))
+		testenv.NoError(t, n.node().Sysctl("net/ipv6/conf/clients/"+sysctl, "1"))
 	}
 	b := n.startOnAddresses(t, "clients")
-	var ports []*proxy.ServicePort
-	for _, a := range []string{"[fd00:96::1]:80", "[fd00:96::2]:80", "[fd00:96::3]:80"} {
-		ports = append(ports, portAt(a, v1.ProtocolTCP, at(proxy.ClusterIP, a), "[fd00::5]:80"))
-	}
+	const nobody = "[fd00::5]:80"
+	s := services(web(service6, nobody), web("[fd00:96::2]:80", nobody), web("[fd00:96::3]:80", nobody))
 	start := time.Now()
-	testenv.NoError(t, b.Apply(t.Context(), proxy.Snapshot{}, proxy.NewSnapshot(&proxy.Node{Name: "node"}, ports...)))
+	testenv.NoError(t, b.Apply(t.Context(), proxy.Snapshot{}, s))
 	if took := time.Since(start); took < 100*time.Millisecond {
 		t.Errorf("Apply took %v, want it to wait for the addresses", took)
 	}
 	// The endpoint does not exist: the connection is made, and reset.
-	if _, err := firstLine(t, n.node, "[fd00:96::3]:80"); !errors.Is(err, syscall.ECONNRESET) {
+	if _, _, err := n.from("node").ask(t, "[fd00:96::3]:80"); !errors.Is(err, syscall.ECONNRESET) {
 		t.Errorf("got error %v, want %v", err, syscall.ECONNRESET)
+	}
+}
+
+// A node port at which another program listens is named, and its service port is served at all other
+// frontends. When the program ends, the node port is served, too.
+func TestNodePortInUse(t *testing.T) {
+	t.Parallel()
+	n := newNetwork(t)
+	const taken = "10.244.1.1:30080"
+	testenv.NoError(t, n.node().AddAddress("clients", netip.MustParsePrefix("203.0.113.1/32")))
+	b := n.startOnAddresses(t, "lo")
+	hasDrifted := func() (drifted bool) {
+		testenv.NoError(t, b.NS.Do(func() error { drifted = b.Drifted(t.Context()); return nil }))
+		return drifted
+	}
+	for _, protocol := range []v1.Protocol{v1.ProtocolTCP, v1.ProtocolUDP} {
+		wantServed := func(at string) {
+			t.Helper()
+			c, err := n.dial(t, strings.ToLower(string(protocol)), netip.AddrPort{}, at)
+			testenv.NoError(t, err)
+			if a := askAgain(t, c); a.Own.String() != podServer {
+				t.Errorf("%s at %s: got server %v, want %s", protocol, at, a.Own, podServer)
+			}
+		}
+		server, err := io.Closer(nil), error(nil)
+		if protocol == v1.ProtocolUDP {
+			server, err = n.node().ListenPacket(t.Context(), "udp4", taken)
+		} else {
+			server, err = n.node().Listen(t.Context(), "tcp4", taken)
+		}
+		testenv.NoError(t, err)
+		s := proxy.NewSnapshot(snapshots.Node("10.244.1.1", "203.0.113.1"), snapshots.With(web(one+" 0.0.0.0:30080"), ofProtocol(protocol)))
+		testenv.NoError(t, b.Apply(t.Context(), proxy.Snapshot{}, s))
+		for _, at := range []string{one, "203.0.113.1:30080"} {
+			wantServed(at)
+		}
+		if got := b.CheckNode(s); len(got) != 1 || !strings.Contains(got[0].Error(), taken) {
+			t.Errorf("%s: got problems %v, want one with %s", protocol, got, taken)
+		}
+		if hasDrifted() {
+			t.Errorf("%s: Drifted while it is in use: got true, want false", protocol)
+		}
+		testenv.NoError(t, server.Close())
+		if !hasDrifted() {
+			t.Errorf("%s: Drifted when it is free: got false, want true", protocol)
+		}
+		testenv.NoError(t, b.Apply(t.Context(), proxy.Snapshot{}, s))
+		wantServed(taken)
+		if got := b.CheckNode(s); len(got) != 0 {
+			t.Errorf("%s: when it is free: got problems %v, want none", protocol, got)
+		}
+		testenv.NoError(t, b.Cleanup(t.Context()))
 	}
 }

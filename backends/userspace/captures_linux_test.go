@@ -3,64 +3,27 @@ package userspace_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"os"
-	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
-	v1 "k8s.io/api/core/v1"
-
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/userspace"
+	"github.com/vipkit/vipkit/internal/kernel/netns"
 	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
-
-// With each capture, connections reach the endpoint, which sees the client or the node.
-func TestCaptures(t *testing.T) {
-	t.Parallel()
-	for capture, sees := range map[userspace.Capture]string{
-		userspace.TPROXY:   clientAddr,
-		userspace.Redirect: "10.244.2.1",
-	} {
-		t.Run(capture.String(), func(t *testing.T) {
-			t.Parallel()
-			n := newNetwork(t)
-			n.serve(t, podServer)
-			apply(t, n.start(t, userspace.Options{Capture: capture}), snapshot(one))
-			if peer, _ := n.wantAnswer(t, one); peer.Addr().String() != sees {
-				t.Errorf("address that the endpoint sees: got %v, want %s", peer, sees)
-			}
-		})
-	}
-}
-
-func TestUnknownCapture(t *testing.T) {
-	t.Parallel()
-	if _, err := userspace.New(userspace.Options{Capture: 200}); err == nil || !strings.Contains(err.Error(), "capture 200") {
-		t.Errorf("got error %v, want one that names the capture", err)
-	}
-}
-
-// local lists the backend's own routes in the table of local addresses.
-func (n network) local(t *testing.T) []string {
-	t.Helper()
-	out, err := n.routes(255)
-	testenv.NoError(t, err)
-	return out
-}
 
 // A process with another capture replaces the objects of the one before, and its Cleanup
 // removes those of both.
 func TestCaptureChanges(t *testing.T) {
 	t.Parallel()
 	n := newNetwork(t)
-	n.serve(t, podServer)
 	var last *userspace.Backend
 	for _, capture := range []userspace.Capture{userspace.TPROXY, userspace.Redirect, userspace.TPROXY, userspace.Redirect} {
 		if last != nil {
@@ -69,94 +32,49 @@ func TestCaptureChanges(t *testing.T) {
 		last = n.start(t, userspace.Options{Capture: capture})
 		apply(t, last, snapshot(one))
 		n.wantAnswer(t, one)
-		rules, local := 1, 2
-		if capture == userspace.Redirect {
-			rules, local = 0, 3
-		}
-		if got := len(n.rules(t)); got != rules {
-			t.Errorf("%v: routing rules: got %d, want %d", capture, got, rules)
-		}
-		if got := n.local(t); len(got) != local {
-			t.Errorf("%v: local routes: got %q, want %d", capture, got, local)
-		}
+		want := map[userspace.Capture][3]int{userspace.TPROXY: {1, 1, 2}, userspace.Redirect: {0, 0, 3}}[capture]
+		n.wantRouting(t, want)
 		if last.Drifted(t.Context()) {
 			t.Errorf("%v: Drifted: got true, want false", capture)
 		}
 	}
 	testenv.NoError(t, last.Cleanup(t.Context()))
-	if rules, local := n.rules(t), n.local(t); len(rules)+len(local) != 0 {
-		t.Errorf("after Cleanup: got rules %v and local routes %q, want none", rules, local)
-	}
-}
-
-// While no backend runs, translated connections are refused, and reach no other program.
-func TestRedirectRefusesWithoutBackend(t *testing.T) {
-	t.Parallel()
-	n := newNetwork(t)
-	n.serve(t, podServer)
-	n.serve(t, one)
-	b := n.start(t, userspace.Options{Capture: userspace.Redirect})
-	apply(t, b, snapshot(one))
-	n.wantAnswer(t, one)
-	testenv.NoError(t, b.Close())
-	if server, _, _, err := n.ask(t, one); !errors.Is(err, syscall.ECONNREFUSED) {
-		t.Errorf("without a backend: got %q and error %v, want %v", server, err, syscall.ECONNREFUSED)
-	}
+	n.wantRouting(t, [3]int{})
 }
 
 // Clients cannot connect to the addresses of listeners, not even at a node port, although every
 // other address of the node serves it.
 func TestListenersAreNotReachableDirectly(t *testing.T) {
 	t.Parallel()
-	for capture, want := range map[userspace.Capture]int{userspace.TPROXY: 2, userspace.Redirect: 3} {
-		t.Run(capture.String(), func(t *testing.T) {
-			t.Parallel()
-			n := newNetwork(t)
-			n.serve(t, podServer)
-			s := snapshot("0.0.0.0:30100")
-			node := *s.Node()
-			node.NodePorts.All = true
-			apply(t, n.start(t, userspace.Options{Capture: capture}), withNode(s, &node))
-			n.wantAnswer(t, "10.244.1.1:30100")
-			listeners := n.local(t)
-			if len(listeners) != want {
-				t.Fatalf("got listeners %q, want %d", listeners, want)
+	forCaptures(t, func(t *testing.T, c userspace.Capture) {
+		t.Parallel()
+		n := newNetwork(t)
+		apply(t, n.start(t, userspace.Options{Capture: c}), snapshot("0.0.0.0:30100"))
+		n.wantAnswer(t, "10.244.1.1:30100")
+		var wg sync.WaitGroup
+		for _, r := range n.routing(t).listeners {
+			for _, port := range []uint16{userspace.DefaultPort, 30_100} {
+				wg.Go(func() { n.wantSilence(t, fmt.Sprintf("%v:%d", r.Dst.IP, port)) })
 			}
-			var wg sync.WaitGroup
-			for _, listener := range listeners {
-				for _, port := range []uint16{userspace.DefaultPort, 30_100} {
-					wg.Go(func() { n.wantSilence(t, netip.AddrPortFrom(netip.MustParsePrefix(listener).Addr(), port).String()) })
-				}
-			}
-			wg.Wait()
-		})
-	}
+		}
+		wg.Wait()
+	})
 }
 
-// Connections to an endpoint that is the Service's own address would loop; they end at once.
+// Connections and datagrams to an endpoint that is the Service's own address would loop; they end at once.
 func TestLoopEnds(t *testing.T) {
 	t.Parallel()
 	n := newNetwork(t)
+	const at = "10.96.0.1:53"
 	b := n.start(t, userspace.Options{Capture: userspace.Redirect})
-	apply(t, b, withEndpoint(snapshot(one), one))
-	if server, _, _, err := n.ask(t, one); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("got %q and error %v, want the connection to end", server, err)
+	apply(t, b, services(web(at, at), dns(at, at)))
+	if a, _, err := n.ask(t, at); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("got server %v and error %v, want the connection to end", a.Own, err)
 	}
-	if s := b.Stats(); s.Accepted != 1 || s.Failed != 1 {
-		t.Errorf("got %d accepted connections and %d failed, want 1 each", s.Accepted, s.Failed)
-	}
-	const dns = "10.96.0.1:53"
-	apply(t, b, withEndpoint(names(dns), dns))
-	conn, err := n.client.Dial(t.Context(), "udp", dns)
-	testenv.NoError(t, err)
-	defer conn.Close() //nolint:errcheck // the test is over
-	if _, err := conn.Write([]byte("?")); err != nil {
+	if _, err := n.flow(t, at).Write([]byte("?")); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "the datagram has failed", func() bool { return b.Stats().Failed == 2 })
-	if s := b.Stats(); s.Sessions != 0 {
-		t.Errorf("sessions: got %d, want none", s.Sessions)
-	}
 	var counter backends.ConnectionCounter = b
 	open, accepted, refused, faults, bytes := counter.CountConnections()
 	if open != [2]int{} || accepted != 1 || refused != [3]uint64{2} || faults != 0 || bytes != [2]uint64{} {
@@ -170,13 +88,10 @@ func TestLoopOfNodePorts(t *testing.T) {
 	t.Parallel()
 	forCaptures(t, func(t *testing.T, c userspace.Capture) {
 		n := newNetwork(t)
-		s := withEndpoint(snapshot("0.0.0.0:30100"), "10.244.2.1:30100")
-		node := *s.Node()
-		node.NodePorts.All = true
 		b := n.start(t, userspace.Options{Capture: c})
-		apply(t, b, withNode(s, &node))
-		if server, _, _, err := n.ask(t, "10.244.1.1:30100"); err == nil {
-			t.Errorf("got %q, want the connection to end", server)
+		apply(t, b, services(web("0.0.0.0:30100", "10.244.2.1:30100")))
+		if a, _, err := n.ask(t, "10.244.1.1:30100"); err == nil {
+			t.Errorf("got server %v, want the connection to end", a.Own)
 		}
 		if s := b.Stats(); s.Accepted > 2 {
 			t.Errorf("accepted connections: got %d, want 2 at most", s.Accepted)
@@ -184,83 +99,188 @@ func TestLoopOfNodePorts(t *testing.T) {
 	})
 }
 
-// withEndpoint sets the endpoint of all service ports.
-func withEndpoint(s proxy.Snapshot, at string) proxy.Snapshot {
-	return snapshots.EachWith(s, snapshots.Pool(at))
-}
-
 // A client may connect to two Services from one port at a time.
 func TestOneClientPortForTwoServices(t *testing.T) {
 	t.Parallel()
 	n := newNetwork(t)
-	n.addIPv6(t)
-	asks := []struct {
-		family           v1.IPFamily
-		from, to, server string
-	}{
-		{v1.IPv4Protocol, "0.0.0.0:40000", one, podServer},
-		{v1.IPv4Protocol, "0.0.0.0:40000", two, podAddr + ":8081"},
-		{v1.IPv6Protocol, "[::]:40000", "[fd00:96::1]:80", "[fd00:2::10]:8080"},
-		{v1.IPv6Protocol, "[::]:40000", "[fd00:96::2]:80", "[fd00:2::10]:8081"},
+	const service62, other6 = "[fd00:96::2]:80", "[fd00:2::10]:8081"
+	apply(t, n.start(t, userspace.Options{Capture: userspace.Redirect}), services(web(one), web(two, otherPod), web(service6), web(service62, other6)))
+	for to, server := range map[string]string{one: podServer, two: otherPod} {
+		n.wantFrom(t, "tcp", "0.0.0.0:40000", to, server)
 	}
-	var all proxy.Snapshot
-	for i, a := range asks {
-		n.serve(t, a.server)
-		next := withEndpoint(snapshot(a.to), a.server)
-		if i > 0 {
-			next = both(all, next)
-		}
-		all = next
-	}
-	apply(t, n.start(t, userspace.Options{Capture: userspace.Redirect}), all)
-	for _, a := range asks {
-		got, err := n.greetingFrom(t, netip.MustParseAddrPort(a.from), a.to)
-		if err != nil || !strings.HasPrefix(got, a.server+" ") {
-			t.Errorf("%s from port 40000: got %q and error %v, want an answer of %s", a.to, got, err, a.server)
-		}
+	for to, server := range map[string]string{service6: podServer6, service62: other6} {
+		n.wantFrom(t, "tcp", "[::]:40000", to, server)
 	}
 }
 
-// greeting connects from a port of the client, and returns what the server sends first. The
-// connection stays open.
-func (n network) greeting(t *testing.T, to string, port int) (string, error) {
-	t.Helper()
-	return n.greetingFrom(t, netip.AddrPortFrom(netip.IPv4Unspecified(), uint16(port)), to)
+// Packets of a program of the node are captured, even if they have one property of the
+// backend's own packets: the source port, or a transparent socket.
+func TestProgramsOfTheNodeAreCaptured(t *testing.T) {
+	t.Parallel()
+	n := newNetwork(t)
+	apply(t, n.start(t, userspace.Options{}), snapshot(one))
+	n.from("node").wantFrom(t, "tcp", "0.0.0.0:20000", one, podServer)
+	for _, port := range []int{40_000, 10_239, 30_240} { // the last ones are next to the backend's range
+		n.from("node").wantFrom(t, "tcp", fmt.Sprint("0.0.0.0:", port), one, podServer, transparent)
+	}
 }
 
-// greetingFrom is greeting from an address and port of the client.
-func (n network) greetingFrom(t *testing.T, from netip.AddrPort, to string) (string, error) {
-	t.Helper()
-	var c net.Conn
-	err := n.client.Do(func() (err error) {
-		d := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(from), Control: shared}
-		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-		defer cancel()
-		c, err = d.DialContext(ctx, "tcp", to)
-		return err
+// The backend's own packets are not captured, even if the endpoint is a frontend, in a pod or
+// on the node.
+func TestEndpointsMayBeFrontends(t *testing.T) {
+	t.Parallel()
+	n := newNetwork(t)
+	n.Serve("node", "node", 8081)
+	for _, at := range []string{two, nodeServer} {
+		b := n.start(t, userspace.Options{})
+		apply(t, b, services(web(one, at), web(at)))
+		n.wantServer(t, one, at)
+		testenv.NoError(t, b.Close())
+	}
+}
+
+// Packets from any address of the node count as the node's, also from addresses that the Node
+// object does not list; packets of a client do not, although in IPv6 its address may differ from the node's in the
+// last bits only.
+func TestNodeIsRecognized(t *testing.T) {
+	t.Parallel()
+	insideOnly := snapshots.Routes(proxy.TrafficRoute{Action: proxy.Forward}, proxy.TrafficRoute{Action: proxy.Drop})
+	forCaptures(t, func(t *testing.T, c userspace.Capture) {
+		n := newNetwork(t)
+		node := snapshots.Node("10.244.1.1", "fd00:1::1")
+		apply(t, n.start(t, userspace.Options{Capture: c}), proxy.NewSnapshot(node,
+			snapshots.With(web(one), insideOnly), snapshots.With(web("[::]:30100"), insideOnly)))
+		own := n.from("node")
+		for _, from := range []string{"10.244.1.1:0", "10.244.2.1:0"} {
+			own.wantFrom(t, "tcp", from, one, podServer)
+		}
+		for _, at := range []string{"[fd00:1::1]:30100", "[fd00:2::1]:30100"} {
+			own.wantAnswer(t, at)
+		}
+		for _, at := range []string{one, "[fd00:1::1]:30100"} {
+			if a, _, err := n.askFor(t, at, 900*time.Millisecond); err == nil {
+				t.Errorf("the client at %s: got an answer of %v, want none", at, a.Own)
+			}
+		}
 	})
-	if err != nil {
-		return "", err
-	}
-	t.Cleanup(func() { _ = c.Close() })
-	buf := make([]byte, 100)
-	_ = c.SetReadDeadline(time.Now().Add(30 * time.Second))
-	size, err := c.Read(buf)
-	return string(buf[:size]), err
 }
 
-// shared allows connections to different destinations to share a source port.
-func shared(_, _ string, c syscall.RawConn) (err error) {
-	return errors.Join(c.Control(func(fd uintptr) {
-		err = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1)
-	}), err)
+// A client whose own address is that of a Service is served like any other: answers to it are not
+// captured, whether or not its port is the Service's.
+func TestClientsMayHaveAddressesOfServices(t *testing.T) {
+	t.Parallel()
+	const addr, port, frontend = "10.96.0.3", "40000", "10.96.0.1:53"
+	forCaptures(t, func(t *testing.T, c userspace.Capture) {
+		for name, of := range map[string]string{"another port": addr + ":80", "the Service's port": addr + ":" + port} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				n := newNetwork(t)
+				to := netip.MustParsePrefix(addr + "/32")
+				testenv.NoError(t, n.NS("client").AddAddress("eth0", to))
+				testenv.NoError(t, n.node().AddRoute(netns.Route{To: to, Link: "clients", Via: netip.MustParseAddr(clientAddr)}))
+				apply(t, n.start(t, userspace.Options{Capture: c}), services(web(one), web(of), dns(frontend), dns(of)))
+				n.wantFrom(t, "tcp", addr+":"+port, one, podServer)
+				n.wantFrom(t, "udp", addr+":"+port, frontend, podServer)
+			})
+		}
+	})
 }
 
-// routes lists the destinations of the backend's own routes in a table.
-func (n network) routes(table int) (out []string, err error) {
-	all, err := n.node.Netlink().RouteListFiltered(syscall.AF_INET, ownRoutes(table), ownRoutesMask)
-	for i := range all {
-		out = append(out, all[i].Dst.String())
-	}
-	return out, err
+// No loopback address serves node ports; other addresses do.
+func TestLoopbackServesNoNodePorts(t *testing.T) {
+	t.Parallel()
+	forCaptures(t, func(t *testing.T, c userspace.Capture) {
+		n := newNetwork(t)
+		const port = ":30100" // in the range of the backend's source ports
+		n.Serve("node", "node", 30100)
+		apply(t, n.start(t, userspace.Options{Capture: c}), snapshot("0.0.0.0"+port))
+		own := n.from("node")
+		for _, at := range []string{"127.0.0.1" + port, "127.0.0.2" + port} {
+			own.wantServer(t, at, at)
+		}
+		n.wantAnswer(t, "10.244.1.1"+port)
+		own.wantAnswer(t, "10.244.1.1"+port)
+	})
+}
+
+// Connections that wait for their first endpoint are captured, and dropped ones are not.
+func TestFirstConnections(t *testing.T) {
+	t.Parallel()
+	forCaptures(t, func(t *testing.T, c userspace.Capture) {
+		n := newNetwork(t)
+		asked := make(chan userspace.Flow, 10)
+		b := n.start(t, userspace.Options{Capture: c, Hooks: userspace.Hooks{
+			FirstConnection: func(f userspace.Flow, _ proxy.ServicePortName) { asked <- f },
+		}})
+		apply(t, b, services(none(one), snapshots.With(web(two), doing(proxy.Drop))))
+		n.wantSilence(t, two)
+		n.from("node").wantSilence(t, two)
+		client, err := n.dial(t, "tcp", netip.AddrPort{}, one)
+		testenv.NoError(t, err)
+		if f := <-asked; f.Frontend.String() != one || f.Client.String() != client.LocalAddr().String() {
+			t.Errorf("FirstConnection: got a flow from %v to %v, want %v to %s", f.Client, f.Frontend, client.LocalAddr(), one)
+		}
+		if len(asked) != 0 {
+			t.Errorf("FirstConnection: got %v, too, want no flow to the frontend that drops", <-asked)
+		}
+		apply(t, b, snapshot(one))
+		if _, err := client.Ask(t.Context()); err != nil {
+			t.Errorf("with an endpoint: got error %v, want an answer", err)
+		}
+	})
+}
+
+// Packets that another program exempts from connection tracking pass, as those to a cache of DNS on
+// the node at the address of the Service of DNS, from pods and from the node itself. So do
+// packets to its other ports.
+func TestUntrackedPacketsPass(t *testing.T) {
+	t.Parallel()
+	forCaptures(t, func(t *testing.T, c userspace.Capture) {
+		t.Parallel()
+		n := newNetwork(t)
+		for _, at := range []string{"10.96.0.1/32", "fd00:96::1/128"} {
+			testenv.NoError(t, n.node().AddAddress("clients", netip.MustParsePrefix(at)))
+		}
+		n.Serve("node", "cache", 80)
+		n.Serve("node", "cache", 9253) // which no Service has
+		apply(t, n.start(t, userspace.Options{Capture: c}), bothProtocols())
+		for _, protocol := range []string{"tcp", "udp"} {
+			n.wantFrom(t, protocol, "0.0.0.0:0", one, podServer)
+			n.wantFrom(t, protocol, "[::]:0", service6, podServer6)
+		}
+		n.nft(t, `table inet exempt {
+			set cached { type ipv4_addr; elements = { 10.96.0.1 } }
+			set cached6 { type ipv6_addr; elements = { fd00:96::1 } }
+			chain in { type filter hook prerouting priority -300; ip daddr @cached notrack; ip6 daddr @cached6 notrack; }
+			chain out { type filter hook output priority -300
+				ip daddr @cached notrack; ip6 daddr @cached6 notrack
+				ip saddr @cached notrack; ip6 saddr @cached6 notrack
+			}
+		}`)
+		for _, from := range []network{n, n.from("node")} {
+			for _, to := range []string{one, service6, "10.96.0.1:9253", "[fd00:96::1]:9253"} {
+				for _, protocol := range []string{"tcp", "udp"} {
+					from.wantFrom(t, protocol, map[bool]string{true: "[::]:0", false: "0.0.0.0:0"}[to[0] == '['], to, to)
+				}
+			}
+		}
+	})
+}
+
+// A transparent socket of another program that listens at every address gets no packets that the
+// node forwards.
+func TestForeignTransparentListeners(t *testing.T) {
+	t.Parallel()
+	n := newNetwork(t)
+	apply(t, n.start(t, userspace.Options{}), snapshot(one))
+	testenv.NoError(t, n.node().Do(func() error {
+		c := net.ListenConfig{Control: control(transparent)}
+		l, err := c.Listen(context.WithoutCancel(t.Context()), "tcp4", "0.0.0.0:8080")
+		if err == nil {
+			testenv.CloseAtEnd(t, l)
+		}
+		return err
+	}))
+	n.wantAnswer(t, podServer)
+	n.wantAnswer(t, one)
 }

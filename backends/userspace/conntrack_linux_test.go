@@ -4,7 +4,8 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"slices"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -12,24 +13,65 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/vipkit/vipkit/backends/userspace"
-	"github.com/vipkit/vipkit/internal/kernel/netns"
-	"github.com/vipkit/vipkit/internal/testing/snapshots"
+	"github.com/vipkit/vipkit/internal/testing/lab"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
-	"github.com/vipkit/vipkit/proxy"
 )
 
 // forget makes the node forget all flows, as it does with flows that are silent for long.
 func (n network) forget(t *testing.T) {
 	t.Helper()
 	const flows = 1 // the table of flows, not that of expectations
-	testenv.NoError(t, n.node.Netlink().ConntrackTableFlush(flows))
+	testenv.NoError(t, n.node().Netlink().ConntrackTableFlush(flows))
 }
 
-// names returns a Service for UDP at an external address, with the pod as its endpoint.
-func names(at string) proxy.Snapshot {
-	p := snapshots.Port("dns/UDP", "ext="+at, podServer)
-	p.Name.Name = at
-	return proxy.NewSnapshot(&proxy.Node{Name: "node", Addresses: snapshots.Addrs("10.244.2.1")}, p)
+// listen opens a socket for datagrams at a host.
+func (n network) listen(t *testing.T, host, at string) net.PacketConn {
+	t.Helper()
+	c, err := n.NS(host).ListenPacket(t.Context(), "udp", at)
+	testenv.NoError(t, err)
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// echo answers datagrams to the pod with themselves.
+func (n network) echo(t *testing.T, at string) {
+	t.Helper()
+	n.receive(t, at, func(c net.PacketConn, datagram []byte, from net.Addr) { _, _ = c.WriteTo(datagram, from) })
+}
+
+// receive calls a function for each datagram to the pod.
+func (n network) receive(t *testing.T, at string, each func(c net.PacketConn, datagram []byte, from net.Addr)) {
+	t.Helper()
+	c := n.listen(t, "pod", at)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for buf := make([]byte, 64<<10); ; {
+			size, from, err := c.ReadFrom(buf)
+			if err != nil {
+				return
+			}
+			each(c, buf[:size], from)
+		}
+	})
+	t.Cleanup(func() {
+		_ = c.Close()
+		wg.Wait()
+	})
+}
+
+func send(t *testing.T, c net.Conn, text string) {
+	t.Helper()
+	if _, err := c.Write([]byte(text)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// answerTo sends an answer of an endpoint.
+func answerTo(t *testing.T, endpoint net.PacketConn, to net.Addr, text string) {
+	t.Helper()
+	if _, err := endpoint.WriteTo([]byte(text), to); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // wantDatagram reads one datagram, checks it, and returns the sender.
@@ -44,65 +86,51 @@ func wantDatagram(t *testing.T, c net.PacketConn, want string) net.Addr {
 	return from
 }
 
+// wantRead reads from a connection or a flow, and checks what it gets.
+func wantRead(t *testing.T, c net.Conn, want string) {
+	t.Helper()
+	_ = c.SetReadDeadline(time.Now().Add(10 * time.Second))
+	buf := make([]byte, 100)
+	size, err := c.Read(buf)
+	if err != nil || string(buf[:size]) != want {
+		t.Fatalf("%v from %v: got %q and error %v, want %q", c.LocalAddr(), c.RemoteAddr(), buf[:size], err, want)
+	}
+}
+
 // An answer may arrive when the node has forgotten the flow, which then seems to begin at the
 // frontend. The client's next datagram, which seems to be a reply, still reaches the endpoint,
 // and no other host that has the frontend's address.
 func TestLateAnswers(t *testing.T) {
 	t.Parallel()
-	for _, capture := range []userspace.Capture{userspace.TPROXY, userspace.Redirect} {
-		for name, from := range map[string]func(network) *netns.NS{
-			"client": func(n network) *netns.NS { return n.client }, "node": func(n network) *netns.NS { return n.node },
-		} {
+	forCaptures(t, func(t *testing.T, c userspace.Capture) {
+		for _, host := range []string{"client", "node"} {
 			for _, port := range []int{40_000, 20_000} { // the second one is of the backend's range
 				for _, at := range []string{"10.96.0.1:53", "10.96.0.1:15000"} { // the same
-					t.Run(fmt.Sprintf("%v/%s/%d/%s", capture, name, port, at), func(t *testing.T) {
+					t.Run(fmt.Sprintf("%s/%d/%s", host, port, at), func(t *testing.T) {
 						t.Parallel()
-						n := newNetwork(t)
-						testLateAnswers(t, n, &clientPort{ns: from(n), port: port, at: at}, capture)
+						n := newNetwork(t).from(host)
+						testLateAnswers(t, n, fmt.Sprint("0.0.0.0:", port), at, c)
 					})
 				}
 			}
 		}
-	}
+	})
 }
 
-// clientPort is a source port in a namespace, and a Service that is used from there.
-type clientPort struct {
-	ns   *netns.NS
-	port int
-	at   string
-}
-
-func testLateAnswers(t *testing.T, n network, from *clientPort, capture userspace.Capture) {
+func testLateAnswers(t *testing.T, n network, from, at string, capture userspace.Capture) {
 	t.Helper()
-	server, err := n.pod.ListenPacket(t.Context(), "udp", podServer)
-	testenv.NoError(t, err)
-	t.Cleanup(func() { _ = server.Close() })
+	server := n.listen(t, "pod", podSocket)
 	b := n.start(t, userspace.Options{Capture: capture})
-	apply(t, b, names(from.at))
-	var client net.Conn
-	if err := from.ns.Do(func() (err error) {
-		client, err = (&net.Dialer{LocalAddr: &net.UDPAddr{Port: from.port}}).DialContext(t.Context(), "udp4", from.at)
-		return err
-	}); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = client.Close() })
+	apply(t, b, services(dns(at, podSocket)))
+	client, err := n.dial(t, "udp", netip.MustParseAddrPort(from), at)
+	testenv.NoError(t, err)
 	for _, question := range []string{"one", "two", "three"} {
-		if _, err := client.Write([]byte(question)); err != nil {
-			t.Fatal(err)
-		}
+		send(t, client, question)
 		peer := wantDatagram(t, server, question)
 		n.forget(t)
-		if _, err := server.WriteTo([]byte("yes"), peer); err != nil {
-			t.Fatal(err)
-		}
-		if capture == userspace.Redirect {
-			continue // Redirect cannot deliver an answer without its conntrack entry.
-		}
-		_ = client.SetReadDeadline(time.Now().Add(10 * time.Second))
-		if size, err := client.Read(make([]byte, 100)); err != nil || size != 3 {
-			t.Fatalf("the answer to %q: got %d bytes and error %v, want 3", question, size, err)
+		answerTo(t, server, peer, "yes")
+		if capture == userspace.TPROXY { // Redirect cannot deliver an answer without its conntrack entry.
+			wantRead(t, client, "yes")
 		}
 	}
 	if capture == userspace.Redirect {
@@ -110,44 +138,26 @@ func testLateAnswers(t *testing.T, n network, from *clientPort, capture userspac
 		return
 	}
 	// After the Service was removed, the client's next datagram is no reply either.
-	wantOwnAnswer(t, n, b, client, from.at)
+	heir := n.listen(t, "pod", at)
+	apply(t, b, snapshot(two))
+	send(t, client, "heir")
+	wantDatagram(t, heir, "heir")
 }
 
 // wantNoAnswers checks that no late answer has left the node with the address of a listener. It
 // waits for an answer with a conntrack entry, which is sent after them.
 func (n network) wantNoAnswers(t *testing.T, client net.Conn, server net.PacketConn) {
 	t.Helper()
-	if _, err := client.Write([]byte("last")); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := server.WriteTo([]byte("yes"), wantDatagram(t, server, "last")); err != nil {
-		t.Fatal(err)
-	}
-	_ = client.SetReadDeadline(time.Now().Add(10 * time.Second))
-	if _, err := client.Read(make([]byte, 100)); err != nil {
-		t.Fatal(err)
-	}
-	flows, err := n.node.Netlink().ConntrackTableList(netlink.ConntrackTable, unix.AF_INET)
+	send(t, client, "last")
+	answerTo(t, server, wantDatagram(t, server, "last"), "yes")
+	wantRead(t, client, "yes")
+	flows, err := n.node().Netlink().ConntrackTableList(netlink.ConntrackTable, unix.AF_INET)
 	testenv.NoError(t, err)
 	for _, f := range flows {
 		if a, ok := netip.AddrFromSlice(f.Forward.SrcIP); ok && a.Unmap().As4()[0] == 0 {
 			t.Errorf("got a flow from the listener's address %v to %v, want none", f.Forward.SrcIP, f.Forward.DstIP)
 		}
 	}
-}
-
-// wantOwnAnswer removes the Service, and checks that the client then reaches the host that has
-// the address.
-func wantOwnAnswer(t *testing.T, n network, b *userspace.Backend, client net.Conn, at string) {
-	t.Helper()
-	newOwner, err := n.pod.ListenPacket(t.Context(), "udp", at)
-	testenv.NoError(t, err)
-	defer newOwner.Close() //nolint:errcheck // the test is over
-	apply(t, b, snapshot(two))
-	if _, err := client.Write([]byte("heir")); err != nil {
-		t.Fatal(err)
-	}
-	wantDatagram(t, newOwner, "heir")
 }
 
 // The same for connections: they continue if the node has forgotten them, and the endpoint sends
@@ -158,42 +168,26 @@ func TestForgottenConnectionsContinue(t *testing.T) {
 		t.Run("early demux "+demux, func(t *testing.T) {
 			t.Parallel()
 			n := newNetwork(t)
-			testenv.NoError(t, n.node.Sysctl("net/ipv4/ip_early_demux", demux))
-			l, err := n.pod.Listen(t.Context(), "tcp", podServer)
+			testenv.NoError(t, n.node().Sysctl("net/ipv4/ip_early_demux", demux))
+			l, err := n.NS("pod").Listen(t.Context(), "tcp", podSocket)
 			testenv.NoError(t, err)
-			t.Cleanup(func() { _ = l.Close() })
-			apply(t, n.start(t, userspace.Options{}), snapshot(one))
-			for name, ns := range map[string]*netns.NS{"client": n.client, "node": n.node} {
-				t.Run(name, func(t *testing.T) { testForgottenConnection(t, n, ns, l) })
+			testenv.CloseAtEnd(t, l)
+			apply(t, n.start(t, userspace.Options{}), services(web(one, podSocket)))
+			for _, from := range []string{"client", "node"} {
+				client, err := n.from(from).dial(t, "tcp", netip.AddrPort{}, one)
+				testenv.NoError(t, err)
+				server, err := l.Accept()
+				testenv.NoError(t, err)
+				for range 3 {
+					n.forget(t)
+					send(t, server, "x")
+					wantRead(t, client, "x")
+					send(t, client, "y")
+					wantRead(t, server, "y")
+				}
+				_ = server.Close()
 			}
 		})
-	}
-}
-
-func testForgottenConnection(t *testing.T, n network, from *netns.NS, l net.Listener) {
-	t.Helper()
-	client, err := from.Dial(t.Context(), "tcp", one)
-	testenv.NoError(t, err)
-	defer client.Close() //nolint:errcheck // the test is over
-	server, err := l.Accept()
-	testenv.NoError(t, err)
-	defer server.Close() //nolint:errcheck // the test is over
-	for range 3 {
-		n.forget(t)
-		wantPassed(t, server, client)
-		wantPassed(t, client, server)
-	}
-}
-
-// wantPassed sends a byte from one end, and checks that it arrives at the other.
-func wantPassed(t *testing.T, from, to net.Conn) {
-	t.Helper()
-	if _, err := from.Write([]byte("x")); err != nil {
-		t.Fatal(err)
-	}
-	_ = to.SetReadDeadline(time.Now().Add(10 * time.Second))
-	if _, err := to.Read(make([]byte, 1)); err != nil {
-		t.Fatalf("from %v to %v: got error %v, want none", from.LocalAddr(), to.LocalAddr(), err)
 	}
 }
 
@@ -201,33 +195,20 @@ func wantPassed(t *testing.T, from, to net.Conn) {
 // reach the client, and are not captured.
 func TestRepliesPass(t *testing.T) {
 	t.Parallel()
-	for _, capture := range []userspace.Capture{userspace.TPROXY, userspace.Redirect} {
-		for server, where := range map[string]func(network) *netns.NS{
-			podServer: func(n network) *netns.NS { return n.pod }, "10.244.1.1:8080": func(n network) *netns.NS { return n.node },
-		} {
-			t.Run(capture.String()+"/"+server, func(t *testing.T) {
-				t.Parallel()
-				n := newNetwork(t)
-				testRepliesPass(t, n, network{client: n.client, node: n.node, pod: where(n)}, server, capture)
-			})
-		}
-	}
-}
-
-func testRepliesPass(t *testing.T, n, servers network, server string, capture userspace.Capture) {
-	t.Helper()
-	servers.serve(t, server)
-	servers.echo(t, server)
 	const frontend = clientAddr + ":40000"
-	b := n.start(t, userspace.Options{Capture: capture})
-	apply(t, b, both(snapshot(frontend), names(frontend)))
-	if got, err := n.greeting(t, server, 40_000); err != nil || got == "" {
-		t.Errorf("a connection from a frontend: got %q and error %v, want an answer of %s", got, err, server)
-	}
-	n.wantEcho(t, frontend, server)
-	if s := b.Stats(); s.Accepted != 0 || s.Sessions != 0 {
-		t.Errorf("got %+v, want no accepted connection and no session", s)
-	}
+	forCaptures(t, func(t *testing.T, c userspace.Capture) {
+		n := newNetwork(t)
+		n.Serve("node", "node", 8081)
+		b := n.start(t, userspace.Options{Capture: c})
+		apply(t, b, services(web(frontend), dns(frontend)))
+		for _, server := range []string{podServer, nodeServer} {
+			n.wantFrom(t, "tcp", frontend, server, server)
+			_ = n.wantFrom(t, "udp", frontend, server, server).Conn.Close()
+		}
+		if s := b.Stats(); s.Accepted != 0 || s.Sessions != 0 {
+			t.Errorf("got %+v, want no accepted connection and no session", s)
+		}
+	})
 }
 
 // An endpoint may answer after its session has ended. The answer begins no session, even if it
@@ -236,35 +217,30 @@ func TestAnswersAfterTheSession(t *testing.T) {
 	t.Parallel()
 	const at = "10.96.0.1:53"
 	for name, c := range map[string]struct {
-		where    func(network) *netns.NS
-		server   string
-		frontend bool // the client's address, as the endpoint sees it, becomes a frontend
+		host, server string
+		frontend     bool // the client's address, as the endpoint sees it, becomes a frontend
 	}{
-		"on the node":   {func(n network) *netns.NS { return n.node }, "10.244.2.1:8080", false},
-		"to a frontend": {func(n network) *netns.NS { return n.pod }, podServer, true},
+		"on the node":   {"node", "10.244.2.1:9000", false},
+		"to a frontend": {"pod", podSocket, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			n := newNetwork(t)
 			b := n.start(t, userspace.Options{})
-			there := withEndpoint(names(at), c.server)
+			there := services(dns(at, c.server))
 			apply(t, b, there)
-			endpoint, err := c.where(n).ListenPacket(t.Context(), "udp", c.server)
-			testenv.NoError(t, err)
-			t.Cleanup(func() { _ = endpoint.Close() })
-			first := wantAnswerOf(t, n.client, at, endpoint)
-			apply(t, b, withEndpoint(names(at), "10.244.2.10:9")) // which ends the session
+			endpoint := n.listen(t, c.host, c.server)
+			first := n.wantAnswerOf(t, at, endpoint)
+			apply(t, b, services(dns(at, podAddr+":9"))) // which ends the session
 			if c.frontend {
-				there = both(there, withEndpoint(names(first.String()), c.server))
+				there = and(there, dns(first.String(), c.server))
 			}
 			apply(t, b, there)
-			if _, err := endpoint.WriteTo([]byte("late"), first); err != nil {
-				t.Fatal(err)
-			}
+			answerTo(t, endpoint, first, "late")
 			// The next datagrams of the node and the client use the same listeners, after the
 			// late answer.
-			wantAnswerOf(t, n.node, at, endpoint)
-			wantAnswerOf(t, n.client, at, endpoint)
+			n.from("node").wantAnswerOf(t, at, endpoint)
+			n.wantAnswerOf(t, at, endpoint)
 			// The first session may take a moment to end.
 			eventually(t, "nothing is denied and there are two sessions, none of the late answer", func() bool {
 				s := b.Stats()
@@ -274,28 +250,170 @@ func TestAnswersAfterTheSession(t *testing.T) {
 	}
 }
 
-// both returns the service ports of two snapshots.
-func both(a, b proxy.Snapshot) proxy.Snapshot {
-	return proxy.NewSnapshot(a.Node(), append(slices.Collect(a.All()), slices.Collect(b.All())...)...)
-}
-
 // wantAnswerOf sends a datagram, and checks that an endpoint answers it. It returns the client's
 // address that the endpoint has seen.
-func wantAnswerOf(t *testing.T, from *netns.NS, at string, endpoint net.PacketConn) net.Addr {
+func (n network) wantAnswerOf(t *testing.T, at string, endpoint net.PacketConn) net.Addr {
 	t.Helper()
-	client, err := from.Dial(t.Context(), "udp", at)
-	testenv.NoError(t, err)
-	t.Cleanup(func() { _ = client.Close() })
-	if _, err := client.Write([]byte("?")); err != nil {
-		t.Fatal(err)
-	}
+	client := n.flow(t, at)
+	send(t, client, "?")
 	peer := wantDatagram(t, endpoint, "?")
-	if _, err := endpoint.WriteTo([]byte("yes"), peer); err != nil {
-		t.Fatal(err)
-	}
-	_ = client.SetReadDeadline(time.Now().Add(10 * time.Second))
-	if size, err := client.Read(make([]byte, 100)); err != nil || size != 3 {
-		t.Fatalf("client %v, seen as %v: got %d bytes and error %v, want the answer", client.LocalAddr(), peer, size, err)
-	}
+	answerTo(t, endpoint, peer, "yes")
+	wantRead(t, client, "yes")
 	return peer
+}
+
+// Connections of a bridged pod continue after their Service was removed, for the grace period,
+// and when netfilter begins or ceases to see bridged packets.
+func TestBridgedConnectionsContinue(t *testing.T) {
+	t.Parallel()
+	for _, netfilter := range []bool{false, true} {
+		t.Run(fmt.Sprintf("netfilter=%v", netfilter), func(t *testing.T) {
+			t.Parallel()
+			n := newBridged(t, netfilter).from("other")
+			b := n.start(t, userspace.Options{})
+			s := bothProtocols()
+			apply(t, b, s)
+			var conns []*lab.Conn
+			for _, to := range []string{one, service6} {
+				_, c := n.wantAnswer(t, to)
+				conns = append(conns, c)
+			}
+			wantContinue := func(when string) {
+				t.Helper()
+				for _, c := range conns {
+					_, err := c.Ask(t.Context())
+					if err == nil {
+						err = checkRetransmits(c.Conn)
+					}
+					if err != nil {
+						t.Errorf("%s: got error %v, want none", when, err)
+					}
+				}
+			}
+			testenv.NoError(t, b.Apply(t.Context(), s, services()))
+			wantContinue("without the Service")
+			for _, is := range []bool{true, false, true} {
+				n.setNetfilter(t, is)
+				wantContinue(fmt.Sprint("with netfilter ", is))
+			}
+		})
+	}
+}
+
+// If the node has forgotten the flow of a bridged pod, an answer does not leave it with the address of the
+// listener. The next datagram gets its answer.
+func TestLateAnswersToBridgedPods(t *testing.T) {
+	t.Parallel()
+	for _, netfilter := range []bool{false, true} {
+		for to, at := range map[string]string{one: podSocket, service6: "[fd00:2::10]:9000"} {
+			t.Run(fmt.Sprintf("netfilter=%v/%s", netfilter, to), func(t *testing.T) {
+				t.Parallel()
+				testLateBridgedAnswers(t, newBridged(t, netfilter).from("other"), to, at)
+			})
+		}
+	}
+}
+
+func testLateBridgedAnswers(t *testing.T, n network, to, at string) {
+	t.Helper()
+	server := n.listen(t, "pod", at)
+	apply(t, n.start(t, userspace.Options{}), and(bothProtocols(), dns(to, at)))
+	n.nft(t, `table inet watch {
+		chain sent { type filter hook output priority -300; udp sport 16421 counter; }
+		chain out { type filter hook postrouting priority 300
+			ip saddr 0.0.0.0/8 counter drop
+			ip6 saddr 100::/64 counter drop
+		}
+	}`)
+	client := n.flow(t, to)
+	send(t, client, "first")
+	from := wantDatagram(t, server, "first")
+	n.forget(t)
+	answerTo(t, server, from, "late")
+	eventually(t, "the late answer has been sent", func() bool {
+		return strings.Contains(n.nft(t, "list table inet watch"), "udp sport 16421 counter packets 1 ")
+	})
+	send(t, client, "second")
+	answerTo(t, server, wantDatagram(t, server, "second"), "in time")
+	wantRead(t, client, "in time")
+	if out := n.nft(t, "list table inet watch"); strings.Count(out, "counter packets 0 bytes 0 drop") != 2 {
+		t.Errorf("answers have left with the addresses of listeners:\n%s", out)
+	}
+}
+
+// A client's datagrams go to another endpoint after one has refused them by an ICMP error, whoever
+// the client is and wherever the endpoint.
+func TestRefusedDatagrams(t *testing.T) {
+	t.Parallel()
+	for name, refusing := range map[string][2]string{ // an unused port of the pod, or of the node
+		"pod": {podAddr + ":9", "[fd00:2::10]:9"}, "node": {"10.244.2.1:9", "[fd00:2::1]:9"},
+	} {
+		forCaptures(t, func(t *testing.T, c userspace.Capture) {
+			for _, netfilter := range []bool{false, true} {
+				t.Run(name, func(t *testing.T) {
+					t.Parallel()
+					n := newBridged(t, netfilter)
+					apply(t, n.start(t, userspace.Options{Capture: c}), and(bothProtocols(),
+						dns(one, refusing[0], podServer), dns(service6, refusing[1], podServer6)))
+					for _, from := range []string{"client", "other", "node"} {
+						for _, to := range []string{one, service6} {
+							for range 4 { // Each of several sockets must get an answer soon.
+								wantAnswerSoon(t, n.from(from).flow(t, to))
+							}
+						}
+					}
+				})
+			}
+		})
+	}
+}
+
+// wantAnswerSoon asks several times. One question must be answered.
+func wantAnswerSoon(t *testing.T, c net.Conn) {
+	t.Helper()
+	defer c.Close() //nolint:errcheck // it was used
+	for range 20 {
+		_, _ = c.Write([]byte("?"))
+		_ = c.SetReadDeadline(time.Now().Add(200 * time.Millisecond))
+		if _, err := c.Read(make([]byte, 100)); err == nil {
+			return
+		}
+	}
+	t.Errorf("datagrams from %v to %v: got no answer, want one", c.LocalAddr(), c.RemoteAddr())
+}
+
+// If clients on one link cannot reach an endpoint, clients on other links still can.
+func TestFailuresOfOneLink(t *testing.T) {
+	t.Parallel()
+	n := newBridged(t, false)
+	const otherServer = "10.244.2.11:8080"
+	b := n.start(t, userspace.Options{Timeouts: userspace.Timeouts{Dial: []time.Duration{100 * time.Millisecond}, Suspect: time.Hour}})
+	s := bothProtocols()
+	apply(t, b, s)
+	// Like a network policy: packets of some clients do not reach the endpoint.
+	n.nftAt(t, "pod", "table ip deny { chain in { type filter hook input priority 0; ip saddr 10.244.1.16/28 drop; }; }")
+	for _, from := range []string{"10.244.1.20", "10.244.1.21"} {
+		a := netip.MustParseAddr(from)
+		testenv.NoError(t, n.NS("client").AddAddress("eth0", netip.PrefixFrom(a, 24)))
+		c, err := n.dial(t, "tcp", netip.AddrPortFrom(a, 0), one)
+		if err == nil {
+			_, err = c.Ask(t.Context())
+		}
+		if err == nil {
+			t.Fatalf("%s: got an answer, want none with the policy", from)
+		}
+	}
+	testenv.NoError(t, b.Apply(t.Context(), s, and(s, web(one+" :30080", podServer, otherServer))))
+	for _, from := range []string{"other", "node"} {
+		servers := map[string]int{}
+		for range 60 {
+			a, c, err := n.from(from).ask(t, one)
+			testenv.NoError(t, err)
+			_ = c.Close()
+			servers[a.Own.String()]++
+		}
+		if servers[podServer] < 10 || servers[otherServer] < 10 {
+			t.Errorf("%s: got answers of %v, want at least 10 of each server", from, servers)
+		}
+	}
 }

@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/vipkit/vipkit/backends/userspace"
+	"github.com/vipkit/vipkit/internal/testing/lab"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
@@ -54,14 +55,14 @@ func serveLimited(t *testing.T) {
 	b, err := userspace.New(userspace.Options{Capture: userspace.Capture(capture), Timeouts: userspace.Timeouts{Session: time.Second}})
 	testenv.NoError(t, err)
 	defer b.Close() //nolint:errcheck // the process ends with it
-	first := both(snapshot(one), names(dnsAddr))
+	first := services(web(one), dns(dnsAddr))
 	apply(t, b, first)
 	pages := http.NewServeMux()
 	pages.HandleFunc("/status", func(w http.ResponseWriter, _ *http.Request) {
 		_ = json.NewEncoder(w).Encode(statusOf(b))
 	})
 	pages.HandleFunc("/more", func(w http.ResponseWriter, r *http.Request) {
-		if err := b.Apply(r.Context(), first, both(first, snapshot(two))); err != nil {
+		if err := b.Apply(r.Context(), first, and(first, web(two))); err != nil {
 			http.Error(w, err.Error(), http.StatusInternalServerError)
 		}
 	})
@@ -99,17 +100,15 @@ type limitedNode struct {
 func newLimitedNode(t *testing.T, c userspace.Capture) *limitedNode {
 	t.Helper()
 	n := &limitedNode{network: newNetwork(t)}
-	n.http.Transport = &http.Transport{DisableKeepAlives: true, DialContext: n.client.Dial}
+	n.http.Transport = &http.Transport{DisableKeepAlives: true, DialContext: n.NS("client").Dial}
 	n.http.Timeout = 20 * time.Second
-	n.serve(t, podServer)
-	n.servePeerAddress(t, podServer)
 	var out strings.Builder
 	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), "/proc/self/exe", "-test.run=^TestFewDescriptors$", "-test.v")
 	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%d", limited, c))
 	cmd.Stdout, cmd.Stderr = &out, &out
 	in, err := cmd.StdinPipe()
 	if err == nil {
-		err = n.node.Do(cmd.Start)
+		err = n.node().Do(cmd.Start)
 	}
 	testenv.NoError(t, err)
 	t.Cleanup(func() {
@@ -122,27 +121,6 @@ func newLimitedNode(t *testing.T, c userspace.Capture) *limitedNode {
 		return err == nil
 	})
 	return n
-}
-
-// servePeerAddress answers datagrams in the pod with their source address.
-func (n network) servePeerAddress(t *testing.T, at string) {
-	t.Helper()
-	c, err := n.pod.ListenPacket(t.Context(), "udp", at)
-	testenv.NoError(t, err)
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		for buf := make([]byte, 100); ; {
-			_, from, err := c.ReadFrom(buf)
-			if err != nil {
-				return
-			}
-			_, _ = c.WriteTo([]byte(from.String()), from)
-		}
-	})
-	t.Cleanup(func() {
-		_ = c.Close()
-		wg.Wait()
-	})
 }
 
 // get gets a page of the limited process.
@@ -221,29 +199,19 @@ func TestFewDescriptors(t *testing.T) {
 // whose session must be kept.
 func (n *limitedNode) floodDatagrams(t *testing.T, many int) {
 	t.Helper()
-	steady, err := n.client.Dial(t.Context(), "udp", dnsAddr)
-	testenv.NoError(t, err)
-	defer steady.Close() //nolint:errcheck // the test is over
-	seen := string(exchange(t.Context(), steady, []byte("?")))
+	steady := n.flow(t, dnsAddr)
+	seen := askAgain(t, steady).Client
 	for i := range many {
-		c, err := n.client.Dial(t.Context(), "udp", dnsAddr)
-		if err == nil {
-			_, err = c.Write([]byte("?"))
-			err = errors.Join(err, c.Close())
-		}
-		testenv.NoError(t, err)
+		c := n.flow(t, dnsAddr)
+		send(t, c, "?")
+		_ = c.Close()
 		if i%16 == 0 {
-			if got := string(exchange(t.Context(), steady, []byte("?"))); got != seen {
-				t.Fatalf("after %d datagrams from other ports: the endpoint sees %q, want %q as before", i, got, seen)
+			if got := askAgain(t, steady).Client; got != seen {
+				t.Fatalf("after %d datagrams from other ports: the endpoint sees %v, want %v as before", i, got, seen)
 			}
 		}
 	}
-	last, err := n.client.Dial(t.Context(), "udp", dnsAddr)
-	testenv.NoError(t, err)
-	defer last.Close() //nolint:errcheck // the test is over
-	if got := exchange(t.Context(), last, []byte("?")); got == nil {
-		t.Error("the last client: got no answer, want one")
-	}
+	askAgain(t, n.flow(t, dnsAddr))
 }
 
 // floodConnections opens as many connections to one Service as many clients get, and sends as
@@ -253,32 +221,24 @@ func (n *limitedNode) floodConnections(t *testing.T) {
 	var all []net.Conn
 	var wg sync.WaitGroup
 	for i := range 600 {
-		from := netip.AddrFrom4([4]byte{10, 244, 1, byte(20 + i%32)})
-		if i < 32 {
-			testenv.NoError(t, n.client.AddAddress("eth0", netip.PrefixFrom(from, 24)))
-		}
-		c, err := n.dialFrom(t, from)
+		c, err := n.dialAs(t, i, 32)
 		if err != nil {
 			continue // It was reset.
 		}
 		all = append(all, c)
-		wg.Go(func() { _, _ = io.Copy(io.Discard, c) })
-		wg.Go(func() { _, _ = c.Write(make([]byte, 4<<20)) })
+		wg.Go(func() { _, _ = io.Copy(io.Discard, c.Conn) })
+		wg.Go(func() { _, _ = c.Write([]byte(strings.Repeat(strings.Repeat("x", 64<<10)+"\n", 64))) })
 	}
 	eventually(t, "one Service has its share", func() bool {
 		s := n.wantHealthy(t, "while connections are opened")
 		return s.Connections >= 140 && s.Crowded > 300
 	})
 	n.wantAnswer(t, two) // another Service has room
-	c, err := n.client.Dial(t.Context(), "udp", dnsAddr)
-	testenv.NoError(t, err)
-	if got := exchange(t.Context(), c, []byte("?")); got == nil {
-		t.Error("a datagram: got no answer, want one")
-	}
+	askAgain(t, n.flow(t, dnsAddr))
 	if s := n.wantHealthy(t, "with all connections"); s.Connections > 192 {
 		t.Errorf("connections: got %d, want 192 at most", s.Connections)
 	}
-	for _, x := range append(all, c) {
+	for _, x := range all {
 		_ = x.Close()
 	}
 	wg.Wait()
@@ -286,14 +246,12 @@ func (n *limitedNode) floodConnections(t *testing.T) {
 	n.wantAnswer(t, one)
 }
 
-// dialFrom connects to the first Service from an address of the client.
-func (n network) dialFrom(t *testing.T, from netip.Addr) (c net.Conn, err error) {
+// dialAs connects to the first Service as the client with a number, of several clients.
+func (n network) dialAs(t *testing.T, number, clients int) (*lab.Conn, error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	return c, n.client.Do(func() (err error) {
-		d := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(from, 0))}
-		c, err = d.DialContext(ctx, "tcp", one)
-		return err
-	})
+	from := netip.AddrFrom4([4]byte{10, 244, 1, byte(20 + number%clients)})
+	if number < clients {
+		testenv.NoError(t, n.NS("client").AddAddress("eth0", netip.PrefixFrom(from, 24)))
+	}
+	return n.dial(t, "tcp", netip.AddrPortFrom(from, 0), one)
 }

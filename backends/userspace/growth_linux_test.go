@@ -7,7 +7,7 @@ import (
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/backends/userspace"
 	"github.com/vipkit/vipkit/internal/kernel/netns"
-	"github.com/vipkit/vipkit/internal/testing/netnstest"
+	"github.com/vipkit/vipkit/internal/testing/lab"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -15,17 +15,15 @@ import (
 // A backend gets from any number of Services and endpoints to any other, whatever else changes and
 // whatever fails in between, also if a change needs several transactions.
 func TestGrowth(t *testing.T) {
-	for _, capture := range []userspace.Capture{userspace.TPROXY, userspace.Redirect} {
+	forCaptures(t, func(t *testing.T, c userspace.Capture) {
 		for _, maxBatch := range []int{0, 12 << 10} {
-			t.Run(fmt.Sprintf("%v, batches of %d", capture, maxBatch), func(t *testing.T) {
-				testGrowth(t, userspace.Options{Capture: capture}, maxBatch)
-			})
+			t.Run(fmt.Sprint("batches of ", maxBatch), func(t *testing.T) { testGrowth(t, userspace.Options{Capture: c}, maxBatch) })
 		}
-	}
+	})
 }
 
 func testGrowth(t *testing.T, o userspace.Options, maxBatch int) {
-	n := network{node: netnstest.NewNS(t)}
+	n := network{Lab: lab.New(t, lab.Host{Name: "node"})}
 	flushes := 0
 	d := stagetest.DisturbNFT(func() {
 		// All is removed, or a table of another program must be replaced.
@@ -42,13 +40,12 @@ func testGrowth(t *testing.T, o userspace.Options, maxBatch int) {
 	}
 	g := stagetest.Growth{
 		Sizes: stagetest.SizesAround(8, 40, 100), Steps: 100,
-		New:   func() (proxy.Backend, error) { return start(n.node, d) },
+		New:   func() (proxy.Backend, error) { return start(n.node(), d) },
 		Fault: d.Set,
 		Dump:  func() string { return n.dump(t, o.Capture) },
 		Fresh: func(want proxy.Snapshot) string {
-			fresh := network{node: netnstest.NewNS(t)}
-			b := netnstest.Open(t, fresh.node, func() (*userspace.Backend, error) { return userspace.New(o) })
-			apply(t, b, want)
+			fresh := network{Lab: lab.New(t, lab.Host{Name: "node"})}
+			apply(t, fresh.start(t, o), want)
 			return fresh.dump(t, o.Capture)
 		},
 	}

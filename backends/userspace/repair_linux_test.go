@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 
@@ -22,20 +21,10 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// nft runs a script on the node.
-func (n network) nft(t *testing.T, script string) string {
-	t.Helper()
-	out, err := netnstest.Run(t, n.node, script, netnstest.NFT(t), "-f", "-")
-	if err != nil {
-		t.Fatalf("%s: %v\n%s", script, err, out)
-	}
-	return out
-}
-
 // dump returns all objects that a backend finds of its own on the node, as text.
 func (n network) dump(t *testing.T, c userspace.Capture) (out string) {
 	t.Helper()
-	if err := n.node.Do(func() (err error) {
+	if err := n.node().Do(func() (err error) {
 		out, err = userspace.Dump(t.Context(), c)
 		return err
 	}); err != nil {
@@ -51,7 +40,6 @@ func TestDamageIsRepaired(t *testing.T) {
 	netnstest.NFT(t)
 	for _, capture := range []userspace.Capture{userspace.TPROXY, userspace.Redirect} {
 		n := newNetwork(t)
-		n.serve(t, podServer)
 		b := n.start(t, userspace.Options{Capture: capture})
 		apply(t, b, snapshot(one))
 		want := n.dump(t, capture)
@@ -91,7 +79,7 @@ func TestDamageIsRepaired(t *testing.T) {
 				}
 				n.wantAnswer(t, one)
 				// Further changes are no repairs.
-				more := both(snapshot(one), snapshot(two))
+				more := services(web(one), web(two))
 				before := b.Operations()
 				for _, change := range [][2]proxy.Snapshot{{snapshot(one), more}, {more, snapshot(one)}} {
 					testenv.NoError(t, b.Apply(t.Context(), change[0], change[1]))
@@ -111,7 +99,6 @@ func edited(t *testing.T, edit func(line string) string, restored func(n network
 	netnstest.NFT(t)
 	for _, capture := range []userspace.Capture{userspace.TPROXY, userspace.Redirect} {
 		n := newNetwork(t)
-		n.serve(t, podServer)
 		b := n.start(t, userspace.Options{Capture: capture})
 		apply(t, b, snapshot(one))
 		want, lines := n.dump(t, capture), strings.SplitAfter(n.nft(t, "list table ip vipkit-userspace"), "\n")
@@ -173,18 +160,16 @@ func TestEditedSetsAreRepaired(t *testing.T) {
 // serve, complete or in part, also if it must rebuild the tables.
 func TestUnservedFamiliesAreRemoved(t *testing.T) {
 	t.Parallel()
-	forCaptures(t, func(t *testing.T, c userspace.Capture) { testUnservedFamilies(t, c, "") })
-	for _, c := range []userspace.Capture{userspace.TPROXY, userspace.Redirect} {
-		t.Run(c.String()+" rebuilt", func(t *testing.T) { testUnservedFamilies(t, c, "add table ip vipkit-userspace { flags dormant; }") })
-	}
+	forCaptures(t, func(t *testing.T, c userspace.Capture) {
+		testUnservedFamilies(t, c, "")
+		testUnservedFamilies(t, c, "add table ip vipkit-userspace { flags dormant; }") // the tables are rebuilt
+	})
 }
 
 func testUnservedFamilies(t *testing.T, c userspace.Capture, damage string) {
 	t.Helper()
 	n := newNetwork(t)
-	n.serve(t, podServer)
-	six := withEndpoint(snapshot("[fd00:96::1]:80"), "[fd00:2::10]:8080")
-	both := both(snapshot(one), six)
+	both := services(web(one), web(service6))
 	before := n.start(t, userspace.Options{Capture: c})
 	apply(t, before, both)
 	if got := n.ipv6Objects(t); len(got) == 0 {
@@ -192,11 +177,7 @@ func testUnservedFamilies(t *testing.T, c userspace.Capture, damage string) {
 	}
 	testenv.NoError(t, before.Close())
 	if c == userspace.TPROXY {
-		routes, err := n.node.Netlink().RouteListFiltered(unix.AF_INET6, &netlink.Route{Table: ruleTable}, netlink.RT_FILTER_TABLE)
-		if err != nil || len(routes) != 1 {
-			t.Fatalf("got routes %v and error %v, want one", routes, err)
-		}
-		testenv.NoError(t, n.node.Netlink().RouteDel(&routes[0]))
+		testenv.NoError(t, n.node().Netlink().RouteDel(&n.routingOf(t, unix.AF_INET6).table[0]))
 	}
 	if damage != "" {
 		n.nft(t, damage)
@@ -215,22 +196,12 @@ func testUnservedFamilies(t *testing.T, c userspace.Capture, damage string) {
 // ipv6Objects lists the IPv6 rules, routes and tables of a backend on the node.
 func (n network) ipv6Objects(t *testing.T) (all []string) {
 	t.Helper()
-	h := n.node.Netlink()
-	rules, err := h.RuleListFiltered(unix.AF_INET6, &netlink.Rule{Table: ruleTable}, netlink.RT_FILTER_TABLE)
-	testenv.NoError(t, err)
-	for i := range rules {
-		all = append(all, rules[i].String())
+	r := n.routingOf(t, unix.AF_INET6)
+	for i := range r.rules {
+		all = append(all, r.rules[i].String())
 	}
-	for _, filter := range []*netlink.Route{{Table: ruleTable}, ownRoutes(255)} {
-		mask := uint64(netlink.RT_FILTER_TABLE)
-		if filter.Protocol != 0 {
-			mask = ownRoutesMask
-		}
-		routes, err := h.RouteListFiltered(unix.AF_INET6, filter, mask)
-		testenv.NoError(t, err)
-		for i := range routes {
-			all = append(all, routes[i].String())
-		}
+	for _, route := range append(r.table, r.listeners...) {
+		all = append(all, route.String())
 	}
 	if out := n.nft(t, "list tables ip6"); out != "" {
 		all = append(all, out)
@@ -254,7 +225,7 @@ func TestResyncAmongCommits(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	commits, committing := 0, sync.WaitGroup{}
 	committing.Go(func() {
-		if err := n.node.Do(func() error { return commitRepeatedly(ctx, &commits) }); err != nil {
+		if err := n.node().Do(func() error { return commitRepeatedly(ctx, &commits) }); err != nil {
 			t.Error(err)
 		}
 	})

@@ -1,10 +1,13 @@
 package userspace_test
 
 import (
+	"context"
 	"errors"
 	"net"
+	"slices"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
@@ -17,16 +20,40 @@ import (
 )
 
 const (
-	ruleTable    = 7_690_006
-	rulePriority = 766
+	ruleTable     = 7_690_006
+	rulePriority  = 766
+	localTable    = 255
+	routeProtocol = 118
 )
 
-// rules returns the routing rules of the node that lead to the backend's table.
-func (n network) rules(t *testing.T) []netlink.Rule {
+// routing is what leads packets to the backend: rules to its table, the routes of that, and its routes to listeners.
+type routing struct {
+	rules            []netlink.Rule
+	table, listeners []netlink.Route
+}
+
+// routing lists that of IPv4.
+func (n network) routing(t *testing.T) routing { t.Helper(); return n.routingOf(t, unix.AF_INET) }
+
+func (n network) routingOf(t *testing.T, family int) (r routing) {
 	t.Helper()
-	all, err := n.node.Netlink().RuleListFiltered(unix.AF_INET, &netlink.Rule{Table: ruleTable}, netlink.RT_FILTER_TABLE)
-	testenv.NoError(t, err)
-	return all
+	h := n.node().Netlink()
+	var errs [3]error
+	r.rules, errs[0] = h.RuleListFiltered(family, &netlink.Rule{Table: ruleTable}, netlink.RT_FILTER_TABLE)
+	r.table, errs[1] = h.RouteListFiltered(family, &netlink.Route{Table: ruleTable}, netlink.RT_FILTER_TABLE)
+	r.listeners, errs[2] = h.RouteListFiltered(family, &netlink.Route{Table: localTable, Protocol: routeProtocol}, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_PROTOCOL)
+	testenv.NoError(t, errors.Join(errs[:]...))
+	r.listeners = slices.DeleteFunc(r.listeners, func(x netlink.Route) bool { return x.Priority != ruleTable })
+	return r
+}
+
+// wantRouting checks how many rules, routes and routes to listeners there are.
+func (n network) wantRouting(t *testing.T, want [3]int) {
+	t.Helper()
+	r := n.routing(t)
+	if got := [3]int{len(r.rules), len(r.table), len(r.listeners)}; got != want {
+		t.Errorf("routing: got %d rules, routes of the table and routes to listeners, want %d: %v", got, want, r)
+	}
 }
 
 // After another program has removed the routing rule, packets to a Service are dropped, those of
@@ -34,24 +61,24 @@ func (n network) rules(t *testing.T) []netlink.Rule {
 func TestMissingRoutingRuleLeaksNothing(t *testing.T) {
 	t.Parallel()
 	n := newNetwork(t)
-	n.serve(t, podServer)
-	n.serve(t, one)
 	b := n.start(t, userspace.Options{})
 	apply(t, b, snapshot(one))
-	own := network{client: n.node, node: n.node, pod: n.pod}
-	n.wantAnswer(t, one)
-	own.wantAnswer(t, one)
-	for _, r := range n.rules(t) {
-		testenv.NoError(t, n.node.Netlink().RuleDel(&r))
+	for _, from := range []string{"client", "node"} {
+		n.from(from).wantAnswer(t, one)
 	}
-	n.wantSilence(t, one)
-	own.wantSilence(t, one)
+	for _, r := range n.routing(t).rules {
+		testenv.NoError(t, n.node().Netlink().RuleDel(&r))
+	}
+	for _, from := range []string{"client", "node"} {
+		n.from(from).wantSilence(t, one)
+	}
 	if !b.Drifted(t.Context()) {
 		t.Error("Drifted without the routing rule: got false, want true")
 	}
 	apply(t, b, snapshot(one))
-	n.wantAnswer(t, one)
-	own.wantAnswer(t, one)
+	for _, from := range []string{"client", "node"} {
+		n.from(from).wantAnswer(t, one)
+	}
 }
 
 // ownRule returns the routing rule of the backend, with a change.
@@ -62,6 +89,9 @@ func ownRule(change func(*netlink.Rule)) *netlink.Rule {
 	return r
 }
 
+// fewerConditions changes a rule so that it has fewer conditions than the backend's own.
+func fewerConditions(r *netlink.Rule) { r.Mark, r.Mask = 0, nil }
+
 // A repair removes foreign rules with the backend's priority and table. The backend's own rule
 // exists all the time.
 func TestRoutingRuleStaysDuringRepair(t *testing.T) {
@@ -69,252 +99,175 @@ func TestRoutingRuleStaysDuringRepair(t *testing.T) {
 	n := newNetwork(t)
 	b := n.start(t, userspace.Options{})
 	apply(t, b, snapshot(one))
-	some := &net.IPNet{IP: net.IPv4(10, 0, 0, 0).To4(), Mask: net.CIDRMask(8, 32)}
 	for name, change := range map[string]func(*netlink.Rule){
 		"another mark":      func(r *netlink.Rule) { r.Mark = 1 },
 		"another mask":      func(r *netlink.Rule) { r.Mask = nil },
-		"for a source":      func(r *netlink.Rule) { r.Src = some },
-		"for a destination": func(r *netlink.Rule) { r.Dst = some },
+		"for a source":      func(r *netlink.Rule) { r.Src = prefix("10.0.0.0/8") },
+		"for a destination": func(r *netlink.Rule) { r.Dst = prefix("10.0.0.0/8") },
 		"for an interface":  func(r *netlink.Rule) { r.IifName = "clients" },
 		"for an output":     func(r *netlink.Rule) { r.OifName = "clients" },
 		"for a protocol":    func(r *netlink.Rule) { r.IPProto = unix.IPPROTO_TCP },
 	} {
-		t.Run(name, func(t *testing.T) {
-			testenv.NoError(t, n.node.Netlink().RuleAdd(ownRule(change)))
-			if !b.Drifted(t.Context()) {
-				t.Error("Drifted with a foreign rule: got false, want true")
-			}
-			events := n.watchRules(t)
-			apply(t, b, snapshot(one))
-			if added, removed := events(); added != 0 || removed != 1 {
-				t.Errorf("repair: got %d rules removed and %d added, want 1 and 0", removed, added)
-			}
-			if got := len(n.rules(t)); got != 1 {
-				t.Errorf("rules to the table after a repair: got %d, want 1", got)
-			}
-			if b.Drifted(t.Context()) {
-				t.Error("Drifted after a repair: got true, want false")
-			}
-			// The rule that is left is the backend's own.
-			if err := n.node.Netlink().RuleAdd(ownRule(func(*netlink.Rule) {})); !errors.Is(err, unix.EEXIST) {
-				t.Errorf("adding the rule again: got error %v, want %v", err, unix.EEXIST)
-			}
+		events := func() (int, int) { return 0, 1 }
+		n.wantRepair(t, b, name, func() error {
+			err := n.node().Netlink().RuleAdd(ownRule(change))
+			events = n.watchRules(t)
+			return err
 		})
-	}
-}
-
-// The repair and Cleanup also remove a rule with fewer conditions than the backend's own.
-func TestRulesWithFewerConditionsAreRemoved(t *testing.T) {
-	t.Parallel()
-	n := newNetwork(t)
-	b := n.start(t, userspace.Options{})
-	for _, end := range []struct {
-		do   func() error
-		want int
-	}{
-		{func() error { return b.Apply(t.Context(), proxy.Snapshot{}, snapshot(one)) }, 1},
-		{func() error { return b.Cleanup(t.Context()) }, 0},
-	} {
-		apply(t, b, snapshot(one))
-		for _, protocol := range []int{0, unix.IPPROTO_UDP} {
-			if err := n.node.Netlink().RuleAdd(ownRule(func(r *netlink.Rule) { r.Mark, r.Mask, r.IPProto = 0, nil, protocol })); err != nil {
-				t.Fatal(err)
-			}
+		if added, removed := events(); added != 0 || removed != 1 {
+			t.Errorf("%s: repair: got %d rules removed and %d added, want 1 and 0", name, removed, added)
 		}
-		testenv.NoError(t, end.do())
-		if got := n.rules(t); len(got) != end.want {
-			t.Errorf("rules: got %v, want %d", got, end.want)
-		}
-		if drifted := b.Drifted(t.Context()); drifted != (end.want == 0) {
-			t.Errorf("Drifted: got %v, want %v", drifted, !drifted)
+		// The rule that is left is the backend's own.
+		if err := n.node().Netlink().RuleAdd(ownRule(func(*netlink.Rule) {})); !errors.Is(err, unix.EEXIST) {
+			t.Errorf("%s: adding the rule again: got error %v, want %v", name, err, unix.EEXIST)
 		}
 	}
 }
 
-// Foreign rules with only the backend's priority, or only its table, are kept.
-func TestForeignRulesStay(t *testing.T) {
-	t.Parallel()
-	n := newNetwork(t)
-	others := []*netlink.Rule{
-		ownRule(func(r *netlink.Rule) { r.Table = 100 }), ownRule(func(r *netlink.Rule) { r.Priority = 20_000 }),
+// wantRepair checks that the backend notices damage of its routing, and that the next Apply repairs it.
+func (n network) wantRepair(t *testing.T, b *userspace.Backend, what string, damage func() error) {
+	t.Helper()
+	before := n.routing(t)
+	testenv.NoError(t, damage())
+	if !b.Drifted(t.Context()) {
+		t.Errorf("%s: Drifted: got false, want true", what)
 	}
-	for _, r := range others {
-		testenv.NoError(t, n.node.Netlink().RuleAdd(r))
-	}
-	b := n.start(t, userspace.Options{})
 	apply(t, b, snapshot(one))
 	if b.Drifted(t.Context()) {
-		t.Error("Drifted with foreign rules: got true, want false")
+		t.Errorf("%s: Drifted after the repair: got true, want false", what)
 	}
-	testenv.NoError(t, b.Cleanup(t.Context()))
-	for _, r := range others {
-		if err := n.node.Netlink().RuleDel(r); err != nil {
-			t.Errorf("removing the rule with priority %d to table %d: got error %v, want none", r.Priority, r.Table, err)
-		}
-	}
+	n.wantRouting(t, [3]int{len(before.rules), len(before.table), len(before.listeners)})
+	n.wantAnswer(t, one)
 }
 
-// A repair removes all foreign routes of the backend's table, which lead marked packets
-// elsewhere.
-func TestRoutesOfTheTableAreRepaired(t *testing.T) {
+// Foreign rules with only the backend's priority, or only its table, and foreign routes beside those to listeners are
+// kept. A repair removes all others, and restores what is missing.
+func TestRoutingIsRepaired(t *testing.T) {
 	t.Parallel()
-	n := newNetwork(t)
-	n.serve(t, podServer)
-	b := n.start(t, userspace.Options{})
-	apply(t, b, snapshot(one))
-	clients, err := n.node.Netlink().LinkByName("clients")
-	testenv.NoError(t, err)
-	some := &net.IPNet{IP: net.IPv4(10, 96, 0, 0).To4(), Mask: net.CIDRMask(16, 32)}
-	for name, r := range map[string]*netlink.Route{
-		"a local one":                {Type: unix.RTN_LOCAL, Scope: netlink.SCOPE_HOST},
-		"one that leads away":        {Gw: net.ParseIP(clientAddr)},
-		"a blackhole":                {Type: unix.RTN_BLACKHOLE},
-		"a blackhole in its place":   {Type: unix.RTN_BLACKHOLE, Dst: &net.IPNet{IP: net.IPv4zero.To4(), Mask: net.CIDRMask(0, 32)}},
-		"a blackhole behind the one": {Type: unix.RTN_BLACKHOLE, Dst: &net.IPNet{IP: net.IPv4zero.To4(), Mask: net.CIDRMask(0, 32)}, Priority: 9},
-	} {
-		t.Run(name, func(t *testing.T) {
-			r.Family, r.Table = unix.AF_INET, ruleTable
-			if r.Dst == nil {
-				r.Dst = some
+	forCaptures(t, func(t *testing.T, c userspace.Capture) {
+		n := newNetwork(t)
+		h := n.node().Netlink()
+		rules := []*netlink.Rule{ownRule(func(r *netlink.Rule) { r.Table = 100 }), ownRule(func(r *netlink.Rule) { r.Priority = 20_000 })}
+		for _, r := range rules {
+			testenv.NoError(t, h.RuleAdd(r))
+		}
+		b := n.start(t, userspace.Options{Capture: c})
+		apply(t, b, snapshot(one))
+		at := n.routing(t).listeners[0]
+		foreign := []*netlink.Route{changed(at, func(r *netlink.Route) { r.Priority++ }), changed(at, func(r *netlink.Route) {
+			r.Protocol, r.Dst = unix.RTPROT_STATIC, prefix("192.0.2.10/32")
+		})}
+		for _, r := range foreign {
+			testenv.NoError(t, h.RouteAdd(r))
+		}
+		if b.Drifted(t.Context()) {
+			t.Error("Drifted with foreign rules and routes: got true, want false")
+		}
+		for what, damage := range n.routeDamage(t, c, at) {
+			n.wantRepair(t, b, what, damage)
+		}
+		testenv.NoError(t, b.Cleanup(t.Context()))
+		for _, r := range rules {
+			if err := h.RuleDel(r); err != nil {
+				t.Errorf("removing the foreign rule %v: got error %v, want none", r, err)
 			}
-			if r.Type != unix.RTN_BLACKHOLE {
-				r.LinkIndex = clients.Attrs().Index
+		}
+		for _, r := range foreign {
+			if err := h.RouteDel(r); err != nil {
+				t.Errorf("removing the foreign route %v: got error %v, want none", r, err)
 			}
-			testenv.NoError(t, n.node.Netlink().RouteReplace(r))
-			if !b.Drifted(t.Context()) {
-				t.Error("Drifted with a foreign route: got false, want true")
-			}
-			apply(t, b, snapshot(one))
-			if b.Drifted(t.Context()) {
-				t.Error("Drifted after a repair: got true, want false")
-			}
-			n.wantAnswer(t, one)
-		})
+		}
+		n.wantRouting(t, [3]int{})
+	})
+}
+
+// routeDamage returns what another program may do to the routes to listeners, of which at is one, and with TPROXY to
+// those of the table.
+func (n network) routeDamage(t *testing.T, c userspace.Capture, at netlink.Route) map[string]func() error {
+	t.Helper()
+	h := n.node().Netlink()
+	other := changed(at, func(r *netlink.Route) { r.Dst = prefix("192.0.2.9/32") })
+	all := map[string]func() error{
+		"a listener is missing": func() error { return h.RouteDel(&at) },
+		"one more listener":     func() error { return h.RouteAdd(other) },
+		"another listener":      func() error { return errors.Join(h.RouteDel(&at), h.RouteAdd(other)) },
+		"a listener blackholed": func() error {
+			return h.RouteReplace(changed(at, func(r *netlink.Route) { r.Type, r.LinkIndex, r.Scope = unix.RTN_BLACKHOLE, 0, 0 }))
+		},
 	}
+	if c == userspace.Redirect {
+		return all
+	}
+	link, err := h.LinkByName("clients")
+	testenv.NoError(t, err)
+	index := link.Attrs().Index
+	for what, r := range map[string]*netlink.Route{
+		"a local route":           {Type: unix.RTN_LOCAL, Scope: netlink.SCOPE_HOST, LinkIndex: index, Dst: prefix("10.96.0.0/16")},
+		"a route that leads away": {Gw: net.ParseIP(clientAddr), LinkIndex: index, Dst: prefix("10.96.0.0/16")},
+		"a blackhole":             {Type: unix.RTN_BLACKHOLE, Dst: prefix("10.96.0.0/16")},
+		"a blackhole in place":    {Type: unix.RTN_BLACKHOLE, Dst: prefix("0.0.0.0/0")},
+		"a blackhole behind":      {Type: unix.RTN_BLACKHOLE, Dst: prefix("0.0.0.0/0"), Priority: 9},
+	} {
+		r.Family, r.Table = unix.AF_INET, ruleTable
+		all[what] = func() error { return h.RouteReplace(r) }
+	}
+	all["rules with fewer conditions"] = func() error {
+		return errors.Join(h.RuleAdd(ownRule(fewerConditions)), h.RuleAdd(ownRule(func(r *netlink.Rule) { fewerConditions(r); r.IPProto = unix.IPPROTO_UDP })))
+	}
+	return all
+}
+
+func changed(r netlink.Route, change func(*netlink.Route)) *netlink.Route {
+	change(&r)
+	return &r
+}
+
+func prefix(text string) *net.IPNet {
+	_, p, err := net.ParseCIDR(text)
+	if err != nil {
+		panic(err)
+	}
+	return p
 }
 
 // If another program has removed the rule, the route or both, the backend notices it, and
 // Cleanup removes the rest, also rules with other conditions.
 func TestCleanupOfPartialRouting(t *testing.T) {
 	t.Parallel()
-	for name, damage := range map[string]func(*netlink.Handle, *netlink.Rule, *netlink.Route) error{
-		"no rule":  func(h *netlink.Handle, rule *netlink.Rule, _ *netlink.Route) error { return h.RuleDel(rule) },
-		"no route": func(h *netlink.Handle, _ *netlink.Rule, route *netlink.Route) error { return h.RouteDel(route) },
-		"neither": func(h *netlink.Handle, rule *netlink.Rule, route *netlink.Route) error {
-			return errors.Join(h.RuleDel(rule), h.RouteDel(route))
-		},
-		"another rule": func(h *netlink.Handle, rule *netlink.Rule, route *netlink.Route) error {
-			return errors.Join(h.RuleDel(rule), h.RouteDel(route), h.RuleAdd(ownRule(func(r *netlink.Rule) { r.Mask = nil })))
-		},
+	type damage = func(*netlink.Handle, routing) error
+	noRule := func(h *netlink.Handle, r routing) error { return h.RuleDel(&r.rules[0]) }
+	noRoute := func(h *netlink.Handle, r routing) error { return h.RouteDel(&r.table[0]) }
+	otherRule := func(change func(*netlink.Rule)) damage {
+		return func(h *netlink.Handle, _ routing) error { return h.RuleAdd(ownRule(change)) }
+	}
+	for name, all := range map[string][]damage{
+		"no rule": {noRule}, "no route": {noRoute}, "neither": {noRule, noRoute},
+		"another rule":                {noRule, noRoute, otherRule(func(r *netlink.Rule) { r.Mask = nil })},
+		"rules with fewer conditions": {otherRule(fewerConditions), otherRule(func(r *netlink.Rule) { fewerConditions(r); r.IPProto = unix.IPPROTO_UDP })},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			n := newNetwork(t)
 			b := n.start(t, userspace.Options{})
 			apply(t, b, snapshot(one))
-			h, rules, routes := n.node.Netlink(), n.rules(t), n.table(t)
-			if len(rules) != 1 || len(routes) != 1 {
-				t.Fatalf("got rules %v and routes %v, want one each", rules, routes)
+			r := n.routing(t)
+			for _, do := range all {
+				testenv.NoError(t, do(n.node().Netlink(), r))
 			}
-			testenv.NoError(t, damage(h, &rules[0], &routes[0]))
 			if !b.Drifted(t.Context()) {
 				t.Error("Drifted: got false, want true")
 			}
 			testenv.NoError(t, b.Cleanup(t.Context()))
-			if rules, routes := n.rules(t), n.table(t); len(rules)+len(routes) != 0 {
-				t.Errorf("after Cleanup: got rules %v and routes %v, want none", rules, routes)
-			}
+			n.wantRouting(t, [3]int{})
 		})
 	}
-}
-
-// table lists the routes of the backend's table.
-func (n network) table(t *testing.T) []netlink.Route {
-	t.Helper()
-	all, err := n.node.Netlink().RouteListFiltered(unix.AF_INET, &netlink.Route{Table: ruleTable}, netlink.RT_FILTER_TABLE)
-	testenv.NoError(t, err)
-	return all
-}
-
-// A repair restores the routes to listeners, and removes all others with the backend's protocol
-// and metric; foreign routes are kept.
-func TestRoutesToListenersAreRepaired(t *testing.T) {
-	t.Parallel()
-	n := newNetwork(t)
-	n.serve(t, podServer)
-	b := n.start(t, userspace.Options{Capture: userspace.Redirect})
-	apply(t, b, snapshot(one))
-	routes := n.listenerRoutes(t)
-	if len(routes) != 3 {
-		t.Fatalf("got local routes %v, want three", routes)
-	}
-	h := n.node.Netlink()
-	foreign := &net.IPNet{IP: net.IPv4(192, 0, 2, 9).To4(), Mask: net.CIDRMask(32, 32)}
-	others := []netlink.Route{routes[0], routes[0]}
-	others[0].Priority++
-	others[1].Protocol = unix.RTPROT_STATIC
-	others[1].Dst = &net.IPNet{IP: net.IPv4(192, 0, 2, 10).To4(), Mask: net.CIDRMask(32, 32)}
-	for i := range others {
-		testenv.NoError(t, h.RouteAdd(&others[i]))
-	}
-	for name, damage := range map[string]func() error{
-		"one is missing": func() error { return h.RouteDel(&routes[0]) },
-		"one added":      func() error { r := routes[0]; r.Dst = foreign; return h.RouteAdd(&r) },
-		"one in its place": func() error {
-			r := routes[0]
-			r.Dst = foreign
-			return errors.Join(h.RouteDel(&routes[0]), h.RouteAdd(&r))
-		},
-		"one of another kind": func() error {
-			return h.RouteReplace(&netlink.Route{
-				Family: unix.AF_INET, Table: routes[0].Table, Protocol: routes[0].Protocol, Priority: routes[0].Priority, Dst: routes[0].Dst, Type: unix.RTN_BLACKHOLE,
-			})
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			testenv.NoError(t, damage())
-			if !b.Drifted(t.Context()) {
-				t.Error("Drifted: got false, want true")
-			}
-			apply(t, b, snapshot(one))
-			if b.Drifted(t.Context()) {
-				t.Error("Drifted after the repair: got true, want false")
-			}
-			if got := n.listenerRoutes(t); len(got) != 3 {
-				t.Errorf("local routes after a repair: got %v, want three", got)
-			}
-			n.wantAnswer(t, one)
-		})
-	}
-	testenv.NoError(t, b.Cleanup(t.Context()))
-	if got := n.listenerRoutes(t); len(got) != 0 {
-		t.Errorf("local routes after Cleanup: got %v, want none", got)
-	}
-	for i := range others {
-		if err := h.RouteDel(&others[i]); err != nil {
-			t.Errorf("removing the foreign route %v: got error %v, want none", others[i], err)
-		}
-	}
-}
-
-// listenerRoutes lists the backend's own routes in the table of local addresses.
-func (n network) listenerRoutes(t *testing.T) (all []netlink.Route) {
-	t.Helper()
-	some, err := n.node.Netlink().RouteListFiltered(unix.AF_INET, ownRoutes(255), ownRoutesMask)
-	testenv.NoError(t, err)
-	for i := range some {
-		if some[i].Priority == ruleTable {
-			all = append(all, some[i])
-		}
-	}
-	return all
 }
 
 // watchRules subscribes to changes of IPv4 routing rules on the node, and returns a function
 // that counts the changes up to now.
 func (n network) watchRules(t *testing.T) func() (added, removed int) {
 	t.Helper()
-	socket, err := subscribeRules(n.node)
+	socket, err := subscribeRules(n.node())
 	testenv.NoError(t, err)
 	t.Cleanup(socket.Close)
 	return func() (added, removed int) {
@@ -345,7 +298,113 @@ func subscribeRules(ns *netns.NS) (s *nl.NetlinkSocket, err error) {
 	return s, err
 }
 
-const ownRoutesMask = netlink.RT_FILTER_TABLE | netlink.RT_FILTER_PROTOCOL
+// WaitDrift returns soon after another program has changed the routing, or the interface that it
+// leads to, and not after the backend's own changes or those of other rules and routes.
+func TestWaitDriftOfRouting(t *testing.T) {
+	t.Parallel()
+	forCaptures(t, func(t *testing.T, c userspace.Capture) {
+		t.Parallel()
+		n := newNetwork(t)
+		b, s := n.start(t, userspace.Options{Capture: c}), bothProtocols()
+		h := n.node().Netlink()
+		lo, err := h.LinkByName("lo")
+		testenv.NoError(t, err)
+		for name, change := range map[string]func() error{
+			"routes": func() error { return n.deleteRouting(t, routing{listeners: n.routing(t).listeners}) },
+			"rules":  func() error { return n.deleteRouting(t, n.routing(t)) }, // redirect has routes alone
+			"lo":     func() error { return errors.Join(h.LinkSetDown(lo), h.LinkSetUp(lo)) },
+			"IPv6 on and off": func() error {
+				return errors.Join(n.node().Sysctl("net/ipv6/conf/lo/disable_ipv6", "1"), n.node().Sysctl("net/ipv6/conf/lo/disable_ipv6", "0"))
+			},
+		} {
+			apply(t, b, s)
+			waited := make(chan error, 1)
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			go func() { waited <- b.WaitDrift(ctx) }()
+			// None of these is drift.
+			apply(t, b, s)
+			testenv.NoError(t, b.Apply(t.Context(), s, services()))
+			apply(t, b, s)
+			testenv.NoError(t, addForeign(h, lo))
+			select {
+			case err := <-waited:
+				t.Errorf("%s: WaitDrift before the change: got %v, want it to wait", name, err)
+			case <-time.After(100 * time.Millisecond):
+			}
+			testenv.NoError(t, change())
+			if err := <-waited; err != nil {
+				t.Errorf("%s: WaitDrift: got error %v, want none", name, err)
+			}
+			cancel()
+		}
+	})
+}
 
-// ownRoutes returns a filter for the backend's routes in a table.
-func ownRoutes(table int) *netlink.Route { return &netlink.Route{Table: table, Protocol: 118} }
+// deleteRouting deletes rules, or routes to listeners if there are no rules.
+func (n network) deleteRouting(t *testing.T, r routing) (err error) {
+	t.Helper()
+	h := n.node().Netlink()
+	for i := range r.rules {
+		err = errors.Join(err, h.RuleDel(&r.rules[i]))
+	}
+	for i := range r.listeners {
+		if len(r.rules) == 0 {
+			err = errors.Join(err, h.RouteDel(&r.listeners[i]))
+		}
+	}
+	return err
+}
+
+// addForeign adds a rule and a route of another program, and removes them.
+func addForeign(h *netlink.Handle, lo netlink.Link) error {
+	rule := netlink.NewRule()
+	rule.Priority, rule.Table, rule.Family = 5_000, 77, netlink.FAMILY_V4
+	route := &netlink.Route{LinkIndex: lo.Attrs().Index, Dst: prefix("198.51.100.0/24"), Table: 77}
+	return errors.Join(h.RuleAdd(rule), h.RouteAdd(route), h.RouteDel(route), h.RuleDel(rule))
+}
+
+// A node that cannot use IPv6 has the Services of IPv4, whenever that setting changes; and those of
+// IPv6 when it can.
+func TestFamilySwitchedOff(t *testing.T) {
+	t.Parallel()
+	forCaptures(t, func(t *testing.T, c userspace.Capture) {
+		t.Parallel()
+		n := newNetwork(t)
+		s := bothProtocols()
+		b := n.start(t, userspace.Options{Capture: c})
+		resync := func(problems int, all ...string) {
+			t.Helper()
+			testenv.NoError(t, b.Apply(t.Context(), proxy.Snapshot{}, s))
+			if found := b.CheckNode(s); len(found) != problems {
+				t.Errorf("problems of the node: got %v, want %d", found, problems)
+			}
+			if b.Drifted(t.Context()) {
+				t.Error("Drifted after Apply: got true, want false")
+			}
+			for _, to := range all {
+				_, conn := n.wantAnswer(t, to)
+				_ = conn.Close()
+			}
+		}
+		set := func(disabled string) {
+			t.Helper()
+			testenv.NoError(t, n.node().Sysctl("net/ipv6/conf/lo/disable_ipv6", disabled))
+			if !b.Drifted(t.Context()) {
+				t.Errorf("Drifted with disable_ipv6 %s: got false, want true", disabled)
+			}
+		}
+		set("1")
+		resync(1, one)
+		for range 2 {
+			set("0")
+			resync(0, service6, one)
+			set("1")
+			resync(1, one)
+		}
+		set("0")
+		lo, err := n.node().Netlink().LinkByName("lo")
+		testenv.NoError(t, err)
+		testenv.NoError(t, n.node().Netlink().AddrDel(lo, &netlink.Addr{IPNet: prefix("::1/128")}))
+		resync(0, one, service6)
+	})
+}
