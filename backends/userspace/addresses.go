@@ -28,6 +28,8 @@ type AddressOptions struct {
 
 	manager addresses.Manager // nil for that of the system
 	usable  time.Duration     // zero for the constant
+
+	namespace addresses.Namespace
 }
 
 const (
@@ -56,7 +58,7 @@ func (o *Options) openAddresses() (b *Backend, err error) {
 		}
 	}
 	c := addresses.New(addresses.Config{
-		Manager: manager, State: o.Addresses.State, Families: o.Families,
+		Namespace: o.Addresses.namespace, Manager: manager, State: o.Addresses.State, Families: o.Families,
 		AwaitEndpoints: o.Hooks.FirstConnection != nil, Usable: cmp.Or(o.Addresses.usable, usable),
 	})
 	b = &Backend{

@@ -91,10 +91,6 @@ func TestNodePortInUse(t *testing.T) {
 	const taken = "10.244.1.1:30080"
 	testenv.NoError(t, n.node().AddAddress("clients", netip.MustParsePrefix("203.0.113.1/32")))
 	b := n.startOnAddresses(t, "lo")
-	hasDrifted := func() (drifted bool) {
-		testenv.NoError(t, b.NS.Do(func() error { drifted = b.Drifted(t.Context()); return nil }))
-		return drifted
-	}
 	for _, protocol := range []v1.Protocol{v1.ProtocolTCP, v1.ProtocolUDP} {
 		wantServed := func(at string) {
 			t.Helper()
@@ -119,11 +115,11 @@ func TestNodePortInUse(t *testing.T) {
 		if got := b.CheckNode(s); len(got) != 1 || !strings.Contains(got[0].Error(), taken) {
 			t.Errorf("%s: got problems %v, want one with %s", protocol, got, taken)
 		}
-		if hasDrifted() {
+		if b.Drifted(t.Context()) {
 			t.Errorf("%s: Drifted while it is in use: got true, want false", protocol)
 		}
 		testenv.NoError(t, server.Close())
-		if !hasDrifted() {
+		if !b.Drifted(t.Context()) {
 			t.Errorf("%s: Drifted when it is free: got false, want true", protocol)
 		}
 		testenv.NoError(t, b.Apply(t.Context(), proxy.Snapshot{}, s))

@@ -4,22 +4,21 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/vipkit/vipkit/backends/userspace/internal/addresses"
+	"github.com/vipkit/vipkit/backends/userspace/internal/host"
 	"github.com/vipkit/vipkit/internal/kernel/netns"
-	"github.com/vipkit/vipkit/proxy"
 )
 
 // OnAddresses is a backend with the capture Addresses in a network namespace. Only Windows has that
 // capture, but what it does there works on Linux as well.
 type OnAddresses struct {
 	*Backend
-	NS *netns.NS
+	ns      *netns.NS
+	sockets *host.Sockets
 }
 
 // NewOnAddresses returns a backend for the network namespace of the calling thread, which adds
@@ -29,34 +28,21 @@ func NewOnAddresses(o Options, link string) (*OnAddresses, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &OnAddresses{NS: ns}
-	o.Capture, o.Addresses.manager = Addresses, linkAddresses{ns, link}
-	o.Hooks.Dial = b.dial
-	if b.Backend, err = New(o); err != nil {
+	sockets, err := host.OpenSockets()
+	if err != nil {
 		return nil, errors.Join(err, ns.Close())
 	}
-	return b, nil
+	o.Capture, o.Addresses.manager, o.Addresses.namespace = Addresses, linkAddresses{ns, link}, sockets
+	b, err := New(o)
+	if err != nil {
+		return nil, errors.Join(err, sockets.Close(), ns.Close())
+	}
+	return &OnAddresses{b, ns, sockets}, nil
 }
 
 // Close closes the backend.
-func (b *OnAddresses) Close() error { return errors.Join(b.Backend.Close(), b.NS.Close()) }
-
-// Apply listens in the namespace.
-func (b *OnAddresses) Apply(ctx context.Context, old, new proxy.Snapshot) error {
-	return b.NS.Do(func() error { return b.Backend.Apply(ctx, old, new) })
-}
-
-// dial makes the capture's own connections, in the namespace.
-func (b *OnAddresses) dial(ctx context.Context, d Dial) (conn net.Conn, err error) {
-	c, ok := b.capture.(*addresses.Capture)
-	if !ok {
-		return nil, errors.ErrUnsupported
-	}
-	err = b.NS.Do(func() error {
-		conn, err = c.Dial(ctx, d)
-		return err
-	})
-	return conn, err
+func (b *OnAddresses) Close() error {
+	return errors.Join(b.Backend.Close(), b.sockets.Close(), b.ns.Close())
 }
 
 // linkAddresses adds addresses to a link of a namespace.

@@ -2,22 +2,11 @@ package userspace
 
 import (
 	"errors"
-	"io"
 
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/userspace/internal/addresses"
 	"github.com/vipkit/vipkit/backends/userspace/internal/engine"
 )
-
-// loopbackSystem is what the capture [Loopback] needs of the system.
-type loopbackSystem struct {
-	io.Closer
-
-	// dialer reaches endpoints; nil for the usual one.
-	dialer dialer
-	// inside calls a function in the network namespace of the backend; nil if the system has none.
-	inside func(func() error) error
-}
 
 // openLoopback returns a backend with the capture [Loopback]. Half of the descriptors that it may
 // use are for listeners, and half for the engine.
@@ -26,26 +15,22 @@ func (o *Options) openLoopback() (*Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	system, err := openLoopbackSystem()
+	namespace, err := openNamespace()
 	if err != nil {
 		return nil, err
 	}
 	c := addresses.NewLoopback(addresses.LoopbackConfig{
-		Families: o.Families, AwaitEndpoints: o.Hooks.FirstConnection != nil, Listeners: limit / loopbackShare, Inside: system.inside,
+		Families: o.Families, AwaitEndpoints: o.Hooks.FirstConnection != nil, Listeners: limit / loopbackShare, Namespace: namespace,
 	})
 	b := &Backend{
 		instance: alone{},
-		capture:  c, listeners: c, last: system,
+		capture:  c, listeners: c, last: namespace,
 		inner: backends.New(c.Render, backends.Target[addresses.Key, addresses.Value](c)),
 	}
-	var d dialer = c
-	if system.dialer != nil {
-		d = system.dialer
-	}
-	config := o.engineConfig(d)
+	config := o.engineConfig(c)
 	config.Descriptors = limit / loopbackShare
 	if b.engine, err = engine.New(config); err != nil {
-		return nil, errors.Join(err, system.Close())
+		return nil, errors.Join(err, namespace.Close())
 	}
 	c.ServeBy(b.engine, &b.wg)
 	return b, nil

@@ -2,9 +2,7 @@
 
 package userspace
 
-// openLoopbackSystem returns what needs nothing of the system.
-func openLoopbackSystem() (loopbackSystem, error) { return loopbackSystem{Closer: nothing{}}, nil }
+import "github.com/vipkit/vipkit/backends/userspace/internal/addresses"
 
-type nothing struct{}
-
-func (nothing) Close() error { return nil }
+// openNamespace returns what every thread is in.
+func openNamespace() (addresses.Namespace, error) { return addresses.Anywhere{}, nil }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"sync"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -24,7 +25,7 @@ var errGoexit = errors.New("netns: the function called runtime.Goexit")
 // redirects, which make tests slow or flaky, are off. Processes of the caller's
 // group may use ping sockets in it. New needs the privileges that [Privileged] obtains.
 func New() (n *NS, err error) {
-	err = inThread(func() error { return unix.Unshare(unix.CLONE_NEWNET) }, func() error {
+	err = inThread(func() error { return unix.Unshare(unix.CLONE_NEWNET) }, func(func()) error {
 		n, err = open()
 		return err
 	})
@@ -55,6 +56,12 @@ func Current(families ...int) (*NS, error) {
 // starts do not run in it. f runs in a goroutine of its own: FailNow of a test ends
 // only f, and Do returns an error. To enter another namespace than that of the process needs CAP_SYS_ADMIN.
 func (n *NS) Do(f func() error) error {
+	return n.DoUntil(func(func()) error { return f() })
+}
+
+// DoUntil is Do for what waits for long: once f has made its sockets, it calls leave, and goes on in the
+// namespace of the process, on any thread.
+func (n *NS) DoUntil(f func(leave func()) error) error {
 	return inThread(func() error { return enter(n.file) }, f)
 }
 
@@ -107,7 +114,7 @@ func enter(file *os.File) error {
 
 // inThread runs f on a thread of its own after change, which changes the thread's
 // namespace.
-func inThread(change, f func() error) error {
+func inThread(change func() error, f func(leave func()) error) error {
 	result := make(chan error, 1)
 	go func() {
 		err := errGoexit
@@ -117,23 +124,24 @@ func inThread(change, f func() error) error {
 	return <-result
 }
 
-func locked(change, f func() error) error {
+func locked(change func() error, f func(leave func()) error) error {
 	runtime.LockOSThread()
 	before, err := openCurrent()
 	if err != nil {
 		runtime.UnlockOSThread()
 		return err
 	}
-	defer func() {
+	leave := sync.OnceFunc(func() {
 		// A thread that cannot return to its namespace stays locked, so that it
 		// ends with its goroutine and no other goroutine runs on it.
 		if enter(before) == nil {
 			runtime.UnlockOSThread()
 		}
 		_ = before.Close() // It is open for reading only, so no write can fail.
-	}()
+	})
+	defer leave()
 	if err := change(); err != nil {
 		return err
 	}
-	return f()
+	return f(leave)
 }

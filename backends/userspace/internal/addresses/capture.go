@@ -43,6 +43,8 @@ type Config struct {
 	AwaitEndpoints bool
 	// Usable is how long an address that was added may take until sockets can listen at it.
 	Usable time.Duration
+	// Namespace is where sockets are made; nil stands for [Anywhere].
+	Namespace Namespace
 }
 
 // Capture is a [backends.Target]: addresses on an interface, and sockets that listen at them. Its
@@ -82,7 +84,7 @@ func New(c Config) *Capture {
 		needed: map[netip.Addr]bool{}, refused: map[netip.Addr]bool{},
 		listeners: map[Key]*listener{},
 	}
-	t.sockets = sockets{Frontends: host.NewFrontends(manager.isLocal), originOf: originOf}
+	t.sockets = sockets{Frontends: host.NewFrontends(manager.isLocal), namespace: orAnywhere(c.Namespace), originOf: originOf}
 	return t
 }
 

@@ -27,9 +27,8 @@ type LoopbackConfig struct {
 	AwaitEndpoints bool
 	// Listeners is the limit of listeners; zero stands for any number.
 	Listeners int
-	// Inside calls a function in the network namespace of the listeners; nil stands for any
-	// thread.
-	Inside func(func() error) error
+	// Namespace is where sockets are made; nil stands for [Anywhere].
+	Namespace Namespace
 }
 
 // Loopback is a [backends.Target]: sockets that listen at node ports at loopback addresses. They
@@ -60,7 +59,7 @@ func NewLoopback(c LoopbackConfig) *Loopback {
 		sockets: sockets{
 			Frontends: host.NewFrontends(netip.Addr.IsLoopback),
 			config:    net.ListenConfig{Control: host.BindToLoopback},
-			inside:    c.Inside,
+			namespace: orAnywhere(c.Namespace),
 			originOf:  func(Key, netip.Addr) engine.Origin { return engine.Node },
 		},
 	}

@@ -22,11 +22,10 @@ type listener struct{ io.Closer }
 type sockets struct {
 	*host.Frontends
 
-	config net.ListenConfig
-	// inside calls a function in the network namespace of the listeners; nil stands for any thread.
-	inside func(func() error) error
-	engine *engine.Engine
-	served *sync.WaitGroup
+	config    net.ListenConfig
+	namespace Namespace
+	engine    *engine.Engine
+	served    *sync.WaitGroup
 	// originOf returns the origin of a client of a listener.
 	originOf func(k Key, client netip.Addr) engine.Origin
 }
@@ -55,10 +54,7 @@ func (s *sockets) listen(ctx context.Context, k Key) (*listener, error) {
 
 // bind opens a socket: a [net.TCPListener] or a [net.UDPConn].
 func (s *sockets) bind(ctx context.Context, k Key) (socket io.Closer, err error) {
-	if s.inside == nil {
-		return s.bindHere(ctx, k)
-	}
-	err = s.inside(func() error {
+	err = s.namespace.Do(func() error {
 		socket, err = s.bindHere(ctx, k)
 		return err
 	})
@@ -105,8 +101,11 @@ func (p *packets) Reply(f engine.Flow, datagram []byte) error {
 }
 
 // Dial makes a connection to an endpoint, as [engine.Hooks].Dial.
-func (*sockets) Dial(ctx context.Context, to engine.Dial) (net.Conn, error) {
-	conn, err := engine.DialAny(ctx, to)
+func (s *sockets) Dial(ctx context.Context, to engine.Dial) (conn net.Conn, err error) {
+	err = s.namespace.Dial(&net.Dialer{}, func(by *net.Dialer) error {
+		conn, err = engine.DialBy(ctx, by, to)
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -114,4 +113,32 @@ func (*sockets) Dial(ctx context.Context, to engine.Dial) (net.Conn, error) {
 		return nil, errors.Join(err, conn.Close())
 	}
 	return conn, nil
+}
+
+// Namespace is a network namespace in which sockets are made.
+type Namespace interface {
+	// Do calls a function that makes sockets.
+	Do(f func() error) error
+	// Dial has dial make one connection by a dialer.
+	Dial(d *net.Dialer, dial func(*net.Dialer) error) error
+	io.Closer
+}
+
+// Anywhere is the namespace of a system that has one alone.
+type Anywhere struct{}
+
+// Do implements [Namespace].
+func (Anywhere) Do(f func() error) error { return f() }
+
+// Dial implements [Namespace].
+func (Anywhere) Dial(d *net.Dialer, dial func(*net.Dialer) error) error { return dial(d) }
+
+// Close implements [Namespace].
+func (Anywhere) Close() error { return nil }
+
+func orAnywhere(n Namespace) Namespace {
+	if n == nil {
+		return Anywhere{}
+	}
+	return n
 }

@@ -195,7 +195,7 @@ func (c Config) withDefaults() Config {
 	}
 	c.AffinityTotal = cmp.Or(c.AffinityTotal, defaultAffinityTotal)
 	if c.Hooks.Dial == nil {
-		c.Hooks.Dial = DialAny
+		c.Hooks.Dial = func(ctx context.Context, d Dial) (net.Conn, error) { return DialBy(ctx, &net.Dialer{}, d) }
 	}
 	return c
 }
@@ -212,9 +212,9 @@ func (c *Config) pipes() int {
 	return c.Descriptors / 16
 }
 
-// DialAny is the default dialer. It cannot use the client's address, and ignores From.
-func DialAny(ctx context.Context, d Dial) (net.Conn, error) {
-	dialer := net.Dialer{KeepAlive: -1} // not needed: the cluster removes dead endpoints
+// DialBy makes a connection from any address of the node; it ignores From.
+func DialBy(ctx context.Context, dialer *net.Dialer, d Dial) (net.Conn, error) {
+	dialer.KeepAlive = -1 // not needed: the cluster removes dead endpoints
 	return dialer.DialContext(ctx, strings.ToLower(string(d.Protocol)), d.To.String())
 }
 

@@ -250,5 +250,5 @@ func (d unresponsive) dial(ctx context.Context, to Dial) (net.Conn, error) {
 		<-ctx.Done()
 		return nil, ctx.Err()
 	}
-	return DialAny(ctx, to)
+	return DialBy(ctx, &net.Dialer{}, to)
 }

@@ -151,7 +151,7 @@ func TestNoPortIsLeft(t *testing.T) {
 		if d.To == full {
 			return nil, ErrNoPort
 		}
-		return DialAny(ctx, d)
+		return DialBy(ctx, &net.Dialer{}, d)
 	}
 	w := newFixture(t, Config{Hooks: Hooks{Dial: dial, Pick: pickIfThere(full)}}, v1.ProtocolUDP)
 	at := w.packets(t)

@@ -28,8 +28,8 @@ func (d *NodeDialer) Dial(ctx context.Context, to engine.Dial) (conn net.Conn, e
 	if err := d.Refuse(to); err != nil {
 		return nil, err
 	}
-	err = d.sockets.Do(func() error {
-		conn, err = engine.DialAny(ctx, to)
+	err = d.sockets.Dial(&net.Dialer{}, func(by *net.Dialer) error {
+		conn, err = engine.DialBy(ctx, by, to)
 		return err
 	})
 	return conn, err

@@ -67,6 +67,28 @@ func (s *Sockets) Do(f func() error) error {
 	return s.ns.Do(f)
 }
 
+// Dial has dial make one connection, by a dialer whose socket belongs to the namespace of the backend. No thread
+// waits for the answer of the peer.
+func (s *Sockets) Dial(d *net.Dialer, dial func(*net.Dialer) error) error {
+	if s.own {
+		return dial(d)
+	}
+	return s.ns.DoUntil(func(leave func()) error {
+		inside, made := *d, false
+		inside.Control = func(network, address string, c syscall.RawConn) (err error) {
+			if made { // Package net makes another socket after some errors of the first one, which would be elsewhere.
+				return unix.EADDRNOTAVAIL
+			}
+			if made = true; d.Control != nil {
+				err = d.Control(network, address, c)
+			}
+			leave()
+			return err
+		}
+		return dial(&inside)
+	})
+}
+
 // listen opens a listener for connections. Claim sets the socket option that allows binding to
 // the address.
 func (s *Sockets) listen(ctx context.Context, at netip.AddrPort, claim func(fd int) error) (*net.TCPListener, error) {

@@ -68,7 +68,7 @@ func (d *Dialer) dialTCP(ctx context.Context, dialer *net.Dialer, to engine.Dial
 	var taken error
 	for range portTries {
 		var conn *net.TCPConn
-		err := d.sockets.Do(func() (err error) {
+		err := d.sockets.Dial(dialer, func(dialer *net.Dialer) (err error) {
 			conn, err = dialer.DialTCP(ctx, "tcp", netip.AddrPortFrom(sourceOf(to), d.nextPort()), to.To)
 			return err
 		})
@@ -121,7 +121,7 @@ func (d *Dialer) dialUDP(ctx context.Context, dialer *net.Dialer, to engine.Dial
 			return nil, err
 		}
 		var conn *net.UDPConn
-		err = d.sockets.Do(func() error {
+		err = d.sockets.Dial(dialer, func(dialer *net.Dialer) error {
 			conn, err = dialer.DialUDP(ctx, "udp", netip.AddrPortFrom(sourceOf(to), port), to.To)
 			return err
 		})
