@@ -3,11 +3,15 @@ package userspace
 import (
 	"context"
 	"net"
+	"net/netip"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/userspace/internal/engine"
+	"github.com/vipkit/vipkit/endpoints"
+	"github.com/vipkit/vipkit/proxy"
 )
 
 // Options are the identity, the timeouts and the limits of a backend. The zero value is usable.
@@ -33,9 +37,6 @@ type Options struct {
 	Timeouts Timeouts
 	// Hooks are functions that the backend calls; the zero value is useful.
 	Hooks Hooks
-	// Picker chooses one endpoint of several, unless Hooks.Pick is set; the zero value is
-	// [RoundRobin].
-	Picker Picker
 	// Connections and Sessions are the limits of TCP connections and UDP sessions at a
 	// time. Zero means 65,536 each. The process's limit of file descriptors (RLIMIT_NOFILE
 	// at the time of New) lowers both: connections to 3/16 of it, and sessions to 2/9, so
@@ -64,39 +65,77 @@ type Options struct {
 // DefaultPort is the default of [Options].Port.
 const DefaultPort = 16421
 
-// The pickers.
-const (
-	// RoundRobin chooses the endpoints of a service port in turn. A change of the endpoints
-	// does not restart the round.
-	RoundRobin = engine.RoundRobin
-	// Random chooses any endpoint.
-	Random = engine.Random
-	// LeastConnections chooses an endpoint with the fewest connections and sessions through
-	// this backend.
-	LeastConnections = engine.LeastConnections
-)
+// Timeouts say how long a backend waits. A zero value stands for the default; no value may be
+// negative.
+type Timeouts struct {
+	// Dial is how long each attempt to reach an endpoint may take; there are as many
+	// attempts as values, and each value is positive. The default is 250 ms, 500 ms, 1 s
+	// and 2 s.
+	Dial []time.Duration
+	// Suspect is how long an endpoint that could not be reached is tried only after all
+	// others; 5 s by default.
+	Suspect time.Duration
+	// Idle is how long a connection on which nothing is sent stays open; 2 h by default.
+	Idle time.Duration
+	// HalfClosed is the same for a connection of which one side has sent everything;
+	// 5 min by default.
+	HalfClosed time.Duration
+	// Drain is how long connections of a removed endpoint are kept; 10 min by default.
+	Drain time.Duration
+	// Session is how long a session on which nothing is sent lasts; 1 min by default.
+	Session time.Duration
+	// Wake is how long a connection waits for the first endpoint; 30 s by default.
+	Wake time.Duration
+}
 
-// Types of the engine that options and hooks consist of. Zero values of [Timeouts] stand
-// for the defaults: Dial 250 ms, 500 ms, 1 s and 2 s, Suspect 5 s, Idle 2 h,
-// HalfClosed 5 min, Drain 10 min, Session 1 min, Wake 30 s.
-type (
-	// Timeouts say how long a backend waits.
-	Timeouts = engine.Timeouts
-	// Hooks replace parts of a backend. Each may be nil; all are called from several
-	// goroutines at once.
-	Hooks = engine.Hooks
-	// Picker says how one endpoint of several is chosen.
-	Picker = engine.Picker
-	// Flow is a connection, or a session of datagrams, of one client.
-	Flow = engine.Flow
-	// Dial describes a connection to make to an endpoint. From is valid only with
-	// [TPROXY].
-	Dial = engine.Dial
-	// Stats are the counters of a backend.
-	Stats = engine.Stats
-)
+// Flow is a connection, or a session of datagrams, of one client. It is a comparable value.
+type Flow struct {
+	// Protocol is TCP or UDP.
+	Protocol v1.Protocol
+	// Client is the address of the client, Frontend the one that it has sent to.
+	Client, Frontend netip.AddrPort
+}
 
-// dialer reaches endpoints if Hooks.Dial is nil.
+// Hooks replace parts of a backend. Each may be nil; all are called from several
+// goroutines at once.
+type Hooks struct {
+	// Pick chooses one endpoint of several, and returns its index in the list, which it
+	// must not change. If it returns another number, the choice is random. Without Pick, the
+	// endpoints of a service port have their turns; a change of them does not restart the round.
+	Pick func(Flow, []*endpoints.Endpoint) int
+	// FirstConnection is called for each connection and datagram to a service port
+	// that has no endpoints anywhere. A connection then waits for an endpoint, up to
+	// Timeouts.Wake, and datagrams are lost; without the hook, both are rejected. It should
+	// return soon.
+	FirstConnection func(Flow, proxy.ServicePortName)
+	// ProxyProtocol returns the version of the PROXY protocol, 1 or 2, whose header each TCP
+	// connection to an endpoint of a service port starts with, to name the client; 0 turns
+	// it off.
+	ProxyProtocol func(proxy.ServicePortName) int
+}
+
+// Stats are the counters of a backend.
+type Stats struct {
+	// Connections and Sessions are how many there are now.
+	Connections, Sessions int
+	// Accepted counts accepted connections.
+	Accepted uint64
+	// Failed counts connections and sessions for which no endpoint could be
+	// reached, Denied those that no route forwards.
+	Failed, Denied uint64
+	// Crowded counts connections and datagrams beyond a limit: of a client, of a service
+	// port, of the backend, or of source ports and descriptors. It also counts sessions that
+	// newer ones have replaced.
+	Crowded uint64
+	// Faults counts errors of listeners, and Fault is the last of them.
+	Faults uint64
+	Fault  error
+	// Bytes counts the data of connections and datagrams received for the other side: for endpoints
+	// (first), and for clients (second).
+	Bytes [2]uint64
+}
+
+// dialer reaches endpoints.
 type dialer interface {
 	Dial(context.Context, engine.Dial) (net.Conn, error)
 }
@@ -104,12 +143,18 @@ type dialer interface {
 // engineConfig returns the config of the engine.
 func (o *Options) engineConfig(d dialer) engine.Config {
 	c := engine.Config{
-		Timeouts: o.Timeouts, Hooks: o.Hooks, Picker: o.Picker, Connections: o.Connections, Sessions: o.Sessions,
+		Timeouts: engine.Timeouts(o.Timeouts), Connections: o.Connections, Sessions: o.Sessions,
 		AffinityClients: o.AffinityClients, AffinityTotal: o.AffinityTotal,
 		AsNode: o.Capture != TPROXY,
+		Hooks:  engine.Hooks{Dial: d.Dial, ProxyProtocol: o.Hooks.ProxyProtocol},
 	}
-	if c.Hooks.Dial == nil {
-		c.Hooks.Dial = d.Dial
+	if pick := o.Hooks.Pick; pick != nil {
+		c.Hooks.Pick = func(f engine.Flow, among []*endpoints.Endpoint) int { return pick(flowOf(f), among) }
+	}
+	if first := o.Hooks.FirstConnection; first != nil {
+		c.Hooks.FirstConnection = func(f engine.Flow, name proxy.ServicePortName) { first(flowOf(f), name) }
 	}
 	return c
 }
+
+func flowOf(f engine.Flow) Flow { return Flow{f.Protocol, f.Client, f.Frontend} }

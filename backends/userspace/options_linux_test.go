@@ -11,7 +11,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
-	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/backends/userspace/internal/engine"
 	"github.com/vipkit/vipkit/endpoints"
@@ -38,7 +37,7 @@ func TestOptionsReachTheEngine(t *testing.T) {
 			Connections: 8, Sessions: 9, AffinityClients: 10, AffinityTotal: 11,
 		}
 		want := engine.Config{
-			Timeouts: o.Timeouts, Connections: 8, Sessions: 9, AffinityClients: 10, AffinityTotal: 11, AsNode: asNode,
+			Timeouts: engine.Timeouts(o.Timeouts), Connections: 8, Sessions: 9, AffinityClients: 10, AffinityTotal: 11, AsNode: asNode,
 		}
 		if diff := cmp.Diff(want, o.engineConfig(&someDialer{}), cmpopts.IgnoreFields(engine.Config{}, "Hooks")); diff != "" {
 			t.Errorf("%v (-want +got):\n%s", capture, diff)
@@ -46,40 +45,35 @@ func TestOptionsReachTheEngine(t *testing.T) {
 	}
 }
 
-// The engine uses the capture's dialer, unless Hooks.Dial is set, which is then the only dialer.
-// It gets the other hooks unchanged.
+// The engine has the capture's dialer, and the hooks.
 func TestHooksReachTheEngine(t *testing.T) {
 	t.Parallel()
-	d := Dial{Protocol: v1.ProtocolTCP, From: netip.MustParseAddr("192.0.2.1"), To: netip.MustParseAddrPort("10.0.0.1:80")}
 	own := &someDialer{}
 	o := Options{Hooks: Hooks{
-		Pick: func(_ Flow, among []*endpoints.Endpoint) int { return len(among) - 1 },
+		Pick: func(f Flow, among []*endpoints.Endpoint) int {
+			own.called = append(own.called, "pick for "+f.Client.String())
+			return len(among) - 1
+		},
 		FirstConnection: func(f Flow, name proxy.ServicePortName) {
 			own.called = append(own.called, f.Client.String()+" first of "+name.Name)
 		},
 		ProxyProtocol: func(proxy.ServicePortName) int { return 2 },
 	}}
 	c := o.engineConfig(own)
-	_, _ = c.Hooks.Dial(t.Context(), d)
-	name := proxy.ServicePortName{}
+	client, name := netip.MustParseAddrPort("192.0.2.1:1"), proxy.ServicePortName{}
 	name.Name = "web"
-	c.Hooks.FirstConnection(Flow{Client: netip.AddrPortFrom(d.From, 1)}, name)
-	if want := []string{"dial from 192.0.2.1", "192.0.2.1:1 first of web"}; !slices.Equal(own.called, want) {
-		t.Errorf("got %q, want %q", own.called, want)
-	}
-	if got := c.Hooks.Pick(Flow{}, make([]*endpoints.Endpoint, 3)); got != 2 {
+	_, _ = c.Hooks.Dial(t.Context(), engine.Dial{From: client.Addr()})
+	c.Hooks.FirstConnection(engine.Flow{Client: client}, name)
+	if got := c.Hooks.Pick(engine.Flow{Client: client}, make([]*endpoints.Endpoint, 3)); got != 2 {
 		t.Errorf("Pick: got endpoint %d, want 2", got)
+	}
+	if want := []string{"dial from 192.0.2.1", "192.0.2.1:1 first of web", "pick for 192.0.2.1:1"}; !slices.Equal(own.called, want) {
+		t.Errorf("got %q, want %q", own.called, want)
 	}
 	if got := c.Hooks.ProxyProtocol(name); got != 2 {
 		t.Errorf("ProxyProtocol: got version %d, want 2", got)
 	}
-	var dialed []Dial
-	o.Hooks.Dial = func(_ context.Context, d Dial) (net.Conn, error) {
-		dialed = append(dialed, d)
-		return nil, errors.ErrUnsupported
-	}
-	c = o.engineConfig(own)
-	if _, _ = c.Hooks.Dial(t.Context(), d); !slices.Equal(dialed, []Dial{d}) {
-		t.Errorf("Hooks.Dial: got %+v, want %+v", dialed, d)
+	if c = (&Options{}).engineConfig(own); c.Hooks.Pick != nil || c.Hooks.FirstConnection != nil || c.Hooks.ProxyProtocol != nil {
+		t.Errorf("without hooks: got %+v, want only a dialer", c.Hooks)
 	}
 }

@@ -300,4 +300,4 @@ func (b *Backend) Listeners(family v1.IPFamily) int {
 }
 
 // Stats returns the counters of the backend.
-func (b *Backend) Stats() Stats { return b.engine.Stats() }
+func (b *Backend) Stats() Stats { return Stats(b.engine.Stats()) }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"math/rand/v2"
 	"net"
 	"net/netip"
 	"runtime"
@@ -59,59 +58,27 @@ type Dial struct {
 }
 
 // Hooks replace parts of the engine. Each may be nil; all are called from several goroutines
-// at once.
+// at once. The documentation of package userspace says what each must do.
 type Hooks struct {
-	// Dial makes connections to endpoints. A dialer that cannot use Dial.From should
-	// return an error. The backend's own dialer bypasses the capture; packets of this one
-	// may be captured again. The context of a TCP connection ends with the timeout of the
-	// attempt. For a UDP socket there is nothing to wait for: a dialer that waits delays the
+	// Dial makes connections to endpoints; nil stands for [DialBy]. The context of a TCP connection ends with
+	// the timeout of the attempt. For a UDP socket there is nothing to wait for: a dialer that waits delays the
 	// datagrams of all clients.
-	Dial func(context.Context, Dial) (net.Conn, error)
-	// Pick chooses one endpoint of several, and returns its index in the list, which it
-	// must not change. If it returns another number, the choice is random. Without Pick, the
-	// picker chooses.
-	Pick func(Flow, []*endpoints.Endpoint) int
-	// FirstConnection is called for each connection and datagram to a service port
-	// that has no endpoints anywhere. A connection then waits for an endpoint, up to
-	// Timeouts.Wake, and datagrams are lost; without the hook, both are rejected. It should
-	// return soon.
+	Dial            func(context.Context, Dial) (net.Conn, error)
+	Pick            func(Flow, []*endpoints.Endpoint) int
 	FirstConnection func(Flow, proxy.ServicePortName)
-	// ProxyProtocol returns the version of the PROXY protocol, 1 or 2, whose header each TCP
-	// connection to an endpoint of a service port starts with, to name the client; 0 turns
-	// it off.
-	ProxyProtocol func(proxy.ServicePortName) int
+	ProxyProtocol   func(proxy.ServicePortName) int
 }
 
-// Timeouts say how long the engine waits. A zero value stands for the default; no value may be
-// negative.
+// Timeouts are the timeouts of package userspace, where they are documented.
 type Timeouts struct {
-	// Dial is how long each attempt to reach an endpoint may take; there are as many
-	// attempts as values, and each value is positive. The default is 250 ms, 500 ms, 1 s
-	// and 2 s.
-	Dial []time.Duration
-	// Suspect is how long an endpoint that could not be reached is tried only after all
-	// others; 5 s by default.
-	Suspect time.Duration
-	// Idle is how long a connection on which nothing is sent stays open; 2 h by default.
-	Idle time.Duration
-	// HalfClosed is the same for a connection of which one side has sent everything;
-	// 5 min by default.
-	HalfClosed time.Duration
-	// Drain is how long connections of a removed endpoint are kept; 10 min by default.
-	Drain time.Duration
-	// Session is how long a session on which nothing is sent lasts; 1 min by default.
-	Session time.Duration
-	// Wake is how long a connection waits for the first endpoint; 30 s by
-	// default.
-	Wake time.Duration
+	Dial                                            []time.Duration
+	Suspect, Idle, HalfClosed, Drain, Session, Wake time.Duration
 }
 
 // Config configures an [Engine]. The zero value is usable.
 type Config struct {
 	Hooks    Hooks
 	Timeouts Timeouts
-	// Picker chooses an endpoint, unless Hooks.Pick is set.
-	Picker Picker
 	// Link returns the number of the link by which packets to an address leave, 0 if
 	// that is not known; it must not wait. An endpoint on the client's own link is reached
 	// from the node's address, since its answers to the client would bypass the node. Nil
@@ -165,9 +132,6 @@ func (c *Config) validate() error {
 			errs = append(errs, fmt.Errorf("%s is %v, and must not be negative", name, d))
 		}
 	}
-	if c.Picker > LeastConnections {
-		errs = append(errs, fmt.Errorf("Picker is %d, which is unknown", c.Picker))
-	}
 	for i, d := range t.Dial {
 		if d <= 0 {
 			errs = append(errs, fmt.Errorf("Timeouts.Dial[%d] is %v, and must be positive", i, d))
@@ -216,15 +180,4 @@ func (c *Config) pipes() int {
 func DialBy(ctx context.Context, dialer *net.Dialer, d Dial) (net.Conn, error) {
 	dialer.KeepAlive = -1 // not needed: the cluster removes dead endpoints
 	return dialer.DialContext(ctx, strings.ToLower(string(d.Protocol)), d.To.String())
-}
-
-// pick returns the index of one of the endpoints, which must not be empty: the choice of
-// Hooks.Pick, or a random one.
-func (e *Engine) pick(f Flow, among []*endpoints.Endpoint) int {
-	if pick := e.config.Hooks.Pick; pick != nil {
-		if i := pick(f, among); i >= 0 && i < len(among) {
-			return i
-		}
-	}
-	return rand.IntN(len(among))
 }

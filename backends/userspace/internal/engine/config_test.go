@@ -2,16 +2,15 @@ package engine
 
 import (
 	"context"
-	"net/netip"
+	"net"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/endpoints"
-	"github.com/vipkit/vipkit/internal/testing/snapshots"
-	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
 // The defaults are as documented, including the number of attempts.
@@ -34,17 +33,26 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
-// If Hooks.Pick returns an invalid index, the engine chooses.
+// If Hooks.Pick returns an invalid index, the choice is random, and does not follow the round.
 func TestInvalidPicks(t *testing.T) {
 	t.Parallel()
-	pool := snapshots.At(memoryEndpoint, netip.MustParseAddrPort("10.0.0.6:8080"))
-	for _, choice := range []int{-1, 2} {
-		e, err := New(Config{Hooks: Hooks{Pick: func(Flow, []*endpoints.Endpoint) int { return choice }}})
-		testenv.NoError(t, err)
-		if got := e.pick(Flow{}, pool); got < 0 || got >= len(pool) {
-			t.Errorf("Pick returned %d for %d endpoints: got %d, want a valid index", choice, len(pool), got)
+	for _, choice := range []int{-1, 3} {
+		w := newFixture(t, Config{Hooks: Hooks{
+			Dial: func(context.Context, Dial) (net.Conn, error) { return newFakeSocket(), nil },
+			Pick: func(Flow, []*endpoints.Endpoint) int { return choice },
+		}}, v1.ProtocolTCP)
+		w.serveAt(memoryFrontend, memoryPool(1, 2, 3)...)
+		count, inTurn, last := map[int]int{}, 0, 0
+		for range 300 {
+			n := w.chosen(t, "10.0.0.9:1")
+			if count[n]++; n == last%3+1 {
+				inTurn++
+			}
+			last = n
 		}
-		e.Close()
+		if len(count) != 3 || inTurn > 200 {
+			t.Errorf("Pick returned %d: got choices %v, %d of 300 in turn; want all of 3, and about 100", choice, count, inTurn)
+		}
 	}
 }
 

@@ -25,8 +25,7 @@ var (
 
 // connect returns a connection to an endpoint of the flow's pool. It tries one endpoint
 // after the other, those that failed recently last. A client with session affinity changes
-// its endpoint only because of its own failures. The connection counts as load of the endpoint
-// until the caller unloads it.
+// its endpoint only because of its own failures.
 func (e *Engine) connect(ctx context.Context, d *decision) (net.Conn, *endpoints.Endpoint, error) {
 	table := d.service.table(d.route.Pool)
 	c := candidates{engine: e, decision: d, preferred: remembered(table, d)}
@@ -36,7 +35,6 @@ func (e *Engine) connect(ctx context.Context, d *decision) (net.Conn, *endpoints
 		if to == nil {
 			break
 		}
-		d.service.load(to.Addr, 1)
 		conn, err := e.dial(ctx, d, to, e.config.Timeouts.Dial[try])
 		if err == nil {
 			if table != nil && to != c.preferred {
@@ -44,7 +42,6 @@ func (e *Engine) connect(ctx context.Context, d *decision) (net.Conn, *endpoints
 			}
 			return conn, to, nil
 		}
-		d.service.load(to.Addr, -1)
 		failures = append(failures, fmt.Errorf("%v: %w", to.Addr, err))
 		if ctx.Err() != nil || errors.Is(err, errNoResources) || to == c.preferred && errors.Is(err, ErrNoPort) {
 			break

@@ -10,7 +10,7 @@
 // is silent for too long is closed, and so is one whose endpoint was removed, at the end of the
 // grace period.
 //
-// A [Picker] chooses the endpoint, by default all of them in turn. If it does not answer within
+// All endpoints have their turns, unless Hooks.Pick chooses. If the endpoint does not answer within
 // a quarter of a second, another one is tried, each next one for longer. For some seconds the
 // endpoint is tried last for the source address that it saw: a network policy may concern that
 // source alone. When two sources in a row have failed, it is tried last for all sources that it

@@ -70,25 +70,13 @@ type tasks struct {
 	idle    chan struct{} // closed when the last of them ends; nil while no goroutine waits
 }
 
-// Stats are counters of an engine.
+// Stats are the counters of package userspace, where they are documented.
 type Stats struct {
-	// Connections and Sessions are how many there are now.
-	Connections, Sessions int
-	// Accepted counts accepted connections.
-	Accepted uint64
-	// Failed counts connections and sessions for which no endpoint could be
-	// reached, Denied those that no route forwards.
-	Failed, Denied uint64
-	// Crowded counts connections and datagrams beyond a limit: of a client, of a service
-	// port, of the engine, or of source ports and descriptors. It also counts sessions that
-	// newer ones have replaced.
-	Crowded uint64
-	// Faults counts errors of listeners, and Fault is the last of them.
-	Faults uint64
-	Fault  error
-	// Bytes counts the data of connections and datagrams received for the other side: for endpoints
-	// (first), and for clients (second).
-	Bytes [2]uint64
+	Connections, Sessions             int
+	Accepted, Failed, Denied, Crowded uint64
+	Faults                            uint64
+	Fault                             error
+	Bytes                             [ways]uint64
 }
 
 // New returns an engine without Services. The caller must close it. The error names the

@@ -30,8 +30,8 @@ func memoryPool(numbers ...int) (all []netip.AddrPort) {
 }
 
 // withoutSockets returns a fixture that reaches every endpoint.
-func withoutSockets(t *testing.T, p Picker) *fixture {
-	return newFixture(t, Config{Picker: p, Hooks: Hooks{
+func withoutSockets(t *testing.T) *fixture {
+	return newFixture(t, Config{Hooks: Hooks{
 		Dial: func(context.Context, Dial) (net.Conn, error) { return newFakeSocket(), nil },
 	}}, v1.ProtocolTCP)
 }
@@ -50,7 +50,7 @@ func (w *fixture) chosen(t *testing.T, client string) int {
 // A change of the endpoints does not restart the round: the next one is the one after the last.
 func TestRoundsGoOn(t *testing.T) {
 	t.Parallel()
-	w := withoutSockets(t, RoundRobin)
+	w := withoutSockets(t)
 	w.serveAt(memoryFrontend, memoryPool(1, 3, 5, 7)...)
 	for turns := 1; w.chosen(t, "10.0.0.9:1") != 3; turns++ { // the first choice is random
 		if turns == 4 {
@@ -81,7 +81,7 @@ func TestRoundsGoOn(t *testing.T) {
 func TestRoundsAreFair(t *testing.T) {
 	t.Parallel()
 	r := testenv.Random(t)
-	w := withoutSockets(t, RoundRobin)
+	w := withoutSockets(t)
 	have := map[int]bool{1: true, 2: true, 3: true}
 	since := map[int]map[int]bool{} // by endpoint: which others had a turn since its own
 	for range 2000 {
@@ -140,7 +140,7 @@ func TestRoundsAvoidFailures(t *testing.T) {
 // A client with session affinity uses no turn after its first one.
 func TestAffinityUsesNoTurn(t *testing.T) {
 	t.Parallel()
-	w := withoutSockets(t, RoundRobin).withAffinity(time.Hour)
+	w := withoutSockets(t).withAffinity(time.Hour)
 	w.serveAt(memoryFrontend, memoryPool(1, 2, 3)...)
 	first := w.chosen(t, "10.0.0.9:1")
 	for range 5 {
@@ -153,126 +153,33 @@ func TestAffinityUsesNoTurn(t *testing.T) {
 	}
 }
 
-// Random choices reach all endpoints, and do not follow the round.
-func TestRandomChoices(t *testing.T) {
-	t.Parallel()
-	w := withoutSockets(t, Random)
-	w.serveAt(memoryFrontend, memoryPool(1, 2, 3)...)
-	count, inTurn, last := map[int]int{}, 0, 0
-	for range 300 {
-		n := w.chosen(t, "10.0.0.9:1")
-		if count[n]++; n == last%3+1 {
-			inTurn++
-		}
-		last = n
-	}
-	if len(count) != 3 || inTurn > 200 {
-		t.Errorf("got choices %v, %d of 300 in turn; want all of 3, and about 100", count, inTurn)
-	}
-}
-
-// New connections go where the fewest are open, and a connection counts until it has ended.
-func TestLeastConnections(t *testing.T) {
-	t.Parallel()
-	w := newFixture(t, Config{Picker: LeastConnections}, v1.ProtocolTCP)
-	at := w.listen(t)
-	w.serveAt(at, named(t), named(t), named(t))
-	open := map[string][]*net.TCPConn{}
-	for range 6 {
-		name, c := serverNameAt(t, at)
-		open[name] = append(open[name], c)
-	}
-	var idle string
-	for name, all := range open {
-		if len(all) != 2 {
-			t.Fatalf("6 connections to 3 endpoints: got %d to %s, want 2", len(all), name)
-		}
-		idle = name
-	}
-	for _, c := range open[idle] {
-		shut(c)
-	}
-	eventually(t, "the connections have ended", func() bool { return w.Stats().Connections == 4 })
-	s := w.services[w.port.Name]
-	eventually(t, "the endpoint is without load", func() bool { return s.loadOf(netip.MustParseAddrPort(idle)) == 0 })
-	for range 2 {
-		if name, _ := serverNameAt(t, at); name != idle {
-			t.Errorf("got a connection to %s, want %s, which had none", name, idle)
-		}
-	}
-}
-
-// loadOf returns how many flows to an endpoint are counted.
-func (s *service) loadOf(a netip.AddrPort) int {
-	s.balance.mu.Lock()
-	defer s.balance.mu.Unlock()
-	return s.balance.loaded[a]
-}
-
-// Sessions count, too, until they end.
-func TestLeastSessions(t *testing.T) {
-	t.Parallel()
-	w := newFixture(t, Config{Picker: LeastConnections, Hooks: Hooks{
-		Dial: func(context.Context, Dial) (net.Conn, error) { return newFakeSocket(), nil },
-	}}, v1.ProtocolUDP)
-	w.serveAt(memoryFrontend, memoryAt(1), memoryAt(2))
-	for n := range uint16(10) {
-		f := memoryFlow()
-		f.Client = netip.AddrPortFrom(memoryClient.Addr(), n+1)
-		w.Datagram(f, []byte("?"), nil)
-	}
-	s := w.services[w.port.Name]
-	if one, two := s.loadOf(memoryAt(1)), s.loadOf(memoryAt(2)); one != 5 || two != 5 {
-		t.Errorf("got %d and %d sessions, want 5 each", one, two)
-	}
-	w.EndAll()
-	eventually(t, "no session counts", func() bool { return s.loadOf(memoryAt(1)) == 0 && s.loadOf(memoryAt(2)) == 0 })
-}
-
-// A flow that does not come about does not count: no endpoint is reached, the client is gone, or
+// A flow that does not come about has no service: no endpoint is reached, the client is gone, or
 // the header of the PROXY protocol cannot be sent.
-func TestFailedFlowsAreNoLoad(t *testing.T) {
+func TestFailedFlows(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		dial   error
-		prefix func(c *connection)
+		closed bool
 	}{
 		"no endpoint":     {dial: errors.New("refused")},
-		"closed client":   {prefix: func(c *connection) { shut(c) }},
+		"closed client":   {closed: true},
 		"no proxy header": {},
 	} {
-		w := newFixture(t, Config{Picker: LeastConnections, Hooks: Hooks{
-			Dial: func(context.Context, Dial) (net.Conn, error) {
-				return newFakeSocket(io.ErrClosedPipe), c.dial
-			},
+		w := newFixture(t, Config{Hooks: Hooks{
+			Dial:          func(context.Context, Dial) (net.Conn, error) { return newFakeSocket(io.ErrClosedPipe), c.dial },
 			ProxyProtocol: func(proxy.ServicePortName) int { return 1 },
 		}}, v1.ProtocolTCP)
 		w.serveAt(memoryFrontend, memoryEndpoint)
 		near, far := net.Pipe()
 		link := &connection{client: near}
-		if c.prefix != nil {
-			c.prefix(link)
+		if c.closed {
+			shut(link)
 		}
 		s, err := w.establish(link, Flow{Protocol: v1.ProtocolTCP, Client: memoryClient, Frontend: memoryFrontend})
-		if s != nil {
-			t.Errorf("%s: got a connection and error %v, want none", name, err)
-		}
-		if got := w.services[w.port.Name].loadOf(memoryEndpoint); got != 0 {
-			t.Errorf("%s: got %d flows counted, want none", name, got)
+		if s != nil || c.closed != (err == nil) {
+			t.Errorf("%s: got a connection: %v, and error %v, want none, and an error unless the client is gone", name, s != nil, err)
 		}
 		shut(near)
 		shut(far)
-	}
-}
-
-func TestNamesOfPickers(t *testing.T) {
-	t.Parallel()
-	for p, want := range map[Picker]string{RoundRobin: "round-robin", Random: "random", LeastConnections: "least-connections", 9: "picker 9"} {
-		if got := p.String(); got != want {
-			t.Errorf("got %q, want %q", got, want)
-		}
-	}
-	if _, err := New(Config{Picker: 3}); err == nil {
-		t.Error("an unknown picker: got no error, want one")
 	}
 }

@@ -99,7 +99,6 @@ func (e *Engine) register(c *connection, d *decision) {
 
 // unregister removes a connection that has ended.
 func (s *service) unregister(c *connection) {
-	s.load(c.endpoint, -1)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.connections, c)

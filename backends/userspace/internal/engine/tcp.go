@@ -158,13 +158,11 @@ func (e *Engine) establish(c *connection, flow Flow) (*service, error) {
 		return nil, err
 	}
 	if !c.attach(conn, endpoint.Addr) {
-		decision.service.load(endpoint.Addr, -1)
 		return nil, nil
 	}
 	c.touch(e.now())
 	c.relaying.Store(true)
 	if err := e.sendProxyHeader(c, &decision); err != nil {
-		decision.service.load(endpoint.Addr, -1)
 		return nil, err
 	}
 	e.register(c, &decision)

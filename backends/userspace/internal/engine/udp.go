@@ -179,7 +179,6 @@ func (e *Engine) begin(f Flow, d *decision, r Replier, leave func()) *session {
 	s.used.Store(int64(e.now()))
 	if known := e.open(s, leave); known != s {
 		leave()
-		d.service.load(endpoint.Addr, -1)
 		_ = conn.Close() // It was not used.
 		return known
 	}
@@ -221,7 +220,6 @@ func (e *Engine) open(s *session, leave func()) *session {
 	started := e.tasks.run(func() {
 		defer leave()
 		defer e.counts.sessions.Add(-1)
-		defer s.service.load(s.endpoint, -1)
 		e.answers(s)
 	})
 	if !started {
