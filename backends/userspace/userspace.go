@@ -15,7 +15,7 @@ import (
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/internal/kinds"
 	"github.com/vipkit/vipkit/backends/userspace/internal/engine"
-	"github.com/vipkit/vipkit/backends/userspace/internal/host"
+	"github.com/vipkit/vipkit/internal/ipaddr"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -103,14 +103,14 @@ func (o *Options) complete() (err error) {
 	if o.Identity, err = o.Identity.Complete(kinds.Userspace.Defaults()); err != nil {
 		return err
 	}
+	all := ipaddr.Families()
 	for _, f := range o.Families {
-		if !slices.Contains(host.Families(), f) {
+		if !slices.Contains(all[:], f) {
 			return fmt.Errorf("unknown IP family %q", f)
 		}
 	}
-	o.Families = slices.Clone(o.Families)
-	if len(o.Families) == 0 {
-		o.Families = host.Families()
+	if o.Families = slices.Clone(o.Families); len(o.Families) == 0 {
+		o.Families = all[:]
 	}
 	o.Capture = cmp.Or(o.Capture, systemCapture)
 	if !o.Capture.known() {

@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"iter"
 	"maps"
 	"net/netip"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -59,13 +59,10 @@ type Capture struct {
 	// refused are those at which a listener has failed since the last Sweep, kept are those that
 	// it has kept for that reason.
 	refused, kept map[netip.Addr]bool
-	// listeners has nil where the host does not have the address, or a node port is taken.
-	listeners map[Key]*listener
 	// taken are the node ports at which another program listens, or which the system denies. Their
 	// service ports are served at all other frontends. left are the addresses that could not be
 	// removed since the last List.
 	taken, left refusals
-	ops         atomic.Uint64
 }
 
 var (
@@ -82,9 +79,8 @@ func New(c Config) *Capture {
 	t := &Capture{
 		Config: c, state: newState(c.State),
 		needed: map[netip.Addr]bool{}, refused: map[netip.Addr]bool{},
-		listeners: map[Key]*listener{},
 	}
-	t.sockets = sockets{Frontends: host.NewFrontends(manager.isLocal), namespace: orAnywhere(c.Namespace), originOf: originOf}
+	t.sockets = sockets{Frontends: host.NewFrontends(manager.isLocal), listeners: map[Key]io.Closer{}, namespace: orAnywhere(c.Namespace), originOf: originOf}
 	return t
 }
 
@@ -97,10 +93,6 @@ func (c *Capture) Check(_ *proxy.Node, port *proxy.ServicePort) error {
 	}
 	return host.CheckProtocol(port)
 }
-
-// Operations implements [proxy.OperationCounter]. It counts addresses that were added or removed,
-// and listeners that were opened or closed.
-func (c *Capture) Operations() uint64 { return c.ops.Load() }
 
 // present returns the addresses of the host.
 func (c *Capture) present(ctx context.Context) (map[netip.Addr]bool, error) {
@@ -239,7 +231,7 @@ func (c *Capture) commitAdded(ctx context.Context, ops []op) error {
 	if err != nil {
 		return err
 	}
-	if err := c.open(ctx, ops, present); err != nil {
+	if err := c.openAll(ctx, ops, present); err != nil {
 		return err
 	}
 	for _, a := range added {
@@ -355,6 +347,7 @@ func (c *Capture) Cleanup(ctx context.Context) error {
 	}
 	clear(c.needed)
 	clear(c.refused)
+	c.taken.clear()
 	c.left.clear()
 	if err := c.Sweep(ctx); err != nil {
 		return err

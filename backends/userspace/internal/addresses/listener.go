@@ -15,11 +15,8 @@ import (
 	"github.com/vipkit/vipkit/internal/pause"
 )
 
-// Open does nothing: each frontend has listeners of its own, which Commit opens.
-func (c *Capture) Open(context.Context, bool) error { return nil }
-
 // open opens the listeners that operations add. After an error it has opened none.
-func (c *Capture) open(ctx context.Context, ops []op, present map[netip.Addr]bool) error {
+func (c *Capture) openAll(ctx context.Context, ops []op, present map[netip.Addr]bool) error {
 	var opened []Key
 	end := time.Now().Add(c.Usable)
 	for i := range ops {
@@ -76,10 +73,8 @@ func explain(k Key, err error) error {
 // added may need some time until the system has found that no other host uses it.
 func (c *Capture) listenInTime(ctx context.Context, k Key, end time.Time) error {
 	for delay := 10 * time.Millisecond; ; delay = min(2*delay, time.Second/2) {
-		l, err := c.listen(ctx, k)
+		err := c.listen(ctx, k)
 		if err == nil {
-			c.listeners[k] = l
-			c.ops.Add(1)
 			return nil
 		}
 		if neterr.Of(err) != neterr.NotLocal || time.Now().After(end) {
@@ -102,28 +97,9 @@ func originOf(k Key, client netip.Addr) engine.Origin {
 
 // unlisten closes a listener, and forgets it. Its connections stay open.
 func (c *Capture) unlisten(k Key) {
-	if l := c.listeners[k]; l != nil {
-		_ = l.Close() // The socket is closed, whatever the error.
-		c.ops.Add(1)
-	}
-	delete(c.listeners, k)
+	c.sockets.unlisten(k)
 	c.taken.drop(k)
 }
-
-// StopAccepting closes all listeners.
-func (c *Capture) StopAccepting() error { return c.CloseListeners() }
-
-// CloseListeners closes all listeners. Connections stay open, and addresses stay on the
-// interface.
-func (c *Capture) CloseListeners() error {
-	for k := range c.listeners {
-		c.unlisten(k)
-	}
-	return nil
-}
-
-// Close closes all listeners.
-func (c *Capture) Close() error { return c.CloseListeners() }
 
 // isOthers reports whether an error says that another program has added an address.
 func isOthers(err error) bool { return errors.Is(err, fs.ErrExist) }

@@ -3,11 +3,11 @@ package addresses
 import (
 	"context"
 	"fmt"
+	"io"
 	"iter"
 	"net"
 	"net/netip"
 	"slices"
-	"sync/atomic"
 
 	v1 "k8s.io/api/core/v1"
 
@@ -38,11 +38,7 @@ type Loopback struct {
 	LoopbackConfig
 	sockets
 
-	listeners map[Key]*listener
-	unneeded  map[Key]bool // those of listeners that Sweep closes
-	ops       atomic.Uint64
-	// four and six are how many listeners are open, by IP family.
-	four, six atomic.Int64
+	unneeded map[Key]bool // those of listeners that Sweep closes
 }
 
 var (
@@ -55,9 +51,10 @@ var (
 // used.
 func NewLoopback(c LoopbackConfig) *Loopback {
 	return &Loopback{
-		LoopbackConfig: c, listeners: map[Key]*listener{}, unneeded: map[Key]bool{},
+		LoopbackConfig: c, unneeded: map[Key]bool{},
 		sockets: sockets{
 			Frontends: host.NewFrontends(netip.Addr.IsLoopback),
+			listeners: map[Key]io.Closer{},
 			config:    net.ListenConfig{Control: host.BindToLoopback},
 			namespace: orAnywhere(c.Namespace),
 			originOf:  func(Key, netip.Addr) engine.Origin { return engine.Node },
@@ -116,7 +113,7 @@ func (l *Loopback) Commit(ctx context.Context, ops []op) error {
 		if ops[i].Kind != backends.Add {
 			continue
 		}
-		if err := l.open(ctx, ops[i].Key); err != nil {
+		if err := l.openOne(ctx, ops[i].Key); err != nil {
 			for _, done := range ops[:i] {
 				if done.Kind == backends.Add {
 					l.unneeded[done.Key] = true
@@ -133,8 +130,8 @@ func (l *Loopback) Commit(ctx context.Context, ops []op) error {
 	return nil
 }
 
-// open opens a listener, unless it is open.
-func (l *Loopback) open(ctx context.Context, k Key) error {
+// openOne opens a listener, unless it is open.
+func (l *Loopback) openOne(ctx context.Context, k Key) error {
 	if l.unneeded[k] {
 		delete(l.unneeded, k)
 		return nil
@@ -143,12 +140,9 @@ func (l *Loopback) open(ctx context.Context, k Key) error {
 		return fmt.Errorf("listening at %v/%s: %w: node ports at loopback addresses have %d sockets, an eighth of RLIMIT_NOFILE: raise it",
 			k.at(), k.protocol, backends.ErrExhausted, l.Listeners)
 	}
-	opened, err := l.listen(ctx, k)
-	if err != nil {
+	if err := l.listen(ctx, k); err != nil {
 		return explain(k, err)
 	}
-	l.listeners[k] = opened
-	l.count(k, 1)
 	return nil
 }
 
@@ -157,39 +151,15 @@ func (l *Loopback) Sweep(context.Context) error {
 	for k := range l.unneeded {
 		l.unlisten(k)
 	}
+	clear(l.unneeded)
 	return nil
 }
 
-// unlisten closes a listener. Its connections stay open.
-func (l *Loopback) unlisten(k Key) {
-	if x := l.listeners[k]; x != nil {
-		_ = x.Close() // The socket is closed, whatever the error.
-		l.count(k, -1)
-	}
-	delete(l.listeners, k)
-	delete(l.unneeded, k)
+// CloseListeners closes all listeners.
+func (l *Loopback) CloseListeners() error {
+	clear(l.unneeded)
+	return l.sockets.CloseListeners()
 }
-
-// count counts a listener that was opened (1) or closed (-1).
-func (l *Loopback) count(k Key, n int64) {
-	l.ops.Add(1)
-	if k.addr.Is4() {
-		l.four.Add(n)
-	} else {
-		l.six.Add(n)
-	}
-}
-
-// Listening returns how many listeners are open in an IP family. It may be called at any time.
-func (l *Loopback) Listening(family v1.IPFamily) int {
-	if family == v1.IPv4Protocol {
-		return int(l.four.Load())
-	}
-	return int(l.six.Load())
-}
-
-// Operations implements [proxy.OperationCounter]. It counts listeners that were opened or closed.
-func (l *Loopback) Operations() uint64 { return l.ops.Load() }
 
 // Drifted implements [proxy.DriftChecker]: no other program changes sockets of this process.
 func (l *Loopback) Drifted(context.Context) bool { return false }
@@ -198,20 +168,3 @@ func (l *Loopback) Drifted(context.Context) bool { return false }
 func (l *Loopback) WaitDrift(context.Context) error {
 	return fmt.Errorf("userspace: %w: sockets do not drift", proxy.ErrUnsupported)
 }
-
-// Open does nothing: each frontend has listeners of its own, which Commit opens.
-func (l *Loopback) Open(context.Context, bool) error { return nil }
-
-// StopAccepting closes all listeners.
-func (l *Loopback) StopAccepting() error { return l.CloseListeners() }
-
-// CloseListeners closes all listeners. Connections stay open.
-func (l *Loopback) CloseListeners() error {
-	for k := range l.listeners {
-		l.unlisten(k)
-	}
-	return nil
-}
-
-// Close closes all listeners.
-func (l *Loopback) Close() error { return l.CloseListeners() }

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 
 	v1 "k8s.io/api/core/v1"
 
@@ -15,12 +16,15 @@ import (
 	"github.com/vipkit/vipkit/internal/ipaddr"
 )
 
-// listener is an open socket of a frontend.
-type listener struct{ io.Closer }
-
-// sockets opens listeners, and has the engine serve them.
+// sockets are the listeners of a capture, which the engine serves.
 type sockets struct {
 	*host.Frontends
+
+	// listeners has nil where the host does not have the address, or a node port is taken.
+	listeners map[Key]io.Closer
+	// ops counts what a capture adds and removes, open the listeners of IPv4 and of IPv6.
+	ops  atomic.Uint64
+	open [2]atomic.Int64
 
 	config    net.ListenConfig
 	namespace Namespace
@@ -33,23 +37,66 @@ type sockets struct {
 // ServeBy has an engine serve the listeners, by goroutines that the group counts.
 func (s *sockets) ServeBy(e *engine.Engine, served *sync.WaitGroup) { s.engine, s.served = e, served }
 
+// Open does nothing: each frontend has a listener of its own, which a commit opens.
+func (*sockets) Open(context.Context, bool) error { return nil }
+
+// StopAccepting closes all listeners. Connections stay open.
+func (s *sockets) StopAccepting() error { return s.CloseListeners() }
+
+// CloseListeners closes all listeners.
+func (s *sockets) CloseListeners() error {
+	for k := range s.listeners {
+		s.unlisten(k)
+	}
+	return nil
+}
+
+// Close closes all listeners.
+func (s *sockets) Close() error { return s.CloseListeners() }
+
+// Operations implements [proxy.OperationCounter].
+func (s *sockets) Operations() uint64 { return s.ops.Load() }
+
+// Listening returns how many listeners are open in an IP family. It may be called at any time.
+func (s *sockets) Listening(family v1.IPFamily) int { return int(s.opened(family).Load()) }
+
+func (s *sockets) opened(family v1.IPFamily) *atomic.Int64 {
+	if family == v1.IPv6Protocol {
+		return &s.open[1]
+	}
+	return &s.open[0]
+}
+
+// unlisten closes a listener, and forgets it.
+func (s *sockets) unlisten(k Key) {
+	if l := s.listeners[k]; l != nil {
+		_ = l.Close() // The socket is closed, whatever the error.
+		s.ops.Add(1)
+		s.opened(ipaddr.FamilyOf(k.addr)).Add(-1)
+	}
+	delete(s.listeners, k)
+}
+
 // listen opens the socket of a frontend.
-func (s *sockets) listen(ctx context.Context, k Key) (*listener, error) {
+func (s *sockets) listen(ctx context.Context, k Key) error {
 	socket, err := s.bind(ctx, k)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	switch x := socket.(type) {
 	case *net.TCPListener:
 		by := engine.Listener{Listener: x, OriginOf: func(client netip.Addr) engine.Origin { return s.originOf(k, client) }}
 		s.served.Go(func() { _ = s.engine.Serve(by) }) // returns when the listener is closed
-		return &listener{x}, nil
 	case *net.UDPConn:
 		// ServePackets returns when the listener is closed.
 		s.served.Go(func() { _ = s.engine.ServePackets(&packets{UDPConn: x, key: k, sockets: s}) })
-		return &listener{x}, nil
+	default:
+		return errors.Join(errors.ErrUnsupported, socket.Close())
 	}
-	return nil, errors.Join(errors.ErrUnsupported, socket.Close())
+	s.listeners[k] = socket
+	s.ops.Add(1)
+	s.opened(ipaddr.FamilyOf(k.addr)).Add(1)
+	return nil
 }
 
 // bind opens a socket: a [net.TCPListener] or a [net.UDPConn].
@@ -86,7 +133,7 @@ type packets struct {
 // end.
 func (p *packets) Receive(buf []byte) (int, engine.Flow, error) {
 	n, from, err := p.ReadFromUDPAddrPort(buf)
-	client := netip.AddrPortFrom(from.Addr().Unmap(), from.Port())
+	client := ipaddr.Unmap(from)
 	f := engine.Flow{Protocol: v1.ProtocolUDP, Client: client, Origin: p.sockets.originOf(p.key, client.Addr())}
 	if err == nil && !p.sockets.IsFrontend(v1.ProtocolUDP, client) {
 		f.Frontend = p.key.at() // The engine drops a datagram without frontend.

@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/internal/ipaddr"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -61,7 +62,7 @@ func FuzzProxyHeader(f *testing.F) {
 		}
 		from, to := netip.AddrPortFrom(one, ap), netip.AddrPortFrom(two, bp)
 		gotFrom, gotTo, err := readHeader(proxyHeader(2, from, to))
-		if err != nil || unmap(gotFrom) != unmap(from) || unmap(gotTo) != unmap(to) {
+		if err != nil || ipaddr.Unmap(gotFrom) != ipaddr.Unmap(from) || ipaddr.Unmap(gotTo) != ipaddr.Unmap(to) {
 			t.Errorf("from %v to %v: got %v, %v, error %v", from, to, gotFrom, gotTo, err)
 		}
 	})

@@ -8,6 +8,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/endpoints"
+	"github.com/vipkit/vipkit/internal/ipaddr"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -99,7 +100,7 @@ func (e *Engine) find(f Flow, node *proxy.Node) (binding, bool) {
 	if ok || !servesNodePorts(node, f.Frontend.Addr()) {
 		return b, ok
 	}
-	b, ok = e.frontends[frontendKey{netip.AddrPortFrom(unspecified(f.Frontend.Addr()), f.Frontend.Port()), f.Protocol}]
+	b, ok = e.frontends[frontendKey{netip.AddrPortFrom(ipaddr.Unspecified(ipaddr.FamilyOf(f.Frontend.Addr())), f.Frontend.Port()), f.Protocol}]
 	return b, ok
 }
 
@@ -107,13 +108,6 @@ func (e *Engine) find(f Flow, node *proxy.Node) (binding, bool) {
 // addresses has flows to them.
 func servesNodePorts(node *proxy.Node, a netip.Addr) bool {
 	return node.NodePorts.Contains(a) || a.IsLoopback() && slices.Contains(node.NodePorts.LoopbackAddresses(), a)
-}
-
-func unspecified(like netip.Addr) netip.Addr {
-	if like.Is4() {
-		return netip.IPv4Unspecified()
-	}
-	return netip.IPv6Unspecified()
 }
 
 // holderOf returns what a flow counts for, before there is a decision on it.

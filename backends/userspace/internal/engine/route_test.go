@@ -10,6 +10,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/endpoints"
+	"github.com/vipkit/vipkit/internal/ipaddr"
 	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 	"github.com/vipkit/vipkit/proxy"
@@ -62,7 +63,7 @@ func somePort(r *rand.Rand, name string, six bool) *proxy.ServicePort {
 	for range 1 + r.IntN(3) {
 		f := proxy.Frontend{Addr: netip.AddrPortFrom(someAddr(r, six), uint16(80+r.IntN(2))), FromInside: someRoute(r), FromOutside: someRoute(r)}
 		if r.IntN(3) == 0 {
-			f.Kind, f.Addr = proxy.NodePort, netip.AddrPortFrom(unspecified(f.Addr.Addr()), f.Addr.Port())
+			f.Kind, f.Addr = proxy.NodePort, netip.AddrPortFrom(ipaddr.Unspecified(ipaddr.FamilyOf(f.Addr.Addr())), f.Addr.Port())
 		}
 		if r.IntN(3) == 0 {
 			f.Restricted = true

@@ -7,6 +7,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/internal/ipaddr"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -127,19 +128,15 @@ func flowOf(conn net.Conn, l Listener) (Flow, error) {
 		return f, nil
 	}
 	to, err := l.Destination(conn)
-	f.Frontend = unmap(to)
+	f.Frontend = ipaddr.Unmap(to)
 	return f, err
 }
 
 func addrOf(a net.Addr) netip.AddrPort {
 	if t, ok := a.(interface{ AddrPort() netip.AddrPort }); ok {
-		return unmap(t.AddrPort())
+		return ipaddr.Unmap(t.AddrPort())
 	}
 	return netip.AddrPort{}
-}
-
-func unmap(a netip.AddrPort) netip.AddrPort {
-	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
 }
 
 // establish connects a client to an endpoint, registers the connection with its service, and

@@ -13,6 +13,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/internal/ipaddr"
 	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 	"github.com/vipkit/vipkit/proxy"
@@ -383,7 +384,7 @@ type socketListener struct {
 func (s socketListener) Receive(buf []byte) (int, Flow, error) {
 	n, client, err := s.ReadFromUDPAddrPort(buf)
 	f := s.flow
-	f.Client = unmap(client)
+	f.Client = ipaddr.Unmap(client)
 	return n, f, err
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/internal/kinds"
+	"github.com/vipkit/vipkit/internal/ipaddr"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -46,7 +47,8 @@ func (c *Config) Serves(f v1.IPFamily) bool {
 
 // Served returns the IP families that are served.
 func (c *Config) Served() []v1.IPFamily {
-	return slices.DeleteFunc(Families(), func(f v1.IPFamily) bool { return !c.Serves(f) })
+	all := ipaddr.Families()
+	return slices.DeleteFunc(all[:], func(f v1.IPFamily) bool { return !c.Serves(f) })
 }
 
 // Check implements [backends.Checker].

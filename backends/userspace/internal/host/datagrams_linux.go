@@ -13,6 +13,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/backends/userspace/internal/engine"
+	"github.com/vipkit/vipkit/internal/ipaddr"
 )
 
 // listenPacket opens a listener for datagrams. Claim sets the socket option that allows binding
@@ -69,7 +70,7 @@ func (l *PacketListener) Close() error { return l.UDPConn.Close() }
 // Receive implements [engine.PacketListener]. One goroutine calls it.
 func (l *PacketListener) Receive(buf []byte) (int, engine.Flow, error) {
 	n, controls, _, from, err := l.ReadMsgUDPAddrPort(buf, l.oob[:])
-	client := netip.AddrPortFrom(from.Addr().Unmap(), from.Port())
+	client := ipaddr.Unmap(from)
 	f := engine.Flow{Protocol: v1.ProtocolUDP, Origin: l.origin, Client: client}
 	if err == nil {
 		// The engine drops a datagram without frontend.

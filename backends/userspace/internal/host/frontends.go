@@ -10,6 +10,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/backends/userspace/internal/engine"
+	"github.com/vipkit/vipkit/internal/ipaddr"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -77,16 +78,10 @@ func (f *Frontends) IsFrontend(protocol v1.Protocol, to netip.AddrPort) bool {
 	if f.frontends[frontend{protocol, to}] > 0 {
 		return true
 	}
-	anywhere := netip.IPv4Unspecified()
-	if to.Addr().Is6() {
-		anywhere = netip.IPv6Unspecified()
-	}
+	anywhere := ipaddr.Unspecified(ipaddr.FamilyOf(to.Addr()))
 	return f.frontends[frontend{protocol, netip.AddrPortFrom(anywhere, to.Port())}] > 0 &&
 		f.node != nil && (slices.Contains(f.node.Addresses, to.Addr()) || f.isLocal(to.Addr()))
 }
-
-// Families returns all IP families.
-func Families() []v1.IPFamily { return []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol} }
 
 var errSCTP = errors.New("SCTP is not supported by the userspace backend, which has sockets for TCP and UDP only")
 

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/vipkit/vipkit/internal/ipaddr"
+	"github.com/vipkit/vipkit/internal/kernel/rawnetlink"
 )
 
 // Query sends netlink requests to the kernel, each of which has one answer.
@@ -94,12 +95,11 @@ func (s *Sockets) route(to netip.Addr) (kind uint8, link int) {
 		if len(answer) < unix.SizeofRtMsg {
 			return unix.EBADMSG
 		}
-		b, err := Attribute(answer[unix.SizeofRtMsg:], unix.RTA_OIF)
-		if len(b) == 4 {
+		if b := rawnetlink.Attrs(answer[unix.SizeofRtMsg:]).Find(unix.RTA_OIF); len(b) == 4 {
 			link = int(binary.NativeEndian.Uint32(b))
 		}
 		kind = nl.DeserializeRtMsg(answer).Type
-		return err
+		return nil
 	})
 	if err != nil {
 		return 0, 0
@@ -112,15 +112,4 @@ func (s *Sockets) route(to netip.Addr) (kind uint8, link int) {
 func (s *Sockets) Link(to netip.Addr) int {
 	_, link := s.route(to)
 	return link
-}
-
-// Attribute returns the value of a netlink attribute among others, nil if it is missing.
-func Attribute(b []byte, kind uint16) ([]byte, error) {
-	all, err := nl.ParseRouteAttr(b)
-	for i := range all {
-		if all[i].Attr.Type&nl.NLA_TYPE_MASK == kind {
-			return all[i].Value, nil
-		}
-	}
-	return nil, err
 }

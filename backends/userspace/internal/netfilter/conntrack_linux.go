@@ -15,6 +15,7 @@ import (
 	"github.com/vipkit/vipkit/backends/userspace/internal/engine"
 	"github.com/vipkit/vipkit/backends/userspace/internal/host"
 	"github.com/vipkit/vipkit/internal/kernel/nfnetlink"
+	"github.com/vipkit/vipkit/internal/kernel/rawnetlink"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -117,14 +118,9 @@ func (c *conntrack) frontend(client, listener netip.AddrPort) (netip.AddrPort, e
 
 // originalOf returns the destination before translation from the kernel's description of a flow.
 func originalOf(b []byte, address uint16) (netip.AddrPort, error) {
-	original, err := host.Attribute(b, tupleOriginal)
-	addrs, aerr := host.Attribute(original, tupleAddrs)
-	ports, perr := host.Attribute(original, tuplePorts)
-	a, derr := host.Attribute(addrs, address)
-	p, oerr := host.Attribute(ports, destinationPortIs)
-	if err := errors.Join(err, aerr, perr, derr, oerr); err != nil {
-		return netip.AddrPort{}, fmt.Errorf("original destination: %w", err)
-	}
+	original := rawnetlink.Attrs(rawnetlink.Attrs(b).Find(tupleOriginal))
+	a := rawnetlink.Attrs(original.Find(tupleAddrs)).Find(address)
+	p := rawnetlink.Attrs(original.Find(tuplePorts)).Find(destinationPortIs)
 	addr, ok := netip.AddrFromSlice(a)
 	if !ok || len(p) != 2 {
 		return netip.AddrPort{}, fmt.Errorf("original destination: address of %d bytes and port of %d", len(a), len(p))

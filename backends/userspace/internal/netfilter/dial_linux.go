@@ -15,6 +15,7 @@ import (
 
 	"github.com/vipkit/vipkit/backends/userspace/internal/engine"
 	"github.com/vipkit/vipkit/backends/userspace/internal/host"
+	"github.com/vipkit/vipkit/internal/ipaddr"
 )
 
 // portTries is how many ports are tried before the dialer reports that there is none: programs
@@ -96,13 +97,10 @@ func isTaken(err error) bool {
 // sourceOf returns the address that an endpoint must see, the unspecified one if any address
 // of the node is allowed.
 func sourceOf(d engine.Dial) netip.Addr {
-	switch {
-	case d.From.IsValid():
+	if d.From.IsValid() {
 		return d.From
-	case d.To.Addr().Is6():
-		return netip.IPv6Unspecified()
 	}
-	return netip.IPv4Unspecified()
+	return ipaddr.Unspecified(ipaddr.FamilyOf(d.To.Addr()))
 }
 
 // reuseAddr allows sockets to share their port: both addresses and ports identify a connection.

@@ -10,7 +10,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/backends"
-	"github.com/vipkit/vipkit/backends/userspace/internal/host"
+	"github.com/vipkit/vipkit/internal/ipaddr"
 	"github.com/vipkit/vipkit/internal/kernel/nfnetlink"
 	"github.com/vipkit/vipkit/internal/kernel/nft"
 	"github.com/vipkit/vipkit/internal/kernel/rawnetlink"
@@ -46,7 +46,7 @@ func (k *kernel) Replace(ctx context.Context, _ proxy.Snapshot, must bool) backe
 		return nil // List fails in the same way, and returns the error
 	}
 	k.found.Take()
-	for _, f := range host.Families() {
+	for _, f := range ipaddr.Families() {
 		l := lister{kernel: k, ctx: ctx, fam: nft.FamilyOf(f)}
 		// The tables are removed, whatever cannot be read in them.
 		_ = errors.Join(l.elements(setFrontends), l.elements(setNodePorts))
@@ -80,8 +80,8 @@ func (r *replacement) Commit(ctx context.Context, ops []op) error {
 // Finish implements [backends.Replacement]. It removes the routing of families that are not
 // served; their tables have been removed before.
 func (r *replacement) Finish(ctx context.Context) error {
-	unserved := slices.DeleteFunc(host.Families(), r.kernel.Serves)
-	return r.kernel.remove(ctx, unserved)
+	all := ipaddr.Families()
+	return r.kernel.remove(ctx, slices.DeleteFunc(all[:], r.kernel.Serves)...)
 }
 
 // Commit implements [backends.Target].
@@ -183,10 +183,13 @@ func (k *kernel) removeRoutes(ops []op) error {
 }
 
 // Cleanup implements [backends.Cleaner].
-func (k *kernel) Cleanup(ctx context.Context) error { return k.remove(ctx, host.Families()) }
+func (k *kernel) Cleanup(ctx context.Context) error {
+	all := ipaddr.Families()
+	return k.remove(ctx, all[:]...)
+}
 
 // remove removes everything of some IP families.
-func (k *kernel) remove(ctx context.Context, families []v1.IPFamily) error {
+func (k *kernel) remove(ctx context.Context, families ...v1.IPFamily) error {
 	var own []nfnetlink.Table
 	for _, f := range families {
 		tables, err := k.Tables(ctx, nft.FamilyOf(f), k.Identity.Name)

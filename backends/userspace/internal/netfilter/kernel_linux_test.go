@@ -47,7 +47,7 @@ func configIn(t *testing.T, ns *netns.NS) *host.Config {
 	t.Helper()
 	identity, err := backends.Identity{}.Complete(kinds.Userspace.Defaults())
 	testenv.NoError(t, err)
-	return &host.Config{Identity: identity, Families: host.Families(), Sockets: netnstest.Open(t, ns, host.OpenSockets)}
+	return &host.Config{Identity: identity, Families: bothFamilies(), Sockets: netnstest.Open(t, ns, host.OpenSockets)}
 }
 
 // kernelIn returns the edge to the kernel in a namespace, with a fake in place of

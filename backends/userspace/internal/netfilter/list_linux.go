@@ -10,7 +10,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/vipkit/vipkit/backends/userspace/internal/host"
+	"github.com/vipkit/vipkit/internal/ipaddr"
 	"github.com/vipkit/vipkit/internal/kernel/nfnetlink"
 	"github.com/vipkit/vipkit/internal/kernel/nft"
 	"github.com/vipkit/vipkit/proxy"
@@ -25,7 +25,7 @@ func (k *kernel) List(ctx context.Context) iter.Seq2[Object, error] {
 			return
 		}
 		k.found.Take() // of an earlier listing
-		for _, f := range host.Families() {
+		for _, f := range ipaddr.Families() {
 			l := lister{kernel: k, ctx: ctx, fam: nft.FamilyOf(f)}
 			if err := l.list(); err != nil {
 				yield(Object{}, err)

@@ -21,7 +21,7 @@ func newRenderer(t *testing.T, id backends.Identity, redirect bool) *renderer {
 	t.Helper()
 	id, err := id.Complete(kinds.Userspace.Defaults())
 	testenv.NoError(t, err)
-	return &renderer{&host.Config{Identity: id, Families: host.Families(), Port: 16421}, redirect}
+	return &renderer{&host.Config{Identity: id, Families: bothFamilies(), Port: 16421}, redirect}
 }
 
 // written returns the batch of a commit, as text.
@@ -52,7 +52,7 @@ func everyRendering() (all []stagetest.Rendering) {
 	nodes[2].NodePorts = proxy.NodePortAddresses{Prefixes: stagetest.Prefixes("192.0.2.0/24", "2001:db8::/64")}
 	for _, node := range nodes {
 		all = append(all, stagetest.Rendering{Node: node})
-		for _, f := range host.Families() {
+		for _, f := range bothFamilies() {
 			for _, inside := range actions() {
 				for _, outside := range actions() {
 					p := stagetest.Port(f, len(all), 2)
@@ -121,3 +121,5 @@ func TestKeyAndValueDetermineContent(t *testing.T) {
 		t.Errorf("compared sets and chains: got %d, want at least 200", len(content))
 	}
 }
+
+func bothFamilies() []v1.IPFamily { return []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol} }

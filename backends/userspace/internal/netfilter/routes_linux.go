@@ -13,6 +13,7 @@ import (
 
 	"github.com/vipkit/vipkit/backends/internal/kinds"
 	"github.com/vipkit/vipkit/backends/userspace/internal/host"
+	"github.com/vipkit/vipkit/internal/ipaddr"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -64,11 +65,7 @@ type destination struct {
 func (r *routes) want(f v1.IPFamily) map[destination]bool {
 	all := map[destination]bool{}
 	if !r.redirect {
-		everything := netip.PrefixFrom(netip.IPv4Unspecified(), 0)
-		if f == v1.IPv6Protocol {
-			everything = netip.PrefixFrom(netip.IPv6Unspecified(), 0)
-		}
-		all[destination{r.Table(), everything}] = true
+		all[destination{r.Table(), netip.PrefixFrom(ipaddr.Unspecified(f), 0)}] = true
 	}
 	for _, x := range r.listeners() {
 		if r.isTranslated(x) {
