@@ -52,14 +52,6 @@ type Options struct {
 	// pod's stands for all of its /64. Loopback addresses are no clients, since all processes of the
 	// node share them: they are kept to the shares of service ports.
 	Connections, Sessions int
-	// AffinityClients is the limit of remembered clients of a service port with session
-	// affinity, for each pool. A full table forgets the client that has been silent for
-	// longest. Zero means 65,536.
-	AffinityClients int
-	// AffinityTotal is the limit of remembered clients of all service ports together.
-	// Beyond it, clients of the service port that has most are forgotten. Zero means
-	// 262,144.
-	AffinityTotal int
 }
 
 // DefaultPort is the default of [Options].Port.
@@ -144,7 +136,6 @@ type dialer interface {
 func (o *Options) engineConfig(d dialer) engine.Config {
 	c := engine.Config{
 		Timeouts: engine.Timeouts(o.Timeouts), Connections: o.Connections, Sessions: o.Sessions,
-		AffinityClients: o.AffinityClients, AffinityTotal: o.AffinityTotal,
 		AsNode: o.Capture != TPROXY,
 		Hooks:  engine.Hooks{Dial: d.Dial, ProxyProtocol: o.Hooks.ProxyProtocol},
 	}

@@ -34,10 +34,10 @@ func TestOptionsReachTheEngine(t *testing.T) {
 			Timeouts: Timeouts{
 				Dial: []time.Duration{1}, Suspect: 2, Idle: 3, HalfClosed: 4, Drain: 5, Session: 6, Wake: 7,
 			},
-			Connections: 8, Sessions: 9, AffinityClients: 10, AffinityTotal: 11,
+			Connections: 8, Sessions: 9,
 		}
 		want := engine.Config{
-			Timeouts: engine.Timeouts(o.Timeouts), Connections: 8, Sessions: 9, AffinityClients: 10, AffinityTotal: 11, AsNode: asNode,
+			Timeouts: engine.Timeouts(o.Timeouts), Connections: 8, Sessions: 9, AsNode: asNode,
 		}
 		if diff := cmp.Diff(want, o.engineConfig(&someDialer{}), cmpopts.IgnoreFields(engine.Config{}, "Hooks")); diff != "" {
 			t.Errorf("%v (-want +got):\n%s", capture, diff)

@@ -124,7 +124,7 @@ func TestCleanupEndsConnections(t *testing.T) {
 func TestInvalidOptions(t *testing.T) {
 	t.Parallel()
 	for want, o := range map[string]userspace.Options{
-		"Connections": {Connections: -1}, "Sessions": {Sessions: -1}, "AffinityTotal": {AffinityTotal: -1},
+		"Connections": {Connections: -1}, "Sessions": {Sessions: -1},
 		"IPv5": {Families: []v1.IPFamily{v1.IPv4Protocol, "IPv5"}}, "capture 200": {Capture: 200},
 	} {
 		b, err := userspace.New(o)

@@ -99,18 +99,13 @@ type Config struct {
 	// descriptors each, sessions to 2/9. Pipes for bulk data use at most an eighth. A quarter
 	// is left to the rest of the process.
 	Descriptors int
-	// AffinityClients is the limit of clients that are remembered for a service port
-	// and pool; zero stands for the default of package affinity.
-	AffinityClients int
-	// AffinityTotal is the limit of clients remembered for all service ports together; zero
-	// stands for 262,144. Beyond it, clients of the service port that has most are
-	// forgotten.
-	AffinityTotal int
 }
 
 const (
-	defaultLimit         = 65_536
-	defaultAffinityTotal = 4 * defaultLimit
+	defaultLimit = 65_536
+	// affinityLimit is how many clients with session affinity are remembered for all service ports. Beyond it,
+	// clients of the service port that has most are forgotten. A table of package affinity has a limit, too.
+	affinityLimit = 4 * defaultLimit
 )
 
 // validate returns an error that names all invalid fields.
@@ -119,7 +114,6 @@ func (c *Config) validate() error {
 	var errs []error
 	for name, n := range map[string]int{
 		"Connections": c.Connections, "Sessions": c.Sessions, "Descriptors": c.Descriptors,
-		"AffinityClients": c.AffinityClients, "AffinityTotal": c.AffinityTotal,
 	} {
 		if n < 0 {
 			errs = append(errs, fmt.Errorf("%s is %d, and must not be negative", name, n))
@@ -157,7 +151,6 @@ func (c Config) withDefaults() Config {
 	if n := c.Descriptors; n > 0 {
 		c.Connections, c.Sessions = min(c.Connections, max(1, n*3/16)), min(c.Sessions, max(1, n*2/9))
 	}
-	c.AffinityTotal = cmp.Or(c.AffinityTotal, defaultAffinityTotal)
 	if c.Hooks.Dial == nil {
 		c.Hooks.Dial = func(ctx context.Context, d Dial) (net.Conn, error) { return DialBy(ctx, &net.Dialer{}, d) }
 	}

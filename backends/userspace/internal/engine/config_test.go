@@ -22,7 +22,7 @@ func TestDefaults(t *testing.T) {
 			Suspect: 5 * time.Second, Idle: 2 * time.Hour, HalfClosed: 5 * time.Minute, Drain: 10 * time.Minute,
 			Session: time.Minute, Wake: 30 * time.Second,
 		},
-		Connections: 65_536, Sessions: 65_536, AffinityTotal: 262_144,
+		Connections: 65_536, Sessions: 65_536,
 	}
 	for name, c := range map[string]Config{"zero": {}, "empty Timeouts.Dial": {Timeouts: Timeouts{Dial: []time.Duration{}}}} {
 		got := c.withDefaults()

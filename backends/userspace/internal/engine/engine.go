@@ -96,7 +96,7 @@ func New(c Config) (*Engine, error) {
 		start:    time.Now(),
 		buffers:  buffers{small: newPool(16 << 10), large: newPool(maxDatagram)},
 		failures: newFailures(c.Timeouts.Suspect),
-		affinity: affinity.NewBudget(c.AffinityTotal),
+		affinity: affinity.NewBudget(affinityLimit),
 	}
 	e.sessions.begin(c.Sessions)
 	e.tasks.closers = map[io.Closer]struct{}{}

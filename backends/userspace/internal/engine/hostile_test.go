@@ -15,6 +15,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/affinity"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -23,8 +24,6 @@ func TestInvalidConfigs(t *testing.T) {
 	for want, c := range map[string]Config{
 		"Connections is -1":          {Connections: -1},
 		"Sessions is -5":             {Sessions: -5},
-		"AffinityClients is -1":      {AffinityClients: -1},
-		"AffinityTotal is -1":        {AffinityTotal: -1},
 		"Timeouts.Suspect is -1ns":   {Timeouts: Timeouts{Suspect: -1}},
 		"Timeouts.Idle is -1s":       {Timeouts: Timeouts{Idle: -time.Second}},
 		"Timeouts.HalfClosed is -1s": {Timeouts: Timeouts{HalfClosed: -time.Second}},
@@ -178,7 +177,8 @@ func TestNoPortIsLeft(t *testing.T) {
 // When affinity is turned off, the clients of the service port no longer count.
 func TestDisabledAffinityFreesItsClients(t *testing.T) {
 	t.Parallel()
-	w := newFixture(t, Config{AffinityTotal: 2}, v1.ProtocolTCP).withAffinity(time.Hour)
+	w := newFixture(t, Config{}, v1.ProtocolTCP).withAffinity(time.Hour)
+	w.affinity = affinity.NewBudget(2)
 	w.serveAt(memoryFrontend, memoryEndpoint)
 	d := w.decide(Flow{Protocol: v1.ProtocolTCP, Client: memoryClient, Frontend: memoryFrontend})
 	for _, a := range []netip.Addr{alice, bob, carol} {

@@ -32,7 +32,7 @@ func (s *service) configure(p *proxy.ServicePort) {
 			}
 			s.tables[pool] = nil
 		case table == nil:
-			s.tables[pool] = s.engine.affinity.NewTable(p.Affinity.Timeout, s.engine.config.AffinityClients)
+			s.tables[pool] = s.engine.affinity.NewTable(p.Affinity.Timeout, 0)
 		default:
 			table.SetTimeout(p.Affinity.Timeout)
 		}
