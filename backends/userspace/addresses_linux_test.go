@@ -41,7 +41,7 @@ func TestAddressesOnALink(t *testing.T) {
 				t.Errorf("%s: the endpoint saw %v, want the address of the node", to, a.Client)
 			}
 		}
-		from.wantFrom(t, "udp", "0.0.0.0:0", one, podServer) // the socket receives from that address only
+		from.bound("0.0.0.0:0").wantFlow(t, "udp", one, podServer) // the socket receives from that address only
 	}
 	for _, to := range []string{two, "10.96.0.1:81"} { // an endpoint that is a frontend, and another port
 		if a, _, err := n.ask(t, to); err == nil {

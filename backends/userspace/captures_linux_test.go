@@ -106,10 +106,10 @@ func TestOneClientPortForTwoServices(t *testing.T) {
 	const service62, other6 = "[fd00:96::2]:80", "[fd00:2::10]:8081"
 	apply(t, n.start(t, userspace.Options{Capture: userspace.Redirect}), services(web(one), web(two, otherPod), web(service6), web(service62, other6)))
 	for to, server := range map[string]string{one: podServer, two: otherPod} {
-		n.wantFrom(t, "tcp", "0.0.0.0:40000", to, server)
+		n.bound("0.0.0.0:40000").wantFlow(t, "tcp", to, server)
 	}
 	for to, server := range map[string]string{service6: podServer6, service62: other6} {
-		n.wantFrom(t, "tcp", "[::]:40000", to, server)
+		n.bound("[::]:40000").wantFlow(t, "tcp", to, server)
 	}
 }
 
@@ -119,9 +119,9 @@ func TestProgramsOfTheNodeAreCaptured(t *testing.T) {
 	t.Parallel()
 	n := newNetwork(t)
 	apply(t, n.start(t, userspace.Options{}), snapshot(one))
-	n.from("node").wantFrom(t, "tcp", "0.0.0.0:20000", one, podServer)
+	n.from("node").bound("0.0.0.0:20000").wantFlow(t, "tcp", one, podServer)
 	for _, port := range []int{40_000, 10_239, 30_240} { // the last ones are next to the backend's range
-		n.from("node").wantFrom(t, "tcp", fmt.Sprint("0.0.0.0:", port), one, podServer, transparent)
+		n.from("node").bound(fmt.Sprint("0.0.0.0:", port), transparent).wantFlow(t, "tcp", one, podServer)
 	}
 }
 
@@ -152,7 +152,7 @@ func TestNodeIsRecognized(t *testing.T) {
 			snapshots.With(web(one), insideOnly), snapshots.With(web("[::]:30100"), insideOnly)))
 		own := n.from("node")
 		for _, from := range []string{"10.244.1.1:0", "10.244.2.1:0"} {
-			own.wantFrom(t, "tcp", from, one, podServer)
+			own.bound(from).wantFlow(t, "tcp", one, podServer)
 		}
 		for _, at := range []string{"[fd00:1::1]:30100", "[fd00:2::1]:30100"} {
 			own.wantAnswer(t, at)
@@ -179,8 +179,8 @@ func TestClientsMayHaveAddressesOfServices(t *testing.T) {
 				testenv.NoError(t, n.NS("client").AddAddress("eth0", to))
 				testenv.NoError(t, n.node().AddRoute(netns.Route{To: to, Link: "clients", Via: netip.MustParseAddr(clientAddr)}))
 				apply(t, n.start(t, userspace.Options{Capture: c}), services(web(one), web(of), dns(frontend), dns(of)))
-				n.wantFrom(t, "tcp", addr+":"+port, one, podServer)
-				n.wantFrom(t, "udp", addr+":"+port, frontend, podServer)
+				n.bound(addr+":"+port).wantFlow(t, "tcp", one, podServer)
+				n.bound(addr+":"+port).wantFlow(t, "udp", frontend, podServer)
 			})
 		}
 	})
@@ -245,8 +245,8 @@ func TestUntrackedPacketsPass(t *testing.T) {
 		n.Serve("node", "cache", 9253) // which no Service has
 		apply(t, n.start(t, userspace.Options{Capture: c}), bothProtocols())
 		for _, protocol := range []string{"tcp", "udp"} {
-			n.wantFrom(t, protocol, "0.0.0.0:0", one, podServer)
-			n.wantFrom(t, protocol, "[::]:0", service6, podServer6)
+			n.bound("0.0.0.0:0").wantFlow(t, protocol, one, podServer)
+			n.bound("[::]:0").wantFlow(t, protocol, service6, podServer6)
 		}
 		n.nft(t, `table inet exempt {
 			set cached { type ipv4_addr; elements = { 10.96.0.1 } }
@@ -260,7 +260,7 @@ func TestUntrackedPacketsPass(t *testing.T) {
 		for _, from := range []network{n, n.from("node")} {
 			for _, to := range []string{one, service6, "10.96.0.1:9253", "[fd00:96::1]:9253"} {
 				for _, protocol := range []string{"tcp", "udp"} {
-					from.wantFrom(t, protocol, map[bool]string{true: "[::]:0", false: "0.0.0.0:0"}[to[0] == '['], to, to)
+					from.bound(map[bool]string{true: "[::]:0", false: "0.0.0.0:0"}[to[0] == '[']).wantFlow(t, protocol, to, to)
 				}
 			}
 		}

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -13,7 +12,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/vipkit/vipkit/backends/userspace"
-	"github.com/vipkit/vipkit/internal/testing/lab"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
@@ -202,8 +200,8 @@ func TestRepliesPass(t *testing.T) {
 		b := n.start(t, userspace.Options{Capture: c})
 		apply(t, b, services(web(frontend), dns(frontend)))
 		for _, server := range []string{podServer, nodeServer} {
-			n.wantFrom(t, "tcp", frontend, server, server)
-			_ = n.wantFrom(t, "udp", frontend, server, server).Conn.Close()
+			n.bound(frontend).wantFlow(t, "tcp", server, server)
+			_ = n.bound(frontend).wantFlow(t, "udp", server, server).Conn.Close()
 		}
 		if s := b.Stats(); s.Accepted != 0 || s.Sessions != 0 {
 			t.Errorf("got %+v, want no accepted connection and no session", s)
@@ -260,160 +258,4 @@ func (n network) wantAnswerOf(t *testing.T, at string, endpoint net.PacketConn) 
 	answerTo(t, endpoint, peer, "yes")
 	wantRead(t, client, "yes")
 	return peer
-}
-
-// Connections of a bridged pod continue after their Service was removed, for the grace period,
-// and when netfilter begins or ceases to see bridged packets.
-func TestBridgedConnectionsContinue(t *testing.T) {
-	t.Parallel()
-	for _, netfilter := range []bool{false, true} {
-		t.Run(fmt.Sprintf("netfilter=%v", netfilter), func(t *testing.T) {
-			t.Parallel()
-			n := newBridged(t, netfilter).from("other")
-			b := n.start(t, userspace.Options{})
-			s := bothProtocols()
-			apply(t, b, s)
-			var conns []*lab.Conn
-			for _, to := range []string{one, service6} {
-				_, c := n.wantAnswer(t, to)
-				conns = append(conns, c)
-			}
-			wantContinue := func(when string) {
-				t.Helper()
-				for _, c := range conns {
-					_, err := c.Ask(t.Context())
-					if err == nil {
-						err = checkRetransmits(c.Conn)
-					}
-					if err != nil {
-						t.Errorf("%s: got error %v, want none", when, err)
-					}
-				}
-			}
-			testenv.NoError(t, b.Apply(t.Context(), s, services()))
-			wantContinue("without the Service")
-			for _, is := range []bool{true, false, true} {
-				n.setNetfilter(t, is)
-				wantContinue(fmt.Sprint("with netfilter ", is))
-			}
-		})
-	}
-}
-
-// If the node has forgotten the flow of a bridged pod, an answer does not leave it with the address of the
-// listener. The next datagram gets its answer.
-func TestLateAnswersToBridgedPods(t *testing.T) {
-	t.Parallel()
-	for _, netfilter := range []bool{false, true} {
-		for to, at := range map[string]string{one: podSocket, service6: "[fd00:2::10]:9000"} {
-			t.Run(fmt.Sprintf("netfilter=%v/%s", netfilter, to), func(t *testing.T) {
-				t.Parallel()
-				testLateBridgedAnswers(t, newBridged(t, netfilter).from("other"), to, at)
-			})
-		}
-	}
-}
-
-func testLateBridgedAnswers(t *testing.T, n network, to, at string) {
-	t.Helper()
-	server := n.listen(t, "pod", at)
-	apply(t, n.start(t, userspace.Options{}), and(bothProtocols(), dns(to, at)))
-	n.nft(t, `table inet watch {
-		chain sent { type filter hook output priority -300; udp sport 16421 counter; }
-		chain out { type filter hook postrouting priority 300
-			ip saddr 0.0.0.0/8 counter drop
-			ip6 saddr 100::/64 counter drop
-		}
-	}`)
-	client := n.flow(t, to)
-	send(t, client, "first")
-	from := wantDatagram(t, server, "first")
-	n.forget(t)
-	answerTo(t, server, from, "late")
-	eventually(t, "the late answer has been sent", func() bool {
-		return strings.Contains(n.nft(t, "list table inet watch"), "udp sport 16421 counter packets 1 ")
-	})
-	send(t, client, "second")
-	answerTo(t, server, wantDatagram(t, server, "second"), "in time")
-	wantRead(t, client, "in time")
-	if out := n.nft(t, "list table inet watch"); strings.Count(out, "counter packets 0 bytes 0 drop") != 2 {
-		t.Errorf("answers have left with the addresses of listeners:\n%s", out)
-	}
-}
-
-// A client's datagrams go to another endpoint after one has refused them by an ICMP error, whoever
-// the client is and wherever the endpoint.
-func TestRefusedDatagrams(t *testing.T) {
-	t.Parallel()
-	for name, refusing := range map[string][2]string{ // an unused port of the pod, or of the node
-		"pod": {podAddr + ":9", "[fd00:2::10]:9"}, "node": {"10.244.2.1:9", "[fd00:2::1]:9"},
-	} {
-		forCaptures(t, func(t *testing.T, c userspace.Capture) {
-			for _, netfilter := range []bool{false, true} {
-				t.Run(name, func(t *testing.T) {
-					t.Parallel()
-					n := newBridged(t, netfilter)
-					apply(t, n.start(t, userspace.Options{Capture: c}), and(bothProtocols(),
-						dns(one, refusing[0], podServer), dns(service6, refusing[1], podServer6)))
-					for _, from := range []string{"client", "other", "node"} {
-						for _, to := range []string{one, service6} {
-							for range 4 { // Each of several sockets must get an answer soon.
-								wantAnswerSoon(t, n.from(from).flow(t, to))
-							}
-						}
-					}
-				})
-			}
-		})
-	}
-}
-
-// wantAnswerSoon asks several times. One question must be answered.
-func wantAnswerSoon(t *testing.T, c net.Conn) {
-	t.Helper()
-	defer c.Close() //nolint:errcheck // it was used
-	for range 20 {
-		_, _ = c.Write([]byte("?"))
-		_ = c.SetReadDeadline(time.Now().Add(200 * time.Millisecond))
-		if _, err := c.Read(make([]byte, 100)); err == nil {
-			return
-		}
-	}
-	t.Errorf("datagrams from %v to %v: got no answer, want one", c.LocalAddr(), c.RemoteAddr())
-}
-
-// If clients on one link cannot reach an endpoint, clients on other links still can.
-func TestFailuresOfOneLink(t *testing.T) {
-	t.Parallel()
-	n := newBridged(t, false)
-	const otherServer = "10.244.2.11:8080"
-	b := n.start(t, userspace.Options{Timeouts: userspace.Timeouts{Dial: []time.Duration{100 * time.Millisecond}, Suspect: time.Hour}})
-	s := bothProtocols()
-	apply(t, b, s)
-	// Like a network policy: packets of some clients do not reach the endpoint.
-	n.nftAt(t, "pod", "table ip deny { chain in { type filter hook input priority 0; ip saddr 10.244.1.16/28 drop; }; }")
-	for _, from := range []string{"10.244.1.20", "10.244.1.21"} {
-		a := netip.MustParseAddr(from)
-		testenv.NoError(t, n.NS("client").AddAddress("eth0", netip.PrefixFrom(a, 24)))
-		c, err := n.dial(t, "tcp", netip.AddrPortFrom(a, 0), one)
-		if err == nil {
-			_, err = c.Ask(t.Context())
-		}
-		if err == nil {
-			t.Fatalf("%s: got an answer, want none with the policy", from)
-		}
-	}
-	testenv.NoError(t, b.Apply(t.Context(), s, and(s, web(one+" :30080", podServer, otherServer))))
-	for _, from := range []string{"other", "node"} {
-		servers := map[string]int{}
-		for range 60 {
-			a, c, err := n.from(from).ask(t, one)
-			testenv.NoError(t, err)
-			_ = c.Close()
-			servers[a.Own.String()]++
-		}
-		if servers[podServer] < 10 || servers[otherServer] < 10 {
-			t.Errorf("%s: got answers of %v, want at least 10 of each server", from, servers)
-		}
-	}
 }

@@ -49,8 +49,8 @@ func TestLoopback(t *testing.T) {
 	for _, at := range []string{"127.0.0.1:30080", "127.0.0.7:30080", "[::1]:30080"} {
 		n.wantAnswer(t, at)
 	}
-	n.wantFrom(t, "udp", "127.0.0.1:0", "127.0.0.1:30053", podServer)
-	n.wantFrom(t, "udp", "[::1]:0", "[::1]:30053", podServer6)
+	n.bound("127.0.0.1:0").wantFlow(t, "udp", "127.0.0.1:30053", podServer)
+	n.bound("[::1]:0").wantFlow(t, "udp", "[::1]:30053", podServer6)
 	for _, to := range []string{"127.0.0.2:30080", "127.0.0.1:30081", "10.244.1.1:30080", "[fd00:2::1]:30080"} {
 		n.wantRefused(t, to)
 	}
@@ -174,7 +174,7 @@ func TestLoopbackMoves(t *testing.T) {
 	next(snapshots.With(none("0.0.0.0:30080"), func(p *proxy.ServicePort) { p.Name = snapshots.Name("b") }), nodePort("a/UDP", "0.0.0.0:30081"))
 	n.wantRefused(t, "127.0.0.1:30080")
 	n.wantRefused(t, "127.0.0.1:30081")
-	n.wantFrom(t, "udp", "127.0.0.1:0", "127.0.0.1:30081", podServer)
+	n.bound("127.0.0.1:0").wantFlow(t, "udp", "127.0.0.1:30081", podServer)
 }
 
 // Processes of the node share their loopback addresses, so none of these is the address of one client:
@@ -187,7 +187,7 @@ func TestLoopbackLimits(t *testing.T) {
 	for at, times := range map[string]int{"127.0.0.1:30080": 12, "127.0.0.1:30081": 4} {
 		for range times {
 			n.wantAnswer(t, at)
-			n.wantFrom(t, "udp", "127.0.0.1:0", at, podServer)
+			n.bound("127.0.0.1:0").wantFlow(t, "udp", at, podServer)
 		}
 	}
 	if s := b.Stats(); s.Connections != 16 || s.Sessions != 16 || s.Crowded != 0 {

@@ -67,10 +67,10 @@ func TestClientsMayUseAnyPort(t *testing.T) {
 		for _, from := range []network{n, n.from("node")} {
 			for _, own := range []string{"0.0.0.0:10240", "0.0.0.0:20000", "0.0.0.0:30239", "0.0.0.0:40000"} {
 				for _, port := range []string{":80", ":15000"} {
-					from.wantFrom(t, "tcp", own, "10.96.0.1"+port, podServer)
-					from.wantFrom(t, "tcp", own, "10.96.0.2"+port, nodeServer)
+					from.bound(own).wantFlow(t, "tcp", "10.96.0.1"+port, podServer)
+					from.bound(own).wantFlow(t, "tcp", "10.96.0.2"+port, nodeServer)
 					for range 2 { // The flow of the second one has an answer.
-						_ = from.wantFrom(t, "udp", own, "10.96.0.1"+port, podServer).Close()
+						_ = from.bound(own).wantFlow(t, "udp", "10.96.0.1"+port, podServer).Close()
 					}
 				}
 			}

@@ -183,16 +183,27 @@ func (n network) wantAnswer(t *testing.T, to string) (lab.Answer, *lab.Conn) {
 	return n.wantServer(t, to, endpointOf(to))
 }
 
-// wantFrom asks from an address and port, by TCP or UDP, and checks which server answers.
-func (n network) wantFrom(t *testing.T, protocol, from, to, server string, options ...func(fd int) error) *lab.Conn {
+// bound is a host that asks from an address and port of its own, with socket options.
+type bound struct {
+	network
+	from    string
+	options []func(fd int) error
+}
+
+func (n network) bound(from string, options ...func(fd int) error) bound {
+	return bound{n, from, options}
+}
+
+// wantFlow asks by TCP or UDP, and checks which server answers.
+func (b bound) wantFlow(t *testing.T, protocol, to, server string) *lab.Conn {
 	t.Helper()
-	c, err := n.dial(t, protocol, netip.MustParseAddrPort(from), to, options...)
+	c, err := b.dial(t, protocol, netip.MustParseAddrPort(b.from), to, b.options...)
 	var a lab.Answer
 	if err == nil {
 		a, err = c.Ask(t.Context())
 	}
 	if err != nil || a.Own.String() != server {
-		t.Errorf("%s from %s %s to %s: got server %v and error %v, want %s", protocol, n.client, from, to, a.Own, err, server)
+		t.Errorf("%s from %s %s to %s: got server %v and error %v, want %s", protocol, b.client, b.from, to, a.Own, err, server)
 	}
 	return c
 }

@@ -119,9 +119,10 @@ type Stats struct {
 	// port, of the backend, or of source ports and descriptors. It also counts sessions that
 	// newer ones have replaced.
 	Crowded uint64
-	// Faults counts errors of listeners, and Fault is the last of them.
+	// Faults counts errors of listeners.
 	Faults uint64
-	Fault  error
+	// Fault is the last of them.
+	Fault error
 	// Bytes counts the data of connections and datagrams received for the other side: for endpoints
 	// (first), and for clients (second).
 	Bytes [2]uint64
