@@ -37,6 +37,25 @@ func outerID(t *testing.T) string {
 	return got
 }
 
+// A function that has left the namespace is in that of the process, and leaving twice is leaving once.
+func TestDoUntil(t *testing.T) {
+	t.Parallel()
+	outside, n := outerID(t), newNS(t)
+	var inside, left string
+	err := n.DoUntil(func(leave func()) (err error) {
+		if inside, err = id(); err != nil {
+			return err
+		}
+		leave()
+		leave()
+		left, err = id()
+		return err
+	})
+	if err != nil || inside == outside || left != outside {
+		t.Errorf("got namespace %s, then %s, and error %v, want another one than %s first, and that then", inside, left, err, outside)
+	}
+}
+
 func TestNewIsIsolated(t *testing.T) {
 	t.Parallel()
 	outside := outerID(t)
