@@ -138,7 +138,7 @@ func TestFailuresOfOneLink(t *testing.T) {
 	t.Parallel()
 	n := newBridged(t, false)
 	const otherServer = "10.244.2.11:8080"
-	b := n.start(t, userspace.Options{Timeouts: userspace.Timeouts{Dial: []time.Duration{100 * time.Millisecond}, Suspect: time.Hour}})
+	b := n.start(t, userspace.Options{Timeouts: userspace.Timeouts{Dial: []time.Duration{time.Second}, Suspect: time.Hour}})
 	s := bothProtocols()
 	apply(t, b, s)
 	// Like a network policy: packets of some clients do not reach the endpoint.
