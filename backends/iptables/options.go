@@ -27,8 +27,7 @@ type Options struct {
 	// kernels have; empty means [Default].
 	Flavour Flavour
 	// LockWait is how long to wait, in whole seconds, for other programs that hold
-	// the xtables lock, and for programs that an earlier process of this backend
-	// started; zero means [DefaultLockWait]. After that an Apply fails with
+	// the xtables lock; zero means [DefaultLockWait]. After that an Apply fails with
 	// [ErrLocked] and nothing is changed.
 	LockWait time.Duration
 	// AffinityClients is how many clients of one endpoint the kernel must remember
@@ -59,9 +58,8 @@ const (
 )
 
 // ErrLocked reports that another program held the xtables lock for longer than
-// [Options.LockWait], or that a program which an earlier process of this backend started
-// was still running then. Nothing was changed, unless the error
-// is a [proxy.ErrDataplaneLost], too; another try may succeed.
+// [Options.LockWait]. Nothing was changed, unless the error is a [proxy.ErrDataplaneLost], too;
+// another try may succeed.
 var ErrLocked = xtables.ErrLocked
 
 // complete fills in defaults, or returns an error for invalid options.

@@ -18,7 +18,6 @@ import (
 
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/internal/kernel/netns"
-	"github.com/vipkit/vipkit/internal/testing/netnstest"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -39,82 +38,19 @@ func mustNamespace(t *testing.T) *netns.NS {
 	return at
 }
 
-// A program is killed with the thread that started it, inherits the guard, and is not waited
-// for without limit.
+// A program is killed with the thread that started it, and is not waited for without limit.
 func TestCommand(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
 	in := newInput([]byte("x"))
 	p := program{path: "/bin/true", args: []string{"a", "b"}, in: in, out: &out}
-	cmd := p.command(t.Context(), os.Stdin)
+	cmd := p.command(t.Context())
 	if want := []string{"/bin/true", "a", "b"}; !slices.Equal(cmd.Args, want) || cmd.Stdin != in || cmd.Stdout != &out {
 		t.Errorf("command: got arguments %q, input %v and output %v, want %q, %v and %v", cmd.Args, cmd.Stdin, cmd.Stdout, want, in, &out)
 	}
 	if a := cmd.SysProcAttr; cmd.WaitDelay != outputWait || !a.Setpgid || a.Pdeathsig != unix.SIGKILL {
 		t.Errorf("command: got WaitDelay %v, Setpgid %t, Pdeathsig %v; want %v, true and %v", cmd.WaitDelay, a.Setpgid, a.Pdeathsig, outputWait, unix.SIGKILL)
 	}
-	if len(cmd.ExtraFiles) != 1 || cmd.ExtraFiles[0] != os.Stdin {
-		t.Errorf("inherited files: got %v, want the guard", cmd.ExtraFiles)
-	}
-	if files := p.command(t.Context(), nil).ExtraFiles; len(files) > 0 {
-		t.Errorf("inherited files without a guard: got %v, want none", files)
-	}
-}
-
-// A child that a program leaves running holds the guard until it ends.
-func TestGuardIsInherited(t *testing.T) {
-	lock := netnstest.OwnXtablesLock(t)
-	folder := t.TempDir()
-	opens := filepath.Join(folder, "opens")
-	testenv.NoError(t, unix.Mkfifo(opens, 0o600))
-	// The test has the fifo open, so that opening it blocks neither reader nor writer.
-	fifo, err := os.OpenFile(opens, os.O_RDWR, 0)
-	testenv.NoError(t, err)
-	defer fifo.Close() //nolint:errcheck // nothing more is written
-	path := shell(t, folder, "leaving", "(read x <"+opens+") </dev/null >/dev/null 2>&1 & exit 0")
-	at := mustNamespace(t)
-	own := newGuard(1, "x", time.Second)
-	p := &process{namespace: at, guard: own}
-	if ran, err := p.run(t.Context(), program{path: path}); !ran || err != nil {
-		t.Fatalf("run: got ran: %t, error %v, want true and none", ran, err)
-	}
-	hasty := newGuard(1, "x", 0)
-	if _, err := hasty.take(t.Context()); !errors.Is(err, ErrLocked) {
-		t.Errorf("while its child runs: got error %v, want %v", err, ErrLocked)
-	}
-	begun := filepath.Join(folder, "begun")
-	ran, err := (&process{namespace: at, guard: hasty}).run(t.Context(), program{path: shell(t, folder, "next", ">"+begun)})
-	if ran || !errors.Is(err, ErrLocked) {
-		t.Errorf("run of the next program: got ran: %t, error %v, want false and %v", ran, err, ErrLocked)
-	}
-	if _, err := os.Stat(begun); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("file that the next program writes: got error %v, want %v", err, os.ErrNotExist)
-	}
-	if _, err := fifo.WriteString("go\n"); err != nil {
-		t.Fatal(err)
-	}
-	own.wait = 10 * time.Second
-	held, err := own.take(t.Context())
-	if err != nil {
-		t.Fatalf("after the child has ended: %v", err)
-	}
-	testenv.NoError(t, held.Close())
-	if got := countOpen(t, lock); got != 0 {
-		t.Errorf("open files of the lock: got %d, want 0", got)
-	}
-}
-
-// countOpen counts how often this process has a file open.
-func countOpen(t *testing.T, path string) (n int) {
-	t.Helper()
-	all, err := filepath.Glob("/proc/self/fd/*")
-	testenv.NoError(t, err)
-	for _, fd := range all {
-		if at, err := os.Readlink(fd); err == nil && at == path {
-			n++
-		}
-	}
-	return n
 }
 
 // recordingStubs installs stubs of the programs of each flavour and family first in PATH.
@@ -140,7 +76,6 @@ func TestRestoreIsCalled(t *testing.T) {
 	folder := recordingStubs(t)
 	at := mustNamespace(t)
 	var want strings.Builder
-	guards := map[int64]bool{}
 	for _, c := range []struct {
 		identity string
 		flavour  Flavour
@@ -157,18 +92,14 @@ func TestRestoreIsCalled(t *testing.T) {
 			stem += strings.TrimSuffix("-"+string(c.flavour), "-")
 			flavour := map[Flavour]Flavour{Legacy: Legacy, NFT: NFT, Default: NFT}[c.flavour] // as the stub's --version
 			fmt.Fprintf(&want, "%s/%s-restore --noflush -w %s\n*nat\nCOMMIT\n", folder, stem, c.seconds)
-			if p.saver != filepath.Join(folder, stem+"-save") || p.flavour != flavour || p.family != family || p.process.guard.wait != c.wait {
-				t.Errorf("%s %s: got %s, flavour %q, tables of %s, the guard waits %v", c.identity, family, p.saver, p.flavour, p.family, p.process.guard.wait)
+			if p.saver != filepath.Join(folder, stem+"-save") || p.flavour != flavour || p.family != family {
+				t.Errorf("%s %s: got %s, flavour %q, tables of %s", c.identity, family, p.saver, p.flavour, p.family)
 			}
-			guards[p.process.guard.at] = true
 		}
 	}
 	got, err := os.ReadFile(filepath.Join(folder, "calls"))
 	if diff := cmp.Diff(want.String(), string(got)); diff != "" || err != nil {
 		t.Errorf("calls: error %v (-want +got):\n%s", err, diff)
-	}
-	if len(guards) != 6 {
-		t.Errorf("guards: got %d, want 6, one of each identity and family", len(guards))
 	}
 }
 
@@ -176,7 +107,7 @@ func TestRestoreIsCalled(t *testing.T) {
 func TestRunExplainsFailures(t *testing.T) {
 	t.Parallel()
 	folder, at := t.TempDir(), mustNamespace(t)
-	p := &programs{process: process{namespace: at, guard: newGuard(1, "x", time.Second)}, wait: "1"}
+	p := &programs{process: process{namespace: at}, wait: "1"}
 	p.restorer = filepath.Join(folder, "missing")
 	ran, err := p.process.run(t.Context(), program{path: p.restorer})
 	if ran || !errors.Is(err, backends.ErrUnavailable) || !errors.Is(err, os.ErrNotExist) {
@@ -195,22 +126,5 @@ func TestRunExplainsFailures(t *testing.T) {
 	cancel()
 	if err := p.restore(ctx, nil); !errors.Is(err, context.Canceled) || errors.Is(err, proxy.ErrDataplaneLost) {
 		t.Errorf("context ended before the start: got error %v, want %v, and not %v", err, context.Canceled, proxy.ErrDataplaneLost)
-	}
-}
-
-// Waiting for a guard that another program holds ends after the guard's own time.
-func TestGuardTimeout(t *testing.T) {
-	lock := netnstest.OwnXtablesLock(t)
-	own := newGuard(1, "x", 4*retry)
-	held, err := own.take(t.Context())
-	testenv.NoError(t, err)
-	defer held.Close() //nolint:errcheck // nothing was written
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-	defer cancel()
-	if _, err := own.take(ctx); !errors.Is(err, ErrLocked) {
-		t.Errorf("take: got error %v, want %v", err, ErrLocked)
-	}
-	if got := countOpen(t, lock); got != 1 {
-		t.Errorf("open files of the lock: got %d, want 1", got)
 	}
 }

@@ -30,9 +30,8 @@ const (
 const DefaultLockWait = 5 * time.Second
 
 // ErrLocked reports that another program held the xtables lock for longer than
-// [Options.LockWait], or that a program which an earlier process of this backend started
-// was still running then. Nothing was changed, unless the error
-// is a [proxy.ErrDataplaneLost], too; another try may succeed.
+// [Options.LockWait]. Nothing was changed, unless the error is a [proxy.ErrDataplaneLost], too;
+// another try may succeed.
 var ErrLocked = errors.New("another program holds the xtables lock")
 
 // Options say which programs run, and how long they wait.
@@ -40,8 +39,7 @@ type Options struct {
 	// Flavour selects the programs; empty means [Default].
 	Flavour Flavour
 	// LockWait is how long to wait, in whole seconds, for other programs that hold the
-	// xtables lock, and for programs that an earlier process of this backend started; zero
-	// means [DefaultLockWait].
+	// xtables lock; zero means [DefaultLockWait].
 	LockWait time.Duration
 }
 

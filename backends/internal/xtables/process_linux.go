@@ -18,11 +18,8 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// process runs programs one at a time in a network namespace.
-type process struct {
-	namespace *netns.NS
-	guard     *guard // nil for programs that change nothing
-}
+// process runs programs in a network namespace.
+type process struct{ namespace *netns.NS }
 
 // program is a program to run, with its arguments, input and output.
 type program struct {
@@ -40,19 +37,10 @@ const outputWait = 2 * time.Second
 // started.
 //
 // The program does not outlive this process: the kernel kills it when the thread that
-// started it ends, and that thread waits for it. Its children may continue to run, but hold
-// the guard, so that no other program runs at the same time.
+// started it ends, and that thread waits for it.
 func (p *process) run(ctx context.Context, prog program) (ran bool, err error) {
-	var held *os.File
-	if p.guard != nil {
-		held, err = p.guard.take(ctx)
-	}
-	if err != nil {
-		return false, err
-	}
-	defer held.Close() //nolint:errcheck // nothing was written
 	output := &tail{}
-	cmd := prog.command(ctx, held)
+	cmd := prog.command(ctx)
 	cmd.Stderr = output
 	err = p.namespace.Do(func() error {
 		if err := cmd.Start(); err != nil {
@@ -74,16 +62,12 @@ func (p *process) run(ctx context.Context, prog program) (ran bool, err error) {
 	return true, nil
 }
 
-// command returns the command of a program, which inherits the guard if there is one.
-func (p program) command(ctx context.Context, held *os.File) *exec.Cmd {
+func (p program) command(ctx context.Context) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, p.path, p.args...)
 	cmd.Stdin, cmd.Stdout = p.in, p.out
 	cmd.WaitDelay = outputWait
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: unix.SIGKILL}
 	cmd.Cancel = func() error { return killAll(cmd.Process) }
-	if held != nil {
-		cmd.ExtraFiles = []*os.File{held}
-	}
 	return cmd
 }
 

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/internal/kernel/legacytables"
@@ -33,16 +32,11 @@ func findPrograms(ctx context.Context, c *Config, family v1.IPFamily, at *netns.
 	if family == v1.IPv6Protocol {
 		stem = "ip6tables"
 	}
-	guarded := stem + " " + c.Names.Prefix
 	if c.Options.Flavour != Default {
 		stem += "-" + string(c.Options.Flavour)
 	}
-	var stat unix.Stat_t
-	if err := at.Do(func() error { return unix.Stat("/proc/thread-self/ns/net", &stat) }); err != nil {
-		return programs{}, fmt.Errorf("iptables: the network namespace: %w", err)
-	}
 	p := programs{
-		process: process{namespace: at, guard: newGuard(stat.Ino, guarded, c.Options.LockWait)},
+		process: process{namespace: at},
 		wait:    strconv.Itoa(int(c.Options.LockWait / time.Second)),
 		flavour: c.Options.Flavour, family: family,
 	}
@@ -155,7 +149,7 @@ func (p *programs) readFlavour(ctx context.Context) (Flavour, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	var version tail
-	_, err := (&process{namespace: p.process.namespace}).run(ctx, program{path: p.restorer, args: []string{"--version"}, out: &version})
+	_, err := p.process.run(ctx, program{path: p.restorer, args: []string{"--version"}, out: &version})
 	switch {
 	case err != nil:
 		return Default, fmt.Errorf("iptables: %s --version: %w", p.restorer, err)
