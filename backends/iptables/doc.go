@@ -54,8 +54,7 @@
 // connection to no Service traverses all of them.
 //
 // For session affinity, the kernel remembers 100 clients of an endpoint, unless
-// its module xt_recent was loaded with another number; see
-// [Options.AffinityClients].
+// its module xt_recent was loaded with another number. The backend reports that limit.
 //
 // Packet filters outside of iptables must accept forwarded traffic. Node ports do not answer
 // at loopback addresses, unless a backend of package userspace serves them there.

@@ -38,7 +38,7 @@ func Dump(ctx context.Context, o Options) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return xtables.Dump(ctx, o.config(rememberedClients, nil))
+	return xtables.Dump(ctx, o.config(nil))
 }
 
 // Prepare makes those of the kernel's own chains that a backend uses, in the namespace of the
@@ -48,5 +48,5 @@ func Prepare(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	return xtables.Prepare(ctx, o.config(rememberedClients, nil))
+	return xtables.Prepare(ctx, o.config(nil))
 }

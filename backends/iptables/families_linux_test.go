@@ -154,8 +154,8 @@ func TestLeftoversOfAShortage(t *testing.T) {
 		f.Restricted, f.AllowedSources = true, stagetest.Prefixes("192.0.2.0/24")
 		next := proxy.NewSnapshot(stagetest.Node(), &restricted, moved(other, 1000))
 		err := s.Backend.Apply(t.Context(), proxy.Snapshot{}, next)
-		if !errors.Is(err, backends.ErrExhausted) || errors.As(err, new(proxy.PortErrors)) {
-			t.Errorf("Apply: got error %v, want %v and no PortErrors", err, backends.ErrExhausted)
+		if failed, ok := errors.AsType[proxy.PortErrors](err); !ok || len(failed) != 1 || failed[port.Name] == nil {
+			t.Errorf("Apply: got error %v, want one that names %s alone", err, port.Name)
 		}
 		rules := s.dump(t)
 		for _, want := range []string{f.Addr.Addr().String() + "/32", moved(other, 1000).Cluster[0].Addr.String()} {

@@ -2,7 +2,6 @@ package iptables
 
 import (
 	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
 
@@ -198,26 +197,5 @@ func TestRuleInvalidInHookSinceRead(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, s.effectiveRules(t)); diff != "" {
 		t.Errorf("rules (-first load +repaired):\n%s", diff)
-	}
-}
-
-// All rules have only extensions that the backend names: rules with others count as those of
-// other programs.
-func TestRulesHaveNamedExtensions(t *testing.T) {
-	t.Parallel()
-	known := map[string]bool{"ACCEPT": true, "DROP": true, "RETURN": true}
-	for _, e := range rendererOf(t, v1.IPv4Protocol).extensions() {
-		known[e.Name] = true
-	}
-	quoted := regexp.MustCompile(`"[^"]*"`)
-	for _, c := range someRenderings(testenv.Random(t)) {
-		for _, o := range rendererOf(t, v1.IPv4Protocol).render(c.Node, c.Port, nil) {
-			words := strings.Fields(quoted.ReplaceAllString(strings.ReplaceAll(o.Value, "\n", " ")+o.Key.Rule, "text"))
-			for i, flag := range words {
-				if (flag == "-m" || flag == "-j" || flag == "-g") && !known[words[i+1]] && !strings.HasPrefix(words[i+1], "VIPKIT-") {
-					t.Errorf("chain %s: got the extension %s in %q, want only %v", o.Key.Chain, words[i+1], words, known)
-				}
-			}
-		}
 	}
 }

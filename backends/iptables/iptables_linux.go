@@ -26,22 +26,22 @@ import (
 // always reports that there may have been. It has open files and sockets until it is closed
 // ([io.Closer]).
 func New(options Options) (proxy.Backend, error) {
-	return newBackend(options, rememberedClients, nil)
+	return newBackend(options, nil)
 }
 
-// newBackend makes a backend. Tests may count other clients, and pass all commits to around.
-func newBackend(options Options, countClients func() uint32, around func(commit func() error) error) (proxy.Backend, error) {
+// newBackend makes a backend. Tests pass all commits to around.
+func newBackend(options Options, around func(commit func() error) error) (proxy.Backend, error) {
 	o, err := options.complete()
 	if err != nil {
 		return nil, err
 	}
-	b, err := xtables.New(o.config(countClients, around))
+	b, err := xtables.New(o.config(around))
 	if err != nil {
 		return nil, err
 	}
 	var own []kinds.Kind
 	for _, f := range b.Flavours() {
-		own = append(own, map[xtables.Flavour]kinds.Kind{xtables.NFT: kinds.IPTablesNFT, xtables.Legacy: kinds.IPTablesLegacy}[f])
+		own = append(own, map[Flavour]kinds.Kind{NFT: kinds.IPTablesNFT, Legacy: kinds.IPTablesLegacy}[f])
 	}
 	instance, err := kinds.Open(o.Identity, own...)
 	if err != nil {

@@ -185,7 +185,7 @@ func TestDriftIsNoticed(t *testing.T) {
 		s.Apply(t, proxy.NewSnapshot(stagetest.Node(), newPorts(v1.IPv6Protocol, 3, 3)...))
 		expect("after a change", false)
 		if s.Options.Flavour == NFT {
-			s.nft(t, "add table inet filter\nadd chain inet filter other\n")
+			s.nft(t, "add table inet other\nadd chain inet other other\n")
 		}
 		expect("after a foreign change of other tables", false)
 		s.run(t, "*filter\n:OTHER - [0:0]\nCOMMIT\n", "iptables-restore", "--noflush", "-w", "5")

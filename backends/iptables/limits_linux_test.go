@@ -63,11 +63,6 @@ func TestAffinityIsLimited(t *testing.T) {
 			if text := sync.Limits[0].Error(); !strings.HasPrefix(text, want) || !strings.HasSuffix(text, "larger ip_list_tot") {
 				t.Errorf("limit: got %q, want %q and a remedy", text, want)
 			}
-			s.Options.AffinityClients = uint32(count)
-			s.Restart(t)
-			if sync := firstSync(t, s.Backend, snapshot); sync.Err != nil || len(sync.Limits) != 0 {
-				t.Errorf("with Options.AffinityClients: got limits %v, error %v, want none", sync.Limits, sync.Err)
-			}
 		})
 	}
 }

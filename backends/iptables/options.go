@@ -30,31 +30,24 @@ type Options struct {
 	// the xtables lock; zero means [DefaultLockWait]. After that an Apply fails with
 	// [ErrLocked] and nothing is changed.
 	LockWait time.Duration
-	// AffinityClients is how many clients of one endpoint the kernel must remember
-	// for Services with session affinity. The parameter ip_list_tot of the kernel's
-	// module xt_recent, by default 100, sets the actual number when the module is
-	// loaded. If there are more clients, the kernel forgets the one that was idle for
-	// longest. If the kernel remembers fewer than AffinityClients, service ports with
-	// affinity are refused. Zero accepts any number.
-	AffinityClients uint32
 }
 
 // DefaultLockWait is the default of Options.LockWait.
 const DefaultLockWait = xtables.DefaultLockWait
 
 // Flavour is a kind of iptables.
-type Flavour string
+type Flavour = xtables.Flavour
 
 // The flavours.
 const (
 	// Default is the flavour of the programs with plain names on this system:
 	// iptables-restore and so on. Other programs on the node most likely use the
 	// same.
-	Default Flavour = ""
+	Default = xtables.Default
 	// Legacy is the original flavour, with tables of its own in the kernel.
-	Legacy Flavour = "legacy"
+	Legacy = xtables.Legacy
 	// NFT keeps its tables in nf_tables.
-	NFT Flavour = "nft"
+	NFT = xtables.NFT
 )
 
 // ErrLocked reports that another program held the xtables lock for longer than
@@ -77,12 +70,7 @@ func (o Options) complete() (Options, error) {
 	if len(o.Families) == 0 {
 		o.Families = []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol}
 	}
-	engine, err := o.engine().Complete()
+	engine, err := xtables.Options{Flavour: o.Flavour, LockWait: o.LockWait}.Complete()
 	o.LockWait = engine.LockWait
 	return o, err
-}
-
-// engine returns the options of the engine.
-func (o Options) engine() xtables.Options {
-	return xtables.Options{Flavour: xtables.Flavour(o.Flavour), LockWait: o.LockWait}
 }

@@ -24,8 +24,8 @@ func TestOptions(t *testing.T) {
 		{what: "nothing", want: Options{Identity: identity, Families: both, LockWait: DefaultLockWait}},
 		{
 			what:  "all",
-			given: Options{Identity: identity, Families: both[1:], Flavour: Legacy, LockWait: time.Second, AffinityClients: 1},
-			want:  Options{Identity: identity, Families: both[1:], Flavour: Legacy, LockWait: time.Second, AffinityClients: 1},
+			given: Options{Identity: identity, Families: both[1:], Flavour: Legacy, LockWait: time.Second},
+			want:  Options{Identity: identity, Families: both[1:], Flavour: Legacy, LockWait: time.Second},
 		},
 		{what: "the other flavour", given: Options{Flavour: NFT}, want: Options{Identity: identity, Families: both, Flavour: NFT, LockWait: DefaultLockWait}},
 		{what: "a mark of two bits", given: Options{Identity: backends.Identity{Mark: 3}}, isRefused: true},

@@ -7,8 +7,8 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// renderer renders the chains and rules that service ports of one family need. It is
-// immutable.
+// renderer renders the chains and rules that service ports of one family need. Only liberal
+// changes, before a full apply.
 type renderer struct {
 	family v1.IPFamily
 	mark   uint32

@@ -13,78 +13,38 @@ import (
 )
 
 // config returns what the engine needs.
-func (o Options) config(countClients func() uint32, around func(commit func() error) error) xtables.Config {
-	c := xtables.Config{Options: o.engine(), Names: newNames(o.Identity.Name).Names, Around: around}
+func (o Options) config(around func(commit func() error) error) xtables.Config {
+	c := xtables.Config{
+		Options: xtables.Options{Flavour: o.Flavour, LockWait: o.LockWait}, Names: newNames(o.Identity.Name).Names, Around: around,
+	}
 	for _, family := range o.Families {
-		r := &familyRules{renderer: newRenderer(o, family), wantClients: o.AffinityClients, countClients: countClients}
+		r := newRenderer(o, family)
 		c.Families = append(c.Families, xtables.Family{
-			Family: family, Render: r.render, Extensions: r.renderer.extensions(),
-			Refresh: r.refresh, Check: r.check, CheckLimits: r.checkLimits,
+			Family: family, Render: r.render, Extensions: r.extensions(), Refresh: r.readSettings, CheckLimits: checkLimits,
 		})
 	}
 	return c
 }
 
-// familyRules are the rules of one IP family, which depend on settings of the kernel.
-type familyRules struct {
-	renderer *renderer
-	// wantClients is how many clients of an endpoint must be remembered, 0 for any number.
-	// haveClients is how many the kernel remembers, the last result of countClients.
-	wantClients, haveClients uint32
-	countClients             func() uint32
-}
-
-// render implements [backends.Render].
-func (r *familyRules) render(node *proxy.Node, port *proxy.ServicePort, out []xtables.Object) []xtables.Object {
-	return r.renderer.render(node, port, out)
-}
-
-// refresh reads the settings of the kernel. Those on which all rules depend are read only
-// before a full apply. Otherwise, its error means that a full apply is needed.
-func (r *familyRules) refresh(full bool) error {
-	was := r.haveClients
-	if r.wantClients > 0 {
-		r.haveClients = r.countClients()
-	}
-	switch {
-	case full:
-		return r.readSettings()
-	case r.haveClients != was:
-		return errors.New("ip_list_tot of module xt_recent has changed; applying everything again")
-	}
-	return nil
-}
-
-// readSettings reads the kernel's settings on which all rules depend.
-func (r *familyRules) readSettings() error {
+// readSettings reads the settings of the kernel on which all rules depend, before a full apply.
+func (r *renderer) readSettings() error {
 	liberal, err := isOn(os.ReadFile("/proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal"))
 	if err != nil {
 		return fmt.Errorf("iptables: the settings of the kernel: %w", err)
 	}
-	renderer := *r.renderer
-	renderer.liberal = liberal
-	r.renderer = &renderer
+	r.liberal = liberal
 	return nil
 }
 
-// check refuses session affinity for more clients than the kernel remembers.
-func (r *familyRules) check(port *proxy.ServicePort) error {
-	if !port.Affinity.Enabled() || r.wantClients <= r.haveClients {
-		return nil
-	}
-	return fmt.Errorf("session affinity: the kernel remembers %d clients of an endpoint, not %d: "+
-		"load the module xt_recent with ip_list_tot=%d", r.haveClients, r.wantClients, r.wantClients)
-}
-
 // checkLimits reports that a parameter of a kernel module sets how many clients of each
-// endpoint the kernel remembers. That matters neither for a single endpoint, which serves all
-// clients, nor if the options give the required number.
-func (r *familyRules) checkLimits(port *proxy.ServicePort) []*proxy.Problem {
-	if r.wantClients > 0 || !port.Affinity.Enabled() || max(len(port.Cluster), len(port.Local)) < 2 {
+// endpoint the kernel remembers. That does not matter for a single endpoint, which serves all
+// clients.
+func checkLimits(port *proxy.ServicePort) []*proxy.Problem {
+	if !port.Affinity.Enabled() || max(len(port.Cluster), len(port.Local)) < 2 {
 		return nil
 	}
 	count := "an unknown number of"
-	if n := r.countClients(); n > 0 {
+	if n := rememberedClients(); n > 0 {
 		count = strconv.FormatUint(uint64(n), 10)
 	}
 	return []*proxy.Problem{{

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -159,19 +158,12 @@ func (v *tamperer) begin(t *testing.T, w proxy.Snapshot) {
 	v.Apply(t, w)
 }
 
-// maxFollowed is how many errors the tests follow: an error names one chain, and each of the
-// chains of two families may have rules and then be referred to.
-const maxFollowed = 16
-
 // cleansUp tampers once more, calls Cleanup, and reports whether everything is removed except
 // for chains to which foreign rules jump.
 func (v *tamperer) cleansUp(t *testing.T) bool {
 	t.Helper()
 	v.tamper(t)
 	err := v.Backend.Cleanup(t.Context())
-	for tries := 0; tries < maxFollowed && v.follows(t, err); tries++ {
-		err = v.Backend.Cleanup(t.Context())
-	}
 	if err != nil && !strings.Contains(err.Error(), "rules of other programs jump to") {
 		t.Errorf("Cleanup: got error %v, want none", err)
 		return false
@@ -181,30 +173,6 @@ func (v *tamperer) cleansUp(t *testing.T) bool {
 		t.Errorf("rules after Cleanup: got %v, want none", left)
 	}
 	return len(left) == 0
-}
-
-// follows does what an error says about chains that iptables cannot use: it removes the rules
-// of other programs in them, or what refers to them. It reports whether the error says so.
-func (v *tamperer) follows(t *testing.T, err error) bool {
-	t.Helper()
-	if err == nil {
-		return false
-	}
-	filled := regexp.MustCompile("it has rules of other programs: remove these, or the chain; nft list chain (.+?) shows them").FindAllStringSubmatch(err.Error(), -1)
-	for _, match := range filled {
-		if !v.try(t, "flush chain "+match[1]+"\n", "nft", "-f", "-") {
-			t.Errorf("%v: removing the rules failed, want success", err)
-		}
-	}
-	referred := regexp.MustCompile("refer to it: remove these; nft list table (.+?) shows them").FindAllStringSubmatch(err.Error(), -1)
-	for _, match := range referred {
-		chain := v.try(t, "flush chain "+match[1]+" foreign\n", "nft", "-f", "-")
-		verdicts := v.try(t, "flush map "+match[1]+" foreign\n", "nft", "-f", "-")
-		if !chain && !verdicts {
-			t.Errorf("%v: removing what refers to it failed, want success", err)
-		}
-	}
-	return len(filled)+len(referred) > 0
 }
 
 // repairs applies a snapshot after tampering, as a Runner does, and reports whether the rules
@@ -217,9 +185,6 @@ func (v *tamperer) repairs(t *testing.T, next proxy.Snapshot, want map[string][]
 	}
 	v.Applied = proxy.Snapshot{}
 	all := v.Backend.Apply(t.Context(), v.Applied, next)
-	for tries := 0; tries < maxFollowed && v.follows(t, all); tries++ { // the error names one chain of a family at a time
-		all = v.Backend.Apply(t.Context(), v.Applied, next)
-	}
 	if all != nil {
 		t.Errorf("a full apply: got error %v, want none", all)
 		return false

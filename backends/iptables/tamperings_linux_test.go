@@ -188,9 +188,6 @@ func nativeTamperings() []tampering {
 		onChain("add table @TABLE { flags dormant; }", none),
 		onChain("flush ruleset", none),
 		onChain("rename chain @TABLE @CHAIN renamed", none),
-		onChain("add chain @TABLE VIPKIT-SVC-AAAAAAAAAAAAAAAA { type filter hook output priority 5; }\nadd rule @TABLE VIPKIT-SVC-AAAAAAAAAAAAAAAA counter drop", none),
-		onChain("flush chain @TABLE OUTPUT\ndelete chain @TABLE OUTPUT\nadd chain @TABLE OUTPUT", none),
-		onChain("flush chain @TABLE OUTPUT\ndelete chain @TABLE OUTPUT\nadd chain @TABLE OUTPUT { type filter hook output priority 7; }", none),
 		onChain("flush chain @TABLE OUTPUT\ndelete chain @TABLE OUTPUT", none),
 		onChain("add map @TABLE foreign { type ipv4_addr : verdict; }\nadd element @TABLE foreign { 192.0.2.1 : jump @CHAIN }", none),
 		afterDetaching(hookBodies, func(t *testing.T, v *tamperer, at ruleAt, body string) {

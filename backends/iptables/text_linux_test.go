@@ -3,7 +3,6 @@ package iptables
 import (
 	"errors"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
@@ -17,7 +16,7 @@ import (
 // of all others.
 func TestRulesWithoutFaulty(t *testing.T) {
 	t.Parallel()
-	o := Options{AffinityClients: 100}
+	o := Options{}
 	good, mixed := newPort(v1.IPv4Protocol, 0, 2), newPort(v1.IPv4Protocol, 1, 1)
 	want, err := Rules(o, v1.IPv4Protocol, proxy.NewSnapshot(&proxy.Node{}, good))
 	testenv.NoError(t, err)
@@ -50,15 +49,5 @@ func TestRulesWithoutResult(t *testing.T) {
 		if got, err := Rules(c.options, v1.IPv4Protocol, c.snapshot); got != "" || err != nil {
 			t.Errorf("%s: got %q and error %v, want neither", what, got, err)
 		}
-	}
-}
-
-// Rules does not read how many clients the kernel remembers.
-func TestRulesWithAffinity(t *testing.T) {
-	t.Parallel()
-	port := newPort(v1.IPv4Protocol, 0, 2)
-	port.Affinity.Timeout = time.Minute
-	if _, err := Rules(Options{AffinityClients: 1000}, v1.IPv4Protocol, proxy.NewSnapshot(&proxy.Node{}, port)); err != nil {
-		t.Errorf("Rules: got error %v, want none", err)
 	}
 }

@@ -77,13 +77,11 @@ type Family struct {
 	// which need no object, jumps to a chain of the consumer, and has only matches of a
 	// connection's state (-m conntrack --ctstate) and comments that begin with "kubernetes ".
 	Render backends.Render[Key, string]
-	// Extensions are all that rules use. Sets that their rules name must exist.
+	// Extensions are named in errors if they are missing. Sets that their rules name must exist.
 	Extensions []Extension
-	// Refresh is called before each Apply, in the network namespace, and reads settings on
-	// which rules depend. If full is false, its error means that a full apply is needed.
-	Refresh func(full bool) error
-	// Check refuses service ports of the family, as [backends.Checker] does.
-	Check func(*proxy.ServicePort) error
+	// Refresh is called before each full Apply, in the network namespace, and reads settings on
+	// which rules depend.
+	Refresh func() error
 	// CheckLimits is as in [backends.LimitChecker], for service ports of the family.
 	CheckLimits func(*proxy.ServicePort) []*proxy.Problem
 }

@@ -4,8 +4,6 @@ import (
 	"strings"
 	"sync"
 
-	v1 "k8s.io/api/core/v1"
-
 	"github.com/vipkit/vipkit/backends"
 )
 
@@ -65,21 +63,9 @@ func (c *counts) hold(ops []Op, start bool) {
 	}
 }
 
-// counted are the rules of one family.
-type counted struct {
-	family v1.IPFamily
-	names  Names
-	counts *counts
-}
-
-// CountRules implements [backends.RuleCounter].
-func (b *Backend) CountRules(each func(family v1.IPFamily, table string, exist, last int)) {
-	for _, k := range b.kernels {
-		k.counts.mu.Lock()
-		exist, last := k.counts.exist, k.counts.last
-		k.counts.mu.Unlock()
-		for _, t := range k.names.tables() {
-			each(k.family, t.String(), exist[t], last[t])
-		}
-	}
+// now returns the numbers of rules by table.
+func (c *counts) now() (exist, last [tables]int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.exist, c.last
 }

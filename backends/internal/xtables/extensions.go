@@ -60,24 +60,3 @@ func (n Names) extensions(f *Family) (all []Extension) {
 	}
 	return all
 }
-
-// probe returns a script that commits rules with extensions, all of one table, in a chain
-// that no rule jumps to, and then removes them. Only a commit shows whether the kernel
-// supports them.
-func (n Names) probe(of []Extension) *script {
-	s := &script{}
-	chain := n.Canary()
-	s.write("*", of[0].Table.String())
-	s.write(":", chain, " - [0:0]")
-	for i := range of {
-		if of[i].Rule != "" {
-			s.write("-A ", chain, " ", of[i].Rule)
-		}
-	}
-	s.commit()
-	s.write("*", of[0].Table.String())
-	s.write("-F ", chain)
-	s.write("-X ", chain)
-	s.commit()
-	return s
-}

@@ -48,7 +48,7 @@ func TestUnreachableJumps(t *testing.T) {
 			want = written(t, c.want)
 			want[0].Value = Lines(c.old)
 		}
-		got := e.adopt(n, objectsOf(written(t, "+ nat VIPKIT-SERVICES", add)), false).ops
+		got, _ := e.plan(n, written(t, "+ nat VIPKIT-SERVICES", add), gently)
 		if diff := cmp.Diff(want, got, cmp.AllowUnexported(Key{})); diff != "" {
 			t.Errorf("%s: operations (-want +got):\n%s", c.what, diff)
 		}
@@ -68,23 +68,6 @@ func TestEndsTraversal(t *testing.T) {
 	} {
 		if got := endsTraversal(rule); got != want {
 			t.Errorf("endsTraversal(%s): got %t, want %t", rule, got, want)
-		}
-	}
-}
-
-// A rule of another program has an extension that rules of the family do not have, jumps to a
-// chain of another program, or cannot be read.
-func TestForeignRules(t *testing.T) {
-	t.Parallel()
-	f := Family{Extensions: []Extension{{Name: "comment"}, {Name: "tcp"}, {Name: "REJECT"}}}
-	for rule, want := range map[string]bool{
-		"-j DROP": false, "-j ACCEPT": false, "-g VIPKIT-SERVICES": false, "-s 192.0.2.0/24 -j VIPKIT-SVC-AAAAAAAAAAAAAAAA": false, reject: false, "-p tcp": false,
-		`! -d 192.0.2.1/32 -p tcp -m comment --comment "a -m owner -j OTHER" -m tcp --dport 80 -j RETURN`: false,
-		"-m owner --uid-owner 0 -j RETURN": true, "-p tcp -m tcp --dport 80 -m owner --uid-owner 0": true, "-j SYNPROXY": true, "-g OTHER": true,
-		"-j VIPKIT-OTHER": true, `-j "DROP"`: true, `-m "tcp"`: true, "-m": true, "-j": true, "": true, "-m comment --comment \"a\nb\" -j RETURN": true,
-	} {
-		if got := f.isForeign(newNames("vipkit"), Filter, rule); got != want {
-			t.Errorf("isForeign(%q): got %t, want %t", rule, got, want)
 		}
 	}
 }

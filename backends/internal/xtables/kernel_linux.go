@@ -1,6 +1,7 @@
 package xtables
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,7 +22,7 @@ type kernel struct {
 	native *native
 	watch  watcher
 	ops    atomic.Uint64
-	counts *counts
+	counts counts
 	// missingExtensions are missing extensions of iptables that not all service ports need.
 	missingExtensions []Extension
 	// finds are the frontends of the last listing.
@@ -30,19 +31,10 @@ type kernel struct {
 	around func(commit func() error) error
 }
 
-// Operations implements [proxy.OperationCounter]: rules and chains that were
-// written or removed.
-func (k *kernel) Operations() uint64 { return k.ops.Load() }
-
 // List implements [backends.Target]: what exists is read by a [replacement].
 func (k *kernel) List(context.Context) iter.Seq2[Object, error] {
 	return func(func(Object, error) bool) {}
 }
-
-// ManyRemovals is the maximum number of rules that a change removes from a chain one by one,
-// in the flavour that uses nf_tables. Each takes about 2 ms; for more rules, reading everything
-// and writing the whole chain is faster. In the legacy flavour one by one is always faster.
-const ManyRemovals = 128
 
 // Commit implements [backends.Target]. It does not find out what became of a change that a program
 // refused, nor why: an Apply from the zero snapshot does.
@@ -87,27 +79,26 @@ func (k *kernel) disturb(commit func() error) error {
 	return k.around(commit)
 }
 
-// find reads the chains and rules of the identity. Before that, it repairs what iptables cannot use.
+// find reads the chains and rules of the identity.
 func (k *kernel) find(ctx context.Context) (*existing, error) {
-	var known knowledge
-	var chains saved
-	if k.native != nil {
-		var repairs uint64
-		var err error
-		if chains, known, repairs, err = k.native.repair(ctx); err != nil {
-			return nil, fmt.Errorf("iptables: nf_tables: %w", err)
-		}
-		k.ops.Add(repairs)
+	if k.native == nil {
+		return k.programs.find(ctx, k.names, knowledge{})
 	}
-	known.isForeign = func(t Table, rule string) bool { return k.isForeign(k.names, t, rule) }
+	chains, known, woken, err := k.native.read(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("iptables: nf_tables: %w", err)
+	}
+	k.ops.Add(woken)
 	e, err := k.programs.find(ctx, k.names, known)
-	if k.native != nil && errors.Is(err, errIncompatible) {
+	if errors.Is(err, errIncompatible) {
 		return &existing{chains: chains, isUnprintable: true, knowledge: known}, nil
 	}
 	return e, err
 }
 
-// Cleanup implements [backends.Cleaner].
+// Cleanup implements [backends.Cleaner]. Rules that reject ports of virtual IPs go first: without
+// translation they would reject packets to another backend that has taken over, and serves them after
+// table filter. Rewriting has this order.
 func (k *kernel) Cleanup(ctx context.Context) error {
 	e, err := k.find(ctx)
 	if err != nil {
@@ -116,22 +107,16 @@ func (k *kernel) Cleanup(ctx context.Context) error {
 	if err := k.removeJumps(ctx, e); err != nil {
 		return err
 	}
-	p := e.adopt(k.names, nil, false)
-	// Rules that reject ports of virtual IPs go first: without translation they would reject
-	// packets to another backend that has taken over, and serves them after table filter.
-	filter, others := partition(p.ops)
-	for _, ops := range [][]Op{filter, others} {
-		if err := k.write(ctx, ops); err != nil {
-			return err
-		}
+	ops, unwanted := e.plan(k.names, nil, rewriting)
+	if err := k.write(ctx, ops); err != nil {
+		return err
 	}
-	removals, kept := p.removals()
-	more, err := k.removeChains(ctx, removals)
+	kept, err := k.removeChains(ctx, slices.SortedFunc(slices.Values(unwanted), byTable))
 	if err != nil {
 		return err
 	}
 	k.counts.hold(nil, true)
-	if kept = append(kept, more...); len(kept) > 0 {
+	if len(kept) > 0 {
 		return fmt.Errorf("iptables: chains were emptied but cannot be removed, because rules of other programs jump to them: %v", kept)
 	}
 	return nil
@@ -148,48 +133,33 @@ func (k *kernel) removeJumps(ctx context.Context, e *existing) error {
 	return nil
 }
 
-// partition returns the operations on table filter, and the others.
-func partition(ops []Op) (filter, others []Op) {
-	for i := range ops {
-		if ops[i].Key.Table == Filter {
-			filter = append(filter, ops[i])
-		} else {
-			others = append(others, ops[i])
-		}
-	}
-	return filter, others
-}
+// byTable orders chains for removeChains.
+func byTable(a, b chainRef) int { return cmp.Compare(b.table, a.table) }
 
-// removeChains carries out removals of chains, and returns those that stay, with the reasons. Each table is a commit of
-// its own, so that a refusal in one table leaves no chain of another one half done.
-func (k *kernel) removeChains(ctx context.Context, ops []Op) (kept []string, err error) {
-	for _, table := range []Table{Mangle, NAT, Filter} {
-		in := slices.DeleteFunc(slices.Clone(ops), func(o Op) bool { return o.Key.Table != table })
-		more, err := k.removeEach(ctx, in)
-		if kept = append(kept, more...); err != nil {
-			return kept, err
+// removeChains removes chains, ordered by table, and returns those that stay, with the reasons. Each table is a
+// commit of its own, so that a refusal in one table leaves no chain of another one half done. If one is
+// refused, removeChains halves it until it has found the chains that stay.
+func (k *kernel) removeChains(ctx context.Context, chains []chainRef) (kept []string, err error) {
+	at := slices.IndexFunc(chains, func(c chainRef) bool { return c.table != chains[0].table })
+	if at < 0 {
+		var ops []Op
+		for _, c := range chains {
+			ops = append(ops, Op{Kind: backends.Remove, Key: c.key()})
+		}
+		err = k.write(ctx, ops)
+		switch at = len(chains) / 2; {
+		case !isRefusal(err):
+			return nil, err
+		case at == 0:
+			return []string{fmt.Sprintf("%s (%v)", chains[0].name, err)}, nil
 		}
 	}
-	return kept, nil
-}
-
-// removeEach carries out removals of chains of one table together. If they are refused, it halves them until it has
-// found the chains that stay, and returns them with the reasons.
-func (k *kernel) removeEach(ctx context.Context, ops []Op) (kept []string, err error) {
-	err = k.write(ctx, ops)
-	switch {
-	case !isRefusal(err):
-		return nil, err
-	case len(ops) == 1:
-		return []string{fmt.Sprintf("%s (%v)", ops[0].Key.Chain, err)}, nil
+	kept, err = k.removeChains(ctx, chains[:at])
+	if err != nil {
+		return kept, err
 	}
-	for _, half := range [][]Op{ops[:len(ops)/2], ops[len(ops)/2:]} {
-		more, err := k.removeEach(ctx, half)
-		if kept = append(kept, more...); err != nil {
-			return kept, err
-		}
-	}
-	return kept, nil
+	more, err := k.removeChains(ctx, chains[at:])
+	return append(kept, more...), err
 }
 
 // write commits operations.
@@ -214,7 +184,7 @@ func (k *kernel) restore(ctx context.Context, s *script) error {
 	if s.commits == 0 {
 		return nil
 	}
-	err := k.watch.commit(ctx, s.commits, len(s.text), func() error { return k.programs.restore(ctx, s.text) })
+	err := k.watch.commit(ctx, s.commits, func() error { return k.programs.restore(ctx, s.text) })
 	if err == nil {
 		k.ops.Add(s.rules)
 		k.counts.wrote(s)

@@ -95,6 +95,3 @@ func rulesTo(ctx context.Context, conn *nfnetlink.Conn, t nfnetlink.Table, chain
 	})
 	return rules, err
 }
-
-// Flavours returns the flavours of the tables that the backend writes.
-func (b *Backend) Flavours() (all []Flavour) { return b.flavours }

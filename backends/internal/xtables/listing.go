@@ -15,8 +15,7 @@ type listing struct {
 	// ended are chains of the kernel after a foreign rule that ends the traversal of all packets.
 	ended map[chainRef]bool
 	// read is how many rules of each of the kernel's own chains have been read.
-	read   map[chainRef]int
-	others map[chainRef]*other
+	read map[chainRef]int
 	position
 	// begun is the start of a line that is not complete yet.
 	begun []byte
@@ -24,17 +23,6 @@ type listing struct {
 	open     []string
 	openSize int
 	err      error
-}
-
-// other is a chain that is not one of the identity, and to which a rule leads or which has rules.
-// Another program may have renamed an own chain.
-type other struct {
-	// isForeign is true if another program wrote a rule of the chain.
-	isForeign bool
-	// refers are the chains of the identity to which rules lead.
-	refers []chainRef
-	// fromOwn is true if an own rule leads to the chain, fromOther if another rule does.
-	fromOwn, fromOther bool
 }
 
 // position is where in the output a line is.
@@ -54,14 +42,10 @@ const (
 	longestQuote = 4 << 10
 )
 
-// newListing makes a listing. Without [knowledge.isForeign], all rules of other chains are foreign.
 func newListing(n Names, known knowledge) *listing {
-	if known.isForeign == nil {
-		known.isForeign = func(Table, string) bool { return true }
-	}
 	return &listing{
-		names: n, ended: map[chainRef]bool{}, read: map[chainRef]int{}, others: map[chainRef]*other{},
-		existing: existing{chains: saved{}, jumps: saved{}, late: map[chainRef]bool{}, referred: map[chainRef]bool{}, knowledge: known},
+		names: n, ended: map[chainRef]bool{}, read: map[chainRef]int{},
+		existing: existing{chains: saved{}, jumps: saved{}, late: map[chainRef]bool{}, knowledge: known},
 	}
 }
 
@@ -97,19 +81,6 @@ func (l *listing) end() (*existing, error) {
 	}
 	for len(l.open) > 0 {
 		l.splitRule()
-	}
-	for ref, o := range l.others {
-		// The identity has no rule that leads to the chain of another program, so an own rule which
-		// does was written for a chain that was renamed. One that leads to no own chain is out of use
-		// without its removal, and harms nothing.
-		if o.fromOwn && !o.fromOther && len(o.refers) > 0 && !o.isForeign {
-			l.chains[ref] = []string{""} // what it has does not matter
-			delete(l.jumps, ref)
-			continue
-		}
-		for _, to := range o.refers {
-			l.referred[to] = true
-		}
 	}
 	return &l.existing, l.err
 }
@@ -173,7 +144,6 @@ func (l *listing) rule(line string) {
 	ref := chainRef{l.table, chain}
 	if _, exists := l.chains[ref]; exists {
 		l.chains[ref] = append(l.chains[ref], rule)
-		l.follow(rule, true)
 		return
 	}
 	isOwn := l.names.ownsComment(rule)
@@ -188,29 +158,7 @@ func (l *listing) rule(line string) {
 	if isOwn {
 		l.jumps[ref] = append(l.jumps[ref], rule)
 		l.late[ref] = l.late[ref] || l.ended[ref]
-	} else {
-		o := l.other(ref)
-		o.isForeign = o.isForeign || l.isForeign(l.table, rule)
-		if to := (chainRef{l.table, lastTarget(rule)}); l.names.Owns(to.table, to.name) {
-			o.refers = append(o.refers, to)
-		}
 	}
-	l.follow(rule, isOwn)
-}
-
-// follow records that a rule leads to a chain that is not the identity's.
-func (l *listing) follow(rule string, isOwn bool) {
-	if name := lastTarget(rule); name != "" && name != "DNAT" && !l.names.Owns(l.table, name) {
-		o := l.other(chainRef{l.table, name})
-		o.fromOwn, o.fromOther = o.fromOwn || isOwn, o.fromOther || !isOwn
-	}
-}
-
-func (l *listing) other(ref chainRef) *other {
-	if l.others[ref] == nil {
-		l.others[ref] = &other{}
-	}
-	return l.others[ref]
 }
 
 func (l *listing) isUsed(table string) bool {

@@ -93,7 +93,7 @@ func (m model) refers(t Table, chain string) bool {
 
 // seen returns what a backend finds.
 func (m model) seen(n Names) *existing {
-	e := &existing{chains: saved{}, jumps: saved{}, knowledge: knowledge{isForeign: func(Table, string) bool { return false }}}
+	e := &existing{chains: saved{}, jumps: saved{}}
 	for ref, rules := range m {
 		if n.Owns(ref.table, ref.name) {
 			e.chains[ref] = slices.Clone(rules)
@@ -114,4 +114,15 @@ func rulesOf(content string) []string {
 		return nil
 	}
 	return strings.Split(strings.TrimSuffix(content, "\n"), "\n")
+}
+
+// lastTarget returns the target of a rule that ends with it: a chain, or an extension such as DROP.
+func lastTarget(rule string) string {
+	for _, flag := range [...]string{"-j ", "-g "} {
+		if at := strings.LastIndex(rule, flag); at >= 0 {
+			name, _, _ := strings.Cut(rule[at+len(flag):], " ")
+			return name
+		}
+	}
+	return ""
 }

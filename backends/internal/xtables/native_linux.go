@@ -2,19 +2,14 @@ package xtables
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"maps"
-	"slices"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/vipkit/vipkit/internal/kernel/nfnetlink"
 )
 
 // native reads the tables of the flavour nft from nf_tables itself, as far as iptables cannot tell:
 // other programs can add rules that iptables does not print, or prints without the parts that it does
-// not know, and chains that it cannot use.
+// not know.
 type native struct {
 	conn   *nfnetlink.Conn
 	family nfnetlink.Family
@@ -25,10 +20,9 @@ func (n *native) table(t Table) nfnetlink.Table {
 	return nfnetlink.Table{Family: n.family, Name: t.String()}
 }
 
-// repair wakes dormant tables, and removes base chains that iptables cannot use and that have the
-// names of the kernel's own chains, or of the identity's. It returns the chains of the identity and
-// what is misprinted, and how many repairs it has committed.
-func (n *native) repair(ctx context.Context) (chains saved, u knowledge, repairs uint64, err error) {
+// read returns the chains of the identity and what is misprinted. It wakes dormant tables, and returns how
+// many.
+func (n *native) read(ctx context.Context) (chains saved, u knowledge, woken uint64, err error) {
 	chains, u = saved{}, knowledge{misread: map[chainRef]bool{}, hooks: map[chainRef][]hookRule{}}
 	var b nfnetlink.Batch
 	var tables []nfnetlink.TableInfo
@@ -42,32 +36,23 @@ func (n *native) repair(ctx context.Context) (chains saved, u knowledge, repairs
 		}
 		if info.IsDormant() {
 			b.WakeTable(n.table(t))
-			repairs++
+			woken++
 		}
 		if err := n.readRules(ctx, t, &u); err != nil {
 			return nil, u, 0, err
 		}
-		removed, err := n.readChains(ctx, t, &b, chains, &u)
+		own, err := ownChains(ctx, n.conn, n.table(t), func(chain string) bool { return n.names.Owns(t, chain) })
 		if err != nil {
 			return nil, u, 0, err
 		}
-		repairs += removed
+		for name := range own {
+			chains[chainRef{t, name}] = nil
+		}
 	}
-	if repairs == 0 {
-		return chains, u, 0, nil
+	if woken > 0 {
+		err = n.conn.Commit(ctx, &b)
 	}
-	return chains, u, repairs, explainBusy(n.conn.Commit(ctx, &b))
-}
-
-// explainBusy says what to do about a chain that iptables cannot use, and that the kernel does not
-// remove because something refers to it.
-func explainBusy(err error) error {
-	refused, is := errors.AsType[*nfnetlink.Error](err)
-	if !is || refused.Errno != unix.EBUSY {
-		return err
-	}
-	return fmt.Errorf("%w: iptables cannot use this chain, and rules or maps of other programs refer to it: remove these; nft list table %v shows them",
-		err, refused.Table)
+	return chains, u, woken, err
 }
 
 // readRules reads the rules of a table.
@@ -89,64 +74,6 @@ func (n *native) readRules(ctx context.Context, t Table, u *knowledge) error {
 			return nil
 		},
 	})
-}
-
-// readChains adds the chains of a table to own, and to b the removal of those that iptables cannot use.
-func (n *native) readChains(ctx context.Context, t Table, b *nfnetlink.Batch, own saved, u *knowledge) (removed uint64, err error) {
-	var chains []nfnetlink.Chain
-	if err := n.conn.Chains(ctx, n.table(t), nfnetlink.Collect(&chains)); err != nil {
-		return 0, err
-	}
-	for i := range chains {
-		c := &chains[i]
-		ref := chainRef{t, c.Name}
-		isOwn := n.names.Owns(t, c.Name)
-		switch {
-		case isOwn && c.Base.Type == "":
-			own[ref] = nil
-			continue
-		case !isOwn && (!isHook(c.Name) || isHookOf(t, c)):
-			continue
-		case slices.ContainsFunc(u.hooks[ref], func(r hookRule) bool { return !r.isOwn }):
-			return 0, fmt.Errorf("iptables cannot use chain %s of table %v, and it has rules of other programs: remove these, or the chain; nft list chain %v %s shows them",
-				c.Name, n.table(t), n.table(t), c.Name)
-		}
-		b.FlushChain(n.table(t), c.Name)
-		b.DelChain(n.table(t), c.Name)
-		delete(u.hooks, ref)
-		delete(u.misread, ref)
-		removed++
-	}
-	return removed, nil
-}
-
-// isHookOf reports whether a chain is as iptables makes the one of this name.
-func isHookOf(t Table, c *nfnetlink.Chain) bool {
-	want := nfnetlink.BaseChain{Type: "filter"}
-	switch c.Name {
-	case "PREROUTING":
-		want.Hook, want.Priority = nfnetlink.Prerouting, -100
-	case "INPUT":
-		want.Hook, want.Priority = nfnetlink.Input, 100
-	case "FORWARD":
-		want.Hook = nfnetlink.Forward
-	case "OUTPUT":
-		want.Hook, want.Priority = nfnetlink.Output, -100
-	case "POSTROUTING":
-		want.Hook, want.Priority = nfnetlink.Postrouting, 100
-	}
-	switch {
-	case t == NAT:
-		want.Type = "nat"
-	case t == Filter:
-		want.Priority = 0
-	case c.Name == "OUTPUT":
-		want.Type, want.Priority = "route", -150
-	default:
-		want.Priority = -150
-	}
-	want.Drop = c.Base.Drop
-	return c.Base == want
 }
 
 // removeJumps removes own jumps from the kernel's own chains.

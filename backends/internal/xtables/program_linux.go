@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -111,26 +113,30 @@ func (p *programs) list(ctx context.Context, l *listing, arguments ...[]string) 
 
 // tables returns the tables to print. In the legacy flavour these are only existing ones:
 // the kernel would make a missing table.
-func (p *programs) tables(n Names) (exist []Table, err error) {
+func (p *programs) tables(n Names) ([]Table, error) {
 	if p.flavour != Legacy {
 		return n.tables(), nil
 	}
-	var existing []string
-	err = p.process.namespace.Do(func() (err error) {
-		existing, err = legacytables.Names(p.family)
+	all, err := p.sizes(n)
+	return slices.Sorted(maps.Keys(all)), err
+}
+
+// sizes returns the tables of the legacy flavour that exist.
+func (p *programs) sizes(n Names) (map[Table]legacytables.Info, error) {
+	all := map[Table]legacytables.Info{}
+	return all, p.process.namespace.Do(func() error {
+		existing, err := legacytables.Sizes(p.family)
+		for name, info := range existing {
+			t, isUsed := n.tableNamed(name)
+			if isUsed || n.Prefix == kubeProxy && name == Mangle.String() { // which has a canary
+				if !isUsed {
+					t = Mangle
+				}
+				all[t] = info
+			}
+		}
 		return err
 	})
-	if err != nil {
-		return nil, err
-	}
-	for _, name := range existing {
-		if t, ok := n.tableNamed(name); ok {
-			exist = append(exist, t)
-		} else if n.Prefix == kubeProxy && name == Mangle.String() {
-			exist = append(exist, Mangle) // for its canary
-		}
-	}
-	return exist, nil
 }
 
 // restore runs a script.

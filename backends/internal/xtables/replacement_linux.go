@@ -2,7 +2,6 @@ package xtables
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -12,19 +11,24 @@ import (
 )
 
 // Replace implements [backends.Replacer]: everything is in one commit, because each further
-// one would copy the table again. Each commit reads the existing chains and rules.
+// one would copy the table again. It reads the existing chains and rules.
 func (k *kernel) Replace(context.Context, proxy.Snapshot, bool) backends.Replacement[Key, string] {
 	return &replacement{kernel: k}
 }
 
-// replacement changes the existing chains and rules to the wanted ones.
+// replacement changes the existing chains and rules to the wanted ones. If the first commit, which has
+// everything, is refused, later commits have parts of that: they only try whether these are accepted, and
+// Finish writes the accepted ones.
 type replacement struct {
 	kernel *kernel
-	// begun is true after the first commit has read what exists, and whole if it succeeded: it has
-	// everything. Later commits have parts of that.
+	// begun is true after the first commit, and whole if it succeeded.
 	begun, whole bool
-	// wanted are the objects of the parts that were committed.
-	wanted map[Key]string
+	// keeps is true if the kernel refused a part without a reason, such as a lack of memory: then existing
+	// rules stay.
+	keeps bool
+	// accepted are the operations of parts, and exist the chains that parts need not make.
+	accepted []Op
+	exist    map[chainRef]bool
 }
 
 // Pieces implements [backends.Replacement].
@@ -32,92 +36,116 @@ func (*replacement) Pieces() int { return 1 }
 
 // Commit implements [backends.Replacement].
 func (r *replacement) Commit(ctx context.Context, ops []Op) error {
-	k, isFirst := r.kernel, !r.begun
+	k := r.kernel
+	if r.begun {
+		err := k.disturb(func() error { return r.try(ctx, ops) })
+		r.keeps = r.keeps || k.programs.flavour == Legacy && isKernels(err)
+		return err
+	}
+	r.begun = true
 	e, err := k.find(ctx)
 	if err != nil { // parts of the commit would fail, too
 		return fmt.Errorf("%w: reading rules: %w", backends.ErrUnavailable, err)
 	}
-	r.begun = true
-	if isFirst {
-		k.findFrontends(e.chains)
+	k.findFrontends(e.chains)
+	err = k.disturb(func() error { return k.load(ctx, e, ops) })
+	if err != nil {
+		return k.diagnose(ctx, err)
 	}
-	return k.disturb(func() error {
-		hasNone := r.wanted == nil
-		err := r.commit(ctx, e, ops, isFirst)
-		switch {
-		case err == nil:
-			k.counts.hold(ops, hasNone)
-			r.whole = isFirst
-		case isFirst:
-			return k.diagnose(ctx, err)
-		case k.programs.flavour == Legacy && isKernels(err):
-			return fmt.Errorf("%w: the kernel refused the table without a reason: %w", backends.ErrExhausted, err)
-		}
-		return err
-	})
-}
-
-func (r *replacement) commit(ctx context.Context, e *existing, ops []Op, isFirst bool) error {
-	if isFirst && len(e.chains)+len(e.jumps) == 0 {
-		return r.kernel.write(ctx, ops)
-	}
-	wanted := make(map[Key]string, len(r.wanted)+len(ops))
-	maps.Copy(wanted, r.wanted)
-	for i := range ops {
-		if ops[i].Key.Table == refused {
-			return errors.New(ops[i].Value)
-		}
-		wanted[ops[i].Key] = ops[i].Value
-	}
-	if err := r.kernel.adopt(ctx, e, wanted, !isFirst); err != nil {
-		return err
-	}
-	r.wanted = wanted
+	r.whole = true
+	k.counts.hold(ops, true)
 	return nil
 }
 
-// Finish implements [backends.Replacement]. If the first commit was refused and tried in parts, it
-// removes what no part wanted, such as the rules of refused service ports.
+// try tries a part.
+func (r *replacement) try(ctx context.Context, ops []Op) error {
+	if r.exist == nil {
+		e, err := r.kernel.find(ctx)
+		if err != nil {
+			return fmt.Errorf("%w: reading rules: %w", backends.ErrUnavailable, err)
+		}
+		r.exist = map[chainRef]bool{}
+		for ref := range e.chains {
+			r.exist[ref] = true
+		}
+	}
+	made, err := r.kernel.try(ctx, ops, r.exist)
+	if err == nil {
+		maps.Copy(r.exist, made)
+		r.accepted = append(r.accepted, ops...)
+	}
+	return err
+}
+
+// try writes rules into the canaries, which no packet reaches, and makes the chains of the rules that do
+// not exist. It returns those chains.
+func (k *kernel) try(ctx context.Context, ops []Op, exist map[chainRef]bool) (made map[chainRef]bool, err error) {
+	made = map[chainRef]bool{}
+	rules := map[Table][]byte{}
+	var trial []Op
+	for _, o := range ops {
+		ref := chainRef{o.Key.Table, o.Key.Chain}
+		switch {
+		case o.Key.Table == refused:
+			trial = append(trial, o)
+			continue
+		case o.Key.Rule != "":
+			o.Value = o.Key.Rule + "\n"
+		case !exist[ref]:
+			made[ref] = true
+			trial = append(trial, Op{Key: ref.key()})
+		}
+		rules[ref.table] = append(rules[ref.table], o.Value...)
+	}
+	for t, text := range rules {
+		trial = append(trial, Op{Key: Key{Table: t, Chain: k.names.Canary()}, Value: string(text)})
+	}
+	return made, k.write(ctx, trial)
+}
+
+// Finish implements [backends.Replacement].
 func (r *replacement) Finish(ctx context.Context) error {
 	if r.whole {
 		return nil
 	}
-	e, err := r.kernel.find(ctx)
-	if err != nil {
-		return err
-	}
-	return r.kernel.adopt(ctx, e, r.wanted, false)
-}
-
-// adopt makes the wanted chains and rules of those that exist. With keep, other own ones stay.
-func (k *kernel) adopt(ctx context.Context, e *existing, wanted map[Key]string, keep bool) error {
-	p := e.adopt(k.names, wanted, keep)
-	removals, _ := p.removals()
-	err := k.write(ctx, slices.Concat(p.ops, removals))
-	if isRefusal(err) && len(removals) > 0 { // something may refer to one of these chains
-		return k.adoptApart(ctx, wanted, keep)
-	}
-	if err != nil {
-		return err
-	}
-	return k.removeJumps(ctx, e)
-}
-
-// adoptApart does the same after adopt was refused, perhaps when a table had been written. It removes
-// chains apart from all else.
-func (k *kernel) adoptApart(ctx context.Context, wanted map[Key]string, keep bool) error {
+	k := r.kernel
 	e, err := k.find(ctx)
 	if err != nil {
 		return err
 	}
-	p := e.adopt(k.names, wanted, keep)
-	if err := k.write(ctx, p.ops); err != nil {
+	if r.keeps {
+		err = k.adopt(ctx, e, r.accepted, adding)
+	} else {
+		err = k.load(ctx, e, r.accepted)
+	}
+	if err == nil {
+		k.counts.hold(r.accepted, true)
+	}
+	return err
+}
+
+// load makes the wanted objects of what exists, as gently as the kernel allows.
+func (k *kernel) load(ctx context.Context, e *existing, wanted []Op) error {
+	err := k.adopt(ctx, e, wanted, gently)
+	if !isRefusal(err) {
+		return err
+	}
+	if e, err = k.find(ctx); err != nil {
+		return err
+	}
+	return k.adopt(ctx, e, wanted, rewriting)
+}
+
+// adopt makes the wanted objects of what exists. Unwanted chains are removed last and apart, because
+// something may refer to one of them.
+func (k *kernel) adopt(ctx context.Context, e *existing, wanted []Op, s scope) error {
+	ops, unwanted := e.plan(k.names, wanted, s)
+	if err := k.write(ctx, ops); err != nil {
 		return err
 	}
 	if err := k.removeJumps(ctx, e); err != nil {
 		return err
 	}
-	removals, _ := p.removals()
-	_, err = k.removeChains(ctx, removals)
+	_, err := k.removeChains(ctx, slices.SortedFunc(slices.Values(unwanted), byTable))
 	return err
 }

@@ -257,7 +257,8 @@ func checkRemoval(t *testing.T, n Names, text string) {
 	}
 	e, err := l.end()
 	testenv.NoError(t, err)
-	for line := range strings.Lines(string(scriptOf(t, e.adopt(n, nil, false).ops).text)) {
+	ops, _ := e.plan(n, nil, rewriting)
+	for line := range strings.Lines(string(scriptOf(t, ops).text)) {
 		flag, rest, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
 		chain, rule, _ := strings.Cut(rest, " ")
 		known := flag == "-F" && n.Owns(NAT, chain) || strings.HasPrefix(flag, "*") || flag == "COMMIT"

@@ -2,7 +2,6 @@ package xtables
 
 import (
 	"regexp"
-	"slices"
 	"strings"
 )
 
@@ -81,46 +80,10 @@ func (n Names) ownsComment(rule string) bool {
 	return false
 }
 
-// lastTarget returns the target of a rule that ends with it: a chain, or an extension such as DROP.
-func lastTarget(rule string) string {
-	for _, flag := range [...]string{"-j ", "-g "} {
-		if at := strings.LastIndex(rule, flag); at >= 0 {
-			name, _, _ := strings.Cut(rule[at+len(flag):], " ")
-			return name
-		}
-	}
-	return ""
-}
-
 // endsTraversal reports whether a rule ends the traversal of all packets.
 func endsTraversal(rule string) bool {
 	return regexp.MustCompile(`^(?:-m comment --comment (?:"(?:[^"\\]|\\.)*"|\S+) )*` +
 		`(?:-g |-j (?:ACCEPT|DROP|RETURN|REJECT|DNAT|REDIRECT|SNAT|MASQUERADE)(?: |$))`).MatchString(rule)
-}
-
-// isForeign reports whether another program wrote a rule of one of the identity's chains: the
-// rule has an extension that rules of the family do not have, jumps to a chain of another
-// program, or cannot be read.
-func (f *Family) isForeign(n Names, t Table, rule string) bool {
-	isKnown := func(extension word) bool {
-		return slices.ContainsFunc(f.Extensions, func(e Extension) bool { return extension.is(e.Name) })
-	}
-	if !isWritable(rule) {
-		return true
-	}
-	for rule != "" {
-		var flag, value word
-		flag, rule, _ = nextWord(rule)
-		switch value, _, _ = nextWord(rule); {
-		case flag.is("-m") && !isKnown(value):
-			return true
-		case !flag.is("-j") && !flag.is("-g"):
-		case isKnown(value), value.is("ACCEPT"), value.is("DROP"), value.is("RETURN"):
-		case !n.Owns(t, value.text):
-			return true
-		}
-	}
-	return false
 }
 
 // isWritable reports whether a rule can be written as it was printed. That is impossible if

@@ -57,14 +57,21 @@ func (s *Socket) Close() error {
 	return err
 }
 
-// Names returns the tables of a family that exist in the network namespace of the calling thread.
-func Names(f v1.IPFamily) ([]string, error) {
+// Sizes returns the tables of a family that exist in the network namespace of the calling thread.
+func Sizes(f v1.IPFamily) (map[string]Info, error) {
 	s, err := Open(f)
 	if err != nil {
 		return nil, err
 	}
 	defer s.Close() //nolint:errcheck // nothing was written
-	return s.Names()
+	names, err := s.Names()
+	all := map[string]Info{}
+	for _, name := range names {
+		if info, err := s.Info(name); err == nil {
+			all[name] = info
+		}
+	}
+	return all, err
 }
 
 // Names returns the tables that exist: none if the kernel did not have the flavour when the socket was opened.

@@ -1,0 +1,219 @@
+package xtables
+
+import (
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/backends/internal/stagetest"
+	"github.com/vipkit/vipkit/internal/testing/testenv"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// randomLoad returns the operations of a first load of a random snapshot: those of the node,
+// and those of each service port.
+func randomLoad(t *testing.T, r *rand.Rand) [][]Op {
+	t.Helper()
+	renderer := newNames("vipkit")
+	node := &proxy.Node{
+		NodePorts:    proxy.NodePortAddresses{All: r.IntN(2) == 0, Prefixes: stagetest.Prefixes("172.18.0.2/32")},
+		LocalTraffic: proxy.LocalTraffic{Sources: stagetest.Prefixes("10.0.0.0/9", "10.128.0.0/9")[:r.IntN(3)]},
+	}
+	all := [][]Op{stagetest.Additions(renderer.render(node, nil, nil))}
+	for i := range 5 {
+		if r.IntN(3) > 0 {
+			all = append(all, stagetest.Additions(renderer.render(node, stagetest.RandomPort(r, i), nil)))
+		}
+	}
+	return all
+}
+
+// damage changes rules as another program might.
+func damage(r *rand.Rand, m model) {
+	for ref, rules := range m {
+		switch {
+		case r.IntN(4) > 0 || len(rules) == 0 || !strings.HasPrefix(ref.name, "VIPKIT-") && !isHook(ref.name):
+		case r.IntN(3) == 0:
+			m[ref] = slices.Delete(slices.Clone(rules), 0, 1)
+		case r.IntN(2) == 0:
+			m[ref] = append(slices.Clone(rules), rules[0])
+		default:
+			m[ref] = slices.Clone(rules)
+			slices.Reverse(m[ref])
+		}
+	}
+}
+
+// state returns the rules of the identity's chains. It sorts those of open chains, whose
+// order has no meaning.
+func state(m model, n Names) map[string][]string {
+	out := map[string][]string{}
+	e := m.seen(n)
+	maps.Copy(e.chains, e.jumps)
+	for ref, rules := range e.chains {
+		if n.IsOpen(ref.name) {
+			slices.Sort(rules)
+		}
+		out[ref.table.String()+" "+ref.name] = append([]string{}, rules...)
+	}
+	return out
+}
+
+func scriptOf(t *testing.T, ops []Op) *script {
+	t.Helper()
+	s, err := newScript(ops, 0)
+	testenv.NoError(t, err)
+	return s
+}
+
+// write carries out operations.
+func (m model) write(t *testing.T, ops []Op) {
+	t.Helper()
+	text := string(scriptOf(t, ops).text)
+	if err := m.restore(text); err != nil {
+		t.Fatalf("%v\n%s", err, text)
+	}
+}
+
+// adopt makes what exists what operations add. It returns what it has done.
+func (m model) adopt(t *testing.T, n Names, wanted []Op, how scope) []Op {
+	t.Helper()
+	ops, unwanted := m.seen(n).plan(n, wanted, how)
+	m.write(t, ops)
+	var removals []Op
+	for _, ref := range unwanted {
+		removals = append(removals, Op{Kind: backends.Remove, Key: ref.key()})
+	}
+	m.write(t, removals)
+	return slices.Concat(ops, removals)
+}
+
+func checkForeign(t *testing.T, m model, foreign map[chainRef][]string) {
+	t.Helper()
+	for ref, rules := range foreign {
+		if ref.name != "PREROUTING" && !slices.Equal(m[ref], rules) {
+			t.Fatalf("foreign chain %s: got %q, want %q", ref.name, m[ref], rules)
+		}
+	}
+	if !slices.Contains(m[chainRef{NAT, "PREROUTING"}], "-j CNI-HOSTPORT") {
+		t.Fatal("foreign jump: got none, want one")
+	}
+}
+
+// From any existing rules, adoption makes the wanted ones and keeps foreign ones, by single rules or by
+// whole chains. A second adoption then does nothing. Adding removes nothing.
+func TestAdoption(t *testing.T) {
+	t.Parallel()
+	r := testenv.Random(t)
+	n := newNames("vipkit")
+	foreign := map[chainRef][]string{
+		{NAT, "PREROUTING"}: {"-j CNI-HOSTPORT"}, {NAT, "CNI-HOSTPORT"}: {"-j RETURN"}, {Filter, "KUBE-SERVICES"}: {"-j DROP"},
+	}
+	for step := range 300 {
+		m := model{}
+		maps.Copy(m, foreign)
+		m.write(t, slices.Concat(randomLoad(t, r)...))
+		if r.IntN(2) == 0 {
+			damage(r, m)
+			m[chainRef{NAT, "PREROUTING"}] = append([]string{"-j CNI-HOSTPORT"}, slices.DeleteFunc(
+				m[chainRef{NAT, "PREROUTING"}], func(s string) bool { return s == "-j CNI-HOSTPORT" })...)
+		}
+		want := slices.Concat(randomLoad(t, r)...)
+		how := []scope{gently, rewriting}[r.IntN(2)]
+		m.adopt(t, n, want, how)
+		fresh := model{}
+		fresh.write(t, want)
+		if diff := cmp.Diff(state(fresh, n), state(m, n)); diff != "" {
+			t.Fatalf("step %d: rules (-first load +adopted):\n%s", step, diff)
+		}
+		if again := m.adopt(t, n, want, how); len(again) > 0 {
+			t.Fatalf("step %d: operations of a second adoption: got %v, want none", step, again)
+		}
+		checkForeign(t, m, foreign)
+		if added := m.adopt(t, n, nil, adding); len(added) > 0 {
+			t.Fatalf("step %d: operations that add nothing: got %v, want none", step, added)
+		}
+		m.adopt(t, n, nil, how)
+		if left := state(m, n); len(left) > 0 {
+			t.Fatalf("step %d: rules after cleanup: got %v, want none", step, left)
+		}
+	}
+}
+
+// A chain that is not as wanted gets single rules, or is written as a whole if its rules are not known, if
+// the front and the back are mixed, or if rules of other programs may be invalid.
+func TestPlans(t *testing.T) {
+	t.Parallel()
+	n := newNames("vipkit")
+	ref := chainRef{Filter, "VIPKIT-SERVICES"}
+	wanted := written(t, "+ filter VIPKIT-SERVICES", "+ filter VIPKIT-SERVICES < a", "+ filter VIPKIT-SERVICES < b", "+ filter VIPKIT-SERVICES > y", "+ filter VIPKIT-SERVICES > z")
+	whole := slices.Concat([]Op{{Kind: backends.Replace, Key: ref.key()}}, wanted[1:])
+	without := func(rule string) Op {
+		return Op{Kind: backends.Remove, Key: Key{Table: Filter, Chain: ref.name, Rule: rule}}
+	}
+	for _, c := range []struct {
+		what    string
+		found   []string
+		misread bool
+		how     scope
+		want    []Op
+	}{
+		{"as wanted", []string{"a", "b", "y", "z"}, false, gently, nil},
+		{"as wanted", []string{"a", "b", "y", "z"}, false, rewriting, nil},
+		{"in another order", []string{"b", "a", "z", "y"}, false, gently, nil},
+		{"in the wrong halves", []string{"a", "y", "b", "z"}, false, gently, whole},
+		{"misread", []string{"a", "b", "y", "z"}, true, gently, whole},
+		{"one missing", []string{"a", "b", "z"}, false, gently, wanted[3:4]},
+		{"one missing", []string{"a", "b", "z"}, false, rewriting, whole},
+		{"twice", []string{"a", "a", "b", "y", "z"}, false, gently, whole},
+		{"one more", []string{"a", "b", "y", "c", "z"}, false, gently, []Op{without("c")}},
+		{"another one", []string{"a", "c", "y", "z"}, false, gently, []Op{without("c"), wanted[2]}},
+		{"another one", []string{"a", "c", "y", "z"}, false, adding, wanted[2:3]},
+		{"empty", nil, false, adding, wanted[1:]},
+	} {
+		e := model{ref: c.found}.seen(n)
+		e.misread = map[chainRef]bool{ref: c.misread}
+		got, unwanted := e.plan(n, wanted, c.how)
+		if diff := cmp.Diff(c.want, got, cmp.AllowUnexported(Key{}), cmpopts.EquateEmpty()); diff != "" || len(unwanted) > 0 {
+			t.Errorf("%s (%d): unwanted %v, operations (-want +got):\n%s", c.what, c.how, unwanted, diff)
+		}
+	}
+}
+
+// A chain that is not open is written if its text differs. One that nobody wants is emptied, in table filter after
+// the other tables are written.
+func TestPlansOfFixedChains(t *testing.T) {
+	t.Parallel()
+	n := newNames("vipkit")
+	ref := chainRef{Filter, "VIPKIT-FORWARD"}
+	wanted := written(t, "+ filter VIPKIT-FORWARD : a")
+	empty := Op{Kind: backends.Replace, Key: ref.key()}
+	late := empty
+	late.Key.Back = true
+	replaced := wanted[0]
+	replaced.Kind = backends.Replace
+	for _, c := range []struct {
+		found  []string
+		wanted []Op
+		how    scope
+		want   []Op
+	}{
+		{[]string{"a"}, wanted, gently, nil},
+		{[]string{"b"}, wanted, gently, []Op{replaced}},
+		{[]string{"b"}, nil, gently, []Op{late}},
+		{[]string{"b"}, nil, rewriting, []Op{empty}},
+		{[]string{"b"}, nil, adding, nil},
+		{nil, nil, gently, nil},
+	} {
+		got, unwanted := model{ref: c.found}.seen(n).plan(n, c.wanted, c.how)
+		if diff := cmp.Diff(c.want, got, cmp.AllowUnexported(Key{})); diff != "" || (len(unwanted) > 0) != (c.wanted == nil && c.how != adding) {
+			t.Errorf("%v: unwanted %v, operations (-want +got):\n%s", c.found, unwanted, diff)
+		}
+	}
+}
