@@ -75,7 +75,7 @@ func (i *Instance) remainsOf(ctx context.Context, k Kind) (r remains) {
 		i.findTables(ctx, &r, name)
 		mark := k.Defaults().Mark
 		for family, option := range map[int]string{unix.AF_INET: "ip", unix.AF_INET6: "ip -6"} {
-			found, err := FindRouting(i.routing, family, mark)
+			found, err := FindRouting(i.at.Netlink(), family, mark)
 			if err != nil {
 				continue
 			}
@@ -148,15 +148,8 @@ func (i *Instance) findLegacyChains(r *remains, identity string, command func(sa
 	chain := IPTablesNames(identity).Prefix + "SERVICES"
 	for _, fam := range [...]v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol} {
 		program := map[v1.IPFamily]string{v1.IPv4Protocol: "iptables-legacy", v1.IPv6Protocol: "ip6tables-legacy"}[fam]
-		const table = "nat"
-		s, can := i.tables[fam]
-		if !can {
-			continue
-		}
-		if tables, err := s.Names(); err != nil || !slices.Contains(tables, table) {
-			continue // The kernel would make the table.
-		}
-		rules, err := s.Rules(table)
+		var rules []legacytables.Rule
+		err := i.at.Do(func() (err error) { rules, err = legacytables.Rules(fam, "nat"); return err })
 		if err == nil && slices.ContainsFunc(rules, func(rule legacytables.Rule) bool { return rule.Chain == chain }) {
 			r.add(fmt.Sprintf("chain %s of %s", chain, program), command(program+"-save", program+"-restore"))
 		}
@@ -164,7 +157,7 @@ func (i *Instance) findLegacyChains(r *remains, identity string, command func(sa
 }
 
 func (i *Instance) findDevice(r *remains, name, command string) {
-	if _, err := i.routing.LinkByName(name); err == nil {
+	if _, err := i.at.Netlink().LinkByName(name); err == nil {
 		r.add("device "+name, command)
 	}
 }

@@ -9,13 +9,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/vishvananda/netlink"
-
-	v1 "k8s.io/api/core/v1"
-
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/internal/xtables"
-	"github.com/vipkit/vipkit/internal/kernel/legacytables"
+	"github.com/vipkit/vipkit/internal/kernel/netns"
 	"github.com/vipkit/vipkit/internal/kernel/nfnetlink"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -34,10 +30,8 @@ type Instance struct {
 	// sockets show that the instance runs; the first one has no name, and finds others.
 	sockets []int
 	// nft is nil if the kernel has no netlink interface of netfilter, and so no tables.
-	nft     *nfnetlink.Conn
-	routing *netlink.Handle
-	// tables read the tables of iptables' legacy flavour.
-	tables map[v1.IPFamily]*legacytables.Socket
+	nft *nfnetlink.Conn
+	at  *netns.NS
 	// legacy removes the chains of the legacy flavour. It is nil if the system lacks the programs.
 	legacy *xtables.Backend
 	// running are the other kinds that ran when the instance looked last.
@@ -46,7 +40,7 @@ type Instance struct {
 
 // Open returns an instance with a complete identity, in the network namespace of the calling thread.
 func Open(identity backends.Identity, own ...Kind) (*Instance, error) {
-	i := &Instance{identity: identity, own: own, isDefault: identity.Name == own[0].Defaults().Name, running: map[Kind]bool{}, tables: map[v1.IPFamily]*legacytables.Socket{}}
+	i := &Instance{identity: identity, own: own, isDefault: identity.Name == own[0].Defaults().Name, running: map[Kind]bool{}}
 	if err := i.open(); err != nil {
 		return nil, errors.Join(fmt.Errorf("%w: %w", proxy.ErrUnsupported, err), i.Close())
 	}
@@ -57,11 +51,11 @@ func (i *Instance) open() (err error) {
 	if i.nft, err = nfnetlink.Open(); err != nil && !errors.Is(err, unix.EPROTONOSUPPORT) {
 		return err
 	}
-	if i.routing, err = netlink.NewHandle(unix.NETLINK_ROUTE); err != nil {
-		return fmt.Errorf("opening a socket for routes: %w", err)
+	if i.at, err = netns.Current(unix.NETLINK_ROUTE); err != nil {
+		return fmt.Errorf("the network namespace: %w", err)
 	}
-	if err := i.openTables(); err != nil || !i.isDefault {
-		return err
+	if !i.isDefault {
+		return nil
 	}
 	if i.legacy, err = openLegacy(); err != nil {
 		return err
@@ -76,20 +70,6 @@ func (i *Instance) open() (err error) {
 		if err := show(i.sockets[len(i.sockets)-1], k); err != nil {
 			return err
 		}
-	}
-	return nil
-}
-
-func (i *Instance) openTables() error {
-	for _, f := range [...]v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol} {
-		s, err := legacytables.Open(f)
-		if errors.Is(err, unix.EAFNOSUPPORT) {
-			continue // The kernel has no IPv6.
-		}
-		if err != nil {
-			return err
-		}
-		i.tables[f] = s
 	}
 	return nil
 }
@@ -111,14 +91,10 @@ func (i *Instance) Close() error {
 		errs = append(errs, unix.Close(fd))
 	}
 	i.sockets, i.isDefault = nil, false
-	if i.routing != nil {
-		i.routing.Close()
-		i.routing = nil
+	if i.at != nil {
+		errs = append(errs, i.at.Close())
+		i.at = nil
 	}
-	for _, s := range i.tables {
-		errs = append(errs, s.Close())
-	}
-	clear(i.tables)
 	if i.legacy != nil {
 		errs = append(errs, i.legacy.Close())
 		i.legacy = nil

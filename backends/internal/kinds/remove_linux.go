@@ -27,9 +27,9 @@ func (i *Instance) remove(ctx context.Context, k Kind) error {
 			return err
 		}
 		for _, family := range [...]int{unix.AF_INET, unix.AF_INET6} {
-			found, err := FindRouting(i.routing, family, k.Defaults().Mark)
+			found, err := FindRouting(i.at.Netlink(), family, k.Defaults().Mark)
 			if err == nil {
-				err = found.Remove(i.routing)
+				err = found.Remove(i.at.Netlink())
 			}
 			if err != nil {
 				return err

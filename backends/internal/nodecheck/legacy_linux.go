@@ -2,7 +2,6 @@ package nodecheck
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
@@ -19,7 +18,7 @@ func (n node) legacyFirewalls(of needs) (found []*proxy.Problem) {
 		if !HasServices(n.Snapshot, f) {
 			continue
 		}
-		rules, err := readLegacy(f)
+		rules, err := legacytables.Rules(f, "filter")
 		if err != nil {
 			continue
 		}
@@ -51,20 +50,6 @@ func (n node) policyProblems(program string, dropped []lack, hook int) (found []
 		found = append(found, n.problem("chain "+chain+" of "+program, l.finding(strings.Join(commands, " && "))))
 	}
 	return found
-}
-
-// readLegacy reads the table filter, if there is one.
-func readLegacy(f v1.IPFamily) ([]legacytables.Rule, error) {
-	const table = "filter"
-	s, err := legacytables.Open(f)
-	if err != nil {
-		return nil, err
-	}
-	defer s.Close() //nolint:errcheck // nothing was written
-	if tables, err := s.Names(); err != nil || !slices.Contains(tables, table) {
-		return nil, err
-	}
-	return s.Rules(table)
 }
 
 // addLegacy adds a rule of the legacy tables, unless it is the policy of a chain.

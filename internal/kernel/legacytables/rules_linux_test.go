@@ -69,12 +69,7 @@ func read(t *testing.T, f v1.IPFamily) ([]Rule, error) {
 			t.Error(err)
 		}
 	}()
-	s, err := Open(f)
-	if err != nil {
-		return nil, err
-	}
-	defer s.Close() //nolint:errcheck // nothing was written
-	return s.Rules("filter")
+	return Rules(f, "filter")
 }
 
 // Any bytes are either rules within their bounds, or an error.

@@ -4,9 +4,9 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
+	"slices"
 	"strings"
 	"unsafe"
 
@@ -15,73 +15,69 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// Socket reads the tables of a family in the network namespace in which it was opened.
-type Socket struct {
-	file  *os.File
+// socket asks for the tables of a family in the network namespace in which it was opened.
+type socket struct {
+	*os.File
 	level uintptr
 	rules layout
-	// names is the file that lists the tables that exist, or nil if the kernel did not have the flavour.
-	names *os.File
-	// denied is why the file could not be opened, as in a user namespace.
-	denied error
 }
 
-// Open opens a socket in the network namespace of the calling thread. It needs no privilege, but reading
-// needs CAP_NET_ADMIN.
-func Open(f v1.IPFamily) (*Socket, error) {
-	domain, s := unix.AF_INET, &Socket{level: unix.IPPROTO_IP, rules: layout4()}
+// open opens a socket in the network namespace of the calling thread, and returns the names of the tables that
+// exist there. The kernel makes a table that somebody reads.
+func open(f v1.IPFamily) (s *socket, names []string, err error) {
+	domain, list := unix.AF_INET, "/proc/thread-self/net/ip_tables_names"
+	s = &socket{level: unix.IPPROTO_IP, rules: layout4()}
 	if f == v1.IPv6Protocol {
-		domain, s = unix.AF_INET6, &Socket{level: unix.IPPROTO_IPV6, rules: layout6()}
+		domain, list = unix.AF_INET6, "/proc/thread-self/net/ip6_tables_names"
+		s = &socket{level: unix.IPPROTO_IPV6, rules: layout6()}
+	}
+	text, err := os.ReadFile(list)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) { // the kernel lacks the flavour
+		return nil, nil, err
 	}
 	fd, err := unix.Socket(domain, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return nil, os.NewSyscallError("socket", err)
+		return nil, nil, os.NewSyscallError("socket", err)
 	}
-	s.file = os.NewFile(uintptr(fd), "tables of iptables")
-	names := "/proc/thread-self/net/ip_tables_names"
-	if f == v1.IPv6Protocol {
-		names = "/proc/thread-self/net/ip6_tables_names"
-	}
-	if s.names, s.denied = os.Open(names); errors.Is(s.denied, fs.ErrNotExist) {
-		s.denied = nil
-	}
-	return s, nil
+	s.File = os.NewFile(uintptr(fd), "tables of iptables")
+	return s, strings.Fields(string(text)), nil
 }
 
-// Close implements [io.Closer].
-func (s *Socket) Close() error {
-	err := s.file.Close()
-	if s.names != nil {
-		err = errors.Join(err, s.names.Close())
-	}
-	return err
-}
-
-// Sizes returns the tables of a family that exist in the network namespace of the calling thread.
+// Sizes returns the tables of a family that exist in the network namespace of the calling thread. It needs
+// CAP_NET_ADMIN, as Rules does.
 func Sizes(f v1.IPFamily) (map[string]Info, error) {
-	s, err := Open(f)
+	s, names, err := open(f)
 	if err != nil {
 		return nil, err
 	}
 	defer s.Close() //nolint:errcheck // nothing was written
-	names, err := s.Names()
 	all := map[string]Info{}
 	for _, name := range names {
-		if info, err := s.Info(name); err == nil {
+		if info, err := s.info(name); err == nil {
 			all[name] = info
 		}
 	}
-	return all, err
+	return all, nil
 }
 
-// Names returns the tables that exist: none if the kernel did not have the flavour when the socket was opened.
-// The kernel makes a table that somebody reads.
-func (s *Socket) Names() ([]string, error) {
-	if s.names == nil {
-		return nil, s.denied
+// Rules returns the rules of all chains of a table, none if the table does not exist in the network
+// namespace of the calling thread.
+func Rules(f v1.IPFamily, table string) (all []Rule, err error) {
+	s, names, err := open(f)
+	if err != nil {
+		return nil, err
 	}
-	names, err := io.ReadAll(io.NewSectionReader(s.names, 0, 1<<16))
-	return strings.Fields(string(names)), err
+	defer s.Close() //nolint:errcheck // nothing was written
+	if !slices.Contains(names, table) {
+		return nil, nil
+	}
+	const times = 3 // another program may change the table in between
+	for range times {
+		if all, err = s.entries(table); !errors.Is(err, unix.EAGAIN) {
+			break
+		}
+	}
+	return all, err
 }
 
 // Info is the kernel's struct ipt_getinfo, which can be compared: the name; the hooks that the table has,
@@ -100,27 +96,15 @@ const (
 	getEntries = 65 // IPT_SO_GET_ENTRIES
 )
 
-// Info reads the sizes of a table.
-func (s *Socket) Info(table string) (i Info, err error) {
+func (s *socket) info(table string) (i Info, err error) {
 	copy(i.name[:], table)
 	err = s.get(getInfo, unsafe.Pointer(&i), unsafe.Sizeof(i))
 	return i, err
 }
 
-// Rules reads the rules of all chains of a table.
-func (s *Socket) Rules(table string) (all []Rule, err error) {
-	const times = 3 // another program may change the table in between
-	for range times {
-		if all, err = s.entries(table); !errors.Is(err, unix.EAGAIN) {
-			break
-		}
-	}
-	return all, err
-}
-
 // entries fails with EAGAIN if the size of the table changes in between.
-func (s *Socket) entries(table string) ([]Rule, error) {
-	i, err := s.Info(table)
+func (s *socket) entries(table string) ([]Rule, error) {
+	i, err := s.info(table)
 	if err != nil {
 		return nil, err
 	}
@@ -134,8 +118,8 @@ func (s *Socket) entries(table string) ([]Rule, error) {
 	return s.rules.read(all[header:], i.policies())
 }
 
-func (s *Socket) get(option uintptr, value unsafe.Pointer, size uintptr) error {
-	raw, err := s.file.SyscallConn()
+func (s *socket) get(option uintptr, value unsafe.Pointer, size uintptr) error {
+	raw, err := s.SyscallConn()
 	if err != nil {
 		return err
 	}
