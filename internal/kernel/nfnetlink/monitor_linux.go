@@ -26,8 +26,6 @@ type Monitor struct {
 	raw  syscall.RawConn
 	// tables are the names of the tables.
 	tables []string
-	// buf is where Read reads.
-	buf []byte
 	// listening is true while the socket is in the multicast group of nf_tables.
 	listening bool
 	// missed is true if another connection may have committed while it was not.
@@ -189,6 +187,33 @@ func (m *Monitor) Commit(ctx context.Context, b *Batch) error {
 		return m.conn.Commit(ctx, b)
 	}
 	return m.Apart(ctx, func() (int, error) { return 1, m.conn.Commit(ctx, b) })
+}
+
+// Apart makes commits while the monitor does not listen, as many as commit returns if it
+// succeeds, and none otherwise. If the generation of the ruleset then shows that others have
+// committed to any table, that counts as noticed.
+func (m *Monitor) Apart(ctx context.Context, commit func() (commits int, err error)) error {
+	before, err := m.conn.Generation(ctx)
+	if err != nil {
+		return err
+	}
+	if err := m.listen(false); err != nil {
+		return err
+	}
+	commits, committed := commit()
+	err = m.listen(true)
+	after := before
+	if err == nil {
+		after, err = m.conn.Generation(context.WithoutCancel(ctx))
+	}
+	if committed == nil {
+		after -= uint32(commits)
+	}
+	if err != nil || after != before {
+		m.missed.Store(true)
+		m.wake()
+	}
+	return committed
 }
 
 // listen joins or leaves the multicast group.
