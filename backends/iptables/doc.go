@@ -39,8 +39,8 @@
 //
 // # After a restart, and later
 //
-// A new process reads the output of iptables-save, rewrites the chains that differ (none, if nothing
-// has changed), and removes those that are not wanted. A resync does the same and so repairs drift.
+// A new process reads the output of iptables-save, writes what differs (nothing, if nothing
+// has changed), and removes the chains that are not wanted. A resync does the same and so repairs drift.
 // A Runner resyncs at each ResyncInterval, and as soon as the backend notices a change of
 // another program. The flavour that uses nf_tables notices all changes of its tables at once, and
 // only then a resync reads them. The legacy flavour does not report changes: the backend

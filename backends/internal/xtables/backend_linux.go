@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"sync"
 
@@ -31,6 +32,8 @@ type Backend struct {
 	// none does.
 	nft     *nfnetlink.Conn
 	commits *watch
+	// held is what Close closes.
+	held []io.Closer
 	// lacksIPv6 says that IPv6 is left out, because the kernel does not have it.
 	lacksIPv6 bool
 }
@@ -46,7 +49,7 @@ func New(c Config) (*Backend, error) {
 	if err != nil {
 		return nil, fmt.Errorf("iptables: %w", err)
 	}
-	b := &Backend{at: at}
+	b := &Backend{at: at, held: []io.Closer{at}}
 	for _, f := range c.Families {
 		if err := b.add(&c, f); err != nil {
 			return nil, errors.Join(err, b.Close())
@@ -67,8 +70,8 @@ func (b *Backend) add(c *Config, f Family) error {
 	}
 	k := &kernel{Family: f, names: c.Names, programs: p, around: c.Around}
 	if p.flavour == Legacy {
-		k.watch = &legacyWatch{look: func() map[Table]legacytables.Info { all, _ := p.sizes(c.Names); return all }}
-		b.watchers = append(b.watchers, k.watch)
+		w := &legacyWatch{look: func() map[Table]legacytables.Info { all, _ := p.sizes(c.Names); return all }}
+		k.watch, b.watchers, b.held = w, append(b.watchers, w), append(b.held, w)
 	} else {
 		if err := b.openNFT(c.Names); err != nil {
 			return fmt.Errorf("iptables: %w: %w", proxy.ErrUnsupported, err)
@@ -88,8 +91,9 @@ func (b *Backend) openNFT(n Names) (err error) {
 	if b.nft, err = nfnetlink.Open(); err != nil {
 		return err
 	}
+	b.held = append(b.held, b.nft)
 	if b.commits, err = newWatch(b.nft, n); err == nil {
-		b.watchers = append(b.watchers, b.commits)
+		b.watchers, b.held = append(b.watchers, b.commits), append(b.held, b.commits)
 	}
 	return err
 }
@@ -200,12 +204,9 @@ func (b *Backend) CountRules(each func(family v1.IPFamily, table string, exist, 
 
 // Close implements [io.Closer].
 func (b *Backend) Close() error {
-	errs := []error{b.at.Close()}
-	for _, w := range b.watchers {
-		errs = append(errs, w.Close())
-	}
-	if b.nft != nil {
-		errs = append(errs, b.nft.Close())
+	var errs []error
+	for _, c := range b.held {
+		errs = append(errs, c.Close())
 	}
 	return errors.Join(errs...)
 }

@@ -25,8 +25,8 @@ type legacyWatch struct {
 	foreign, closed bool
 }
 
-// lookInterval is the time between two looks. A look takes some microseconds, however many rules
-// there are.
+// lookInterval is the time between two looks. A look takes 0.1 ms, however many rules there
+// are.
 const lookInterval = time.Second
 
 // Close implements [io.Closer].

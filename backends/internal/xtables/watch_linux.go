@@ -19,7 +19,6 @@ type watcher interface {
 	drifted() bool
 	// wait returns nil when there has been one.
 	wait(ctx context.Context) error
-	Close() error
 }
 
 // watch notices commits of other programs to tables of nf_tables. It does not listen during an own
