@@ -63,30 +63,39 @@ func (k *kernel) Check(_ *proxy.Node, port *proxy.ServicePort) error {
 // alone, or nothing if the reason is another one.
 func (k *kernel) missing(ctx context.Context, of []Extension) (missing []Extension, err error) {
 	var tried []chainRef
-	refusals := map[Table]string{}
-	for _, e := range of {
-		if _, is := refusals[e.Table]; !is {
-			tried = append(tried, chainRef{e.Table, k.names.Canary()})
-			if refusals[e.Table], err = k.refusal(ctx, e.Table, ""); err != nil {
-				return nil, err
-			}
+	for _, t := range k.names.tables() {
+		some := slices.DeleteFunc(slices.Clone(of), func(e Extension) bool { return e.Table != t })
+		if len(some) == 0 {
+			continue
 		}
-		refused := refusals[e.Table]
-		switch isMissing := strings.Contains(refused, "does not exist") || strings.Contains(refused, "insmod"); {
-		case e.Rule == "" && isMissing:
-			missing = append(missing, e)
-		case refused == "" && e.Rule != "":
-			refused, err := k.refusal(ctx, e.Table, e.Rule)
-			if err != nil {
-				return nil, err
-			}
-			if refused != "" {
-				missing = append(missing, e)
-			}
+		lacking, err := k.missingOf(ctx, t, some)
+		if err != nil {
+			return nil, err
 		}
+		missing, tried = append(missing, lacking...), append(tried, chainRef{t, k.names.Canary()})
 	}
 	_, err = k.removeChains(ctx, slices.SortedFunc(slices.Values(tried), byTable))
 	return missing, err
+}
+
+// missingOf does the same for extensions of one table.
+func (k *kernel) missingOf(ctx context.Context, t Table, of []Extension) (missing []Extension, err error) {
+	refused, err := k.refusal(ctx, t, "")
+	switch isMissing := strings.Contains(refused, "does not exist") || strings.Contains(refused, "insmod"); {
+	case isMissing && of[0].Rule == "":
+		return of[:1], nil
+	case refused != "" || err != nil:
+		return nil, err
+	}
+	for _, e := range of {
+		if refused, err = k.refusal(ctx, t, e.Rule); err != nil {
+			return nil, err
+		}
+		if refused != "" {
+			missing = append(missing, e)
+		}
+	}
+	return missing, nil
 }
 
 // refusal tries a rule, or a table without one, and returns why a program refused it.

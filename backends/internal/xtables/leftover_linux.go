@@ -14,45 +14,37 @@ import (
 // writes nothing.
 func RemoveNFT(ctx context.Context, conn *nfnetlink.Conn, names Names) error {
 	var b nfnetlink.Batch
-	var chains []func() // after all rules that lead to them
 	for _, family := range [...]nfnetlink.Family{nfnetlink.IPv4, nfnetlink.IPv6} {
 		for _, t := range names.tables() {
-			remove, err := names.removeRules(ctx, conn, &b, nfnetlink.Table{Family: family, Name: t.String()}, t)
-			if err != nil {
+			if err := names.addRemovals(ctx, conn, &b, nfnetlink.Table{Family: family, Name: t.String()}, t); err != nil {
 				return err
 			}
-			chains = append(chains, remove...)
 		}
-	}
-	for _, remove := range chains {
-		remove()
 	}
 	return conn.Commit(ctx, &b)
 }
 
-// removeRules removes the rules of the chains in a table, and those that lead to them. It returns what
-// removes the chains.
-func (n Names) removeRules(ctx context.Context, conn *nfnetlink.Conn, b *nfnetlink.Batch, table nfnetlink.Table, t Table) (chains []func(), err error) {
+// addRemovals adds the removals of the chains in a table, after those of the rules that lead to them.
+func (n Names) addRemovals(ctx context.Context, conn *nfnetlink.Conn, b *nfnetlink.Batch, table nfnetlink.Table, t Table) error {
 	exists, err := n.existIn(ctx, conn, table, t)
 	if err != nil || !exists {
-		return nil, err
+		return err
 	}
 	found, err := ownChains(ctx, conn, table, func(chain string) bool { return n.Owns(t, chain) })
 	if err != nil {
-		return nil, err
+		return err
 	}
 	rules, err := rulesTo(ctx, conn, table, found)
-	if err != nil {
-		return nil, err
-	}
 	for _, r := range rules {
 		b.DelRule(table, r.Chain, r.Handle)
 	}
 	for chain := range found {
 		b.FlushChain(table, chain)
-		chains = append(chains, func() { b.DelChain(table, chain) })
 	}
-	return chains, nil
+	for chain := range found {
+		b.DelChain(table, chain)
+	}
+	return err
 }
 
 // existIn reports whether a table has one of the chains that exist whatever the service ports are. Unlike

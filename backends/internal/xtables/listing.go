@@ -16,22 +16,15 @@ type listing struct {
 	ended map[chainRef]bool
 	// read is how many rules of each of the kernel's own chains have been read.
 	read map[chainRef]int
-	position
+	// table is the table of the current line, if it is one that is used.
+	table   Table
+	inTable bool
 	// begun is the start of a line that is not complete yet.
 	begun []byte
 	// open are the lines of a rule with quotes that are not closed yet.
 	open     []string
 	openSize int
 	err      error
-}
-
-// position is where in the output a line is.
-type position struct {
-	table   Table
-	inTable bool
-	// isUnusedMangle is true in table mangle if the identity has no rules there. Yet kube-proxy
-	// has a canary there, which stays when an identity adopts its chains.
-	isUnusedMangle bool
 }
 
 const (
@@ -104,9 +97,6 @@ func (l *listing) line(line string) {
 		}
 	case strings.HasPrefix(line, "*"):
 		l.table, l.inTable = l.names.tableNamed(line[1:])
-		l.isUnusedMangle = !l.inTable && line[1:] == Mangle.String()
-	case l.isUnusedMangle && strings.HasPrefix(line, ":"+l.names.Canary()+" "):
-		l.chains[chainRef{Mangle, l.names.Canary()}] = nil
 	case l.inTable && strings.HasPrefix(line, ":"):
 		name, _, _ := strings.Cut(line[1:], " ")
 		if l.names.Owns(l.table, name) {

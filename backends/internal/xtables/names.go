@@ -64,15 +64,11 @@ func isHash(s string) bool {
 	return len(s) == hashLen && strings.Trim(s, "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567") == ""
 }
 
-// canary is the name, without the prefix, of a chain that exists only while extensions are
-// probed. kube-proxy has a chain of this name too.
+// canary is the name, without the prefix, of a chain that exists only while rules are tried. kube-proxy has
+// a chain of this name too.
 const canary = "PROXY-CANARY"
 
-// kubeProxy begins the names of the chains of kube-proxy.
-const kubeProxy = "KUBE-"
-
-// Canary returns the name of a chain in each table that exists only while extensions are
-// probed.
+// Canary returns the name of a chain in each table that exists only while rules are tried.
 func (n Names) Canary() string { return n.Prefix + canary }
 
 // Comment returns the match that makes a rule of one of the kernel's own chains an own one,

@@ -127,11 +127,7 @@ func (p *programs) sizes(n Names) (map[Table]legacytables.Info, error) {
 	return all, p.process.namespace.Do(func() error {
 		existing, err := legacytables.Sizes(p.family)
 		for name, info := range existing {
-			t, isUsed := n.tableNamed(name)
-			if isUsed || n.Prefix == kubeProxy && name == Mangle.String() { // which has a canary
-				if !isUsed {
-					t = Mangle
-				}
+			if t, isUsed := n.tableNamed(name); isUsed {
 				all[t] = info
 			}
 		}
