@@ -32,7 +32,7 @@ func manySlice(i, n, version int) *discoveryv1.EndpointSlice {
 }
 
 // loadedTracker returns a tracker with this many Services of 10 endpoints each.
-func loadedTracker(tb testing.TB, services int) (*tracker, Snapshot) {
+func loadedTracker(tb testing.TB, services int) (*ServiceChangeTracker, Snapshot) {
 	tb.Helper()
 	tr := newTestTracker()
 	for i := range services {
@@ -43,7 +43,7 @@ func loadedTracker(tb testing.TB, services int) (*tracker, Snapshot) {
 }
 
 // change updates a slice and returns the next snapshot, which must have one change.
-func change(tb testing.TB, tr *tracker, last Snapshot, s *discoveryv1.EndpointSlice) Snapshot {
+func change(tb testing.TB, tr *ServiceChangeTracker, last Snapshot, s *discoveryv1.EndpointSlice) Snapshot {
 	tr.UpdateEndpointSlice(s)
 	next, err := tr.Next(tb.Context(), last)
 	if err != nil {
@@ -114,7 +114,7 @@ func BenchmarkLoad(b *testing.B) {
 
 // bigTracker returns a tracker with one Service of 5,000 endpoints in 50 slices, and two
 // versions of one of these.
-func bigTracker(tb testing.TB) (*tracker, Snapshot, [2]*discoveryv1.EndpointSlice) {
+func bigTracker(tb testing.TB) (*ServiceChangeTracker, Snapshot, [2]*discoveryv1.EndpointSlice) {
 	tb.Helper()
 	tr := newTestTracker()
 	tr.UpdateService(apiService("big", "10.96.0.1"))

@@ -15,7 +15,7 @@ import (
 )
 
 // NewServiceChangeTracker returns an empty tracker.
-func NewServiceChangeTracker(options TrackerOptions) ServiceChangeTracker {
+func NewServiceChangeTracker(options TrackerOptions) *ServiceChangeTracker {
 	if options.Accept == nil {
 		options.Accept = acceptUnlabelled
 	}
@@ -26,13 +26,13 @@ func NewServiceChangeTracker(options TrackerOptions) ServiceChangeTracker {
 	options.LocalTraffic.Sources = slices.Clone(options.LocalTraffic.Sources)
 	options.ServiceCIDRs = slices.Clone(options.ServiceCIDRs)
 	options.Annotations = slices.Clone(options.Annotations)
-	t := &tracker{
+	t := &ServiceChangeTracker{
 		options:   options,
 		services:  map[types.NamespacedName]*serviceState{},
 		claims:    claims{owners: map[claimKey]*claim{}, rivals: map[claimKey]*rivals{}},
 		removed:   map[ServicePortName]struct{}{},
 		problems:  problemStore{findings: pmap.New[problemKey, *finding]().Edit()},
-		changeLog: changeLog{start: time.Now(), open: map[types.NamespacedName]Heard{}},
+		changeLog: changeLog{start: time.Now(), open: map[types.NamespacedName]ChangeTimes{}},
 	}
 	t.claims.handOver = t.handOver
 	t.node = resolveNode(&t.options, nodeFacts{addresses: options.NodeAddresses})
@@ -41,10 +41,13 @@ func NewServiceChangeTracker(options TrackerOptions) ServiceChangeTracker {
 	return t
 }
 
-// tracker adds every object to its state at once, and resolves the service ports
+// ServiceChangeTracker makes snapshots of API objects. [NewServiceChangeTracker] makes one. All
+// methods may be called from any goroutine.
+//
+// The tracker adds every object to its state at once, and resolves the service ports
 // that may have changed when Next makes a snapshot. So the cost of an event depends
 // on the size of the object, and a port with many events is resolved once.
-type tracker struct {
+type ServiceChangeTracker struct {
 	options TrackerOptions
 
 	mu       sync.Mutex
@@ -99,7 +102,8 @@ func acceptUnlabelled(s *v1.Service) bool {
 	return !named
 }
 
-func (t *tracker) UpdateService(s *v1.Service) {
+// UpdateService implements [ServiceHandler].
+func (t *ServiceChangeTracker) UpdateService(s *v1.Service) {
 	if s == nil {
 		return
 	}
@@ -115,7 +119,8 @@ func (t *tracker) UpdateService(s *v1.Service) {
 	t.wake()
 }
 
-func (t *tracker) DeleteService(name types.NamespacedName) {
+// DeleteService implements [ServiceHandler].
+func (t *ServiceChangeTracker) DeleteService(name types.NamespacedName) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.changeLog.service(name)
@@ -124,7 +129,7 @@ func (t *tracker) DeleteService(name types.NamespacedName) {
 }
 
 // setService replaces the state of a Service; spec is nil for one that needs no proxy.
-func (t *tracker) setService(name types.NamespacedName, spec *serviceSpec) {
+func (t *ServiceChangeTracker) setService(name types.NamespacedName, spec *serviceSpec) {
 	old := t.services[name]
 	if old == nil && spec == nil || old != nil && spec != nil && old.spec.equal(spec) {
 		return
@@ -147,7 +152,7 @@ func (t *tracker) setService(name types.NamespacedName, spec *serviceSpec) {
 }
 
 // claim adds the claims of a Service, beside those of its old reading if there is one.
-func (t *tracker) claim(spec *serviceSpec, old *serviceState) *serviceState {
+func (t *ServiceChangeTracker) claim(spec *serviceSpec, old *serviceState) *serviceState {
 	s := &serviceState{spec: spec, ports: make([]*portState, len(spec.ports)), conflictsStale: true}
 	if old != nil {
 		s.version = old.version + 1
@@ -170,7 +175,7 @@ func (t *tracker) claim(spec *serviceSpec, old *serviceState) *serviceState {
 }
 
 // drop removes a Service.
-func (t *tracker) drop(s *serviceState) {
+func (t *ServiceChangeTracker) drop(s *serviceState) {
 	t.problems.note(conflictKey(s.spec.name), nil)
 	for _, p := range s.ports {
 		t.claims.remove(p)
@@ -184,7 +189,7 @@ func (t *tracker) drop(s *serviceState) {
 }
 
 // add adds a Service whose claims have been added.
-func (t *tracker) add(s *serviceState) {
+func (t *ServiceChangeTracker) add(s *serviceState) {
 	t.services[s.spec.name] = s
 	for _, p := range s.ports {
 		t.problems.countNodePorts(p.spec, +1)
@@ -193,7 +198,8 @@ func (t *tracker) add(s *serviceState) {
 	}
 }
 
-func (t *tracker) UpdateEndpointSlice(s *discoveryv1.EndpointSlice) {
+// UpdateEndpointSlice implements [ServiceHandler].
+func (t *ServiceChangeTracker) UpdateEndpointSlice(s *discoveryv1.EndpointSlice) {
 	if s == nil {
 		return
 	}
@@ -206,7 +212,8 @@ func (t *tracker) UpdateEndpointSlice(s *discoveryv1.EndpointSlice) {
 	t.wake()
 }
 
-func (t *tracker) DeleteEndpointSlice(name types.NamespacedName) {
+// DeleteEndpointSlice implements [ServiceHandler].
+func (t *ServiceChangeTracker) DeleteEndpointSlice(name types.NamespacedName) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.changeLog.slice(nil)
@@ -215,7 +222,10 @@ func (t *tracker) DeleteEndpointSlice(name types.NamespacedName) {
 	t.wake()
 }
 
-func (t *tracker) HasEndpoint(name ServicePortName, at netip.AddrPort) bool {
+// HasEndpoint reports whether an EndpointSlice that the tracker has received names an endpoint
+// of a service port. The endpoint may be in any condition, and in no pool. HasEndpoint is the
+// InAPI of package conntrack.
+func (t *ServiceChangeTracker) HasEndpoint(name ServicePortName, at netip.AddrPort) bool {
 	t.mu.Lock()
 	all := t.cache.Endpoints(name.endpointKey())
 	t.mu.Unlock()
@@ -224,7 +234,7 @@ func (t *tracker) HasEndpoint(name ServicePortName, at netip.AddrPort) bool {
 }
 
 // endpointsChanged is called by the cache; it requires t.mu.
-func (t *tracker) endpointsChanged(key endpoints.PortKey) {
+func (t *ServiceChangeTracker) endpointsChanged(key endpoints.PortKey) {
 	s := t.services[key.Service]
 	if s == nil {
 		return
@@ -236,7 +246,10 @@ func (t *tracker) endpointsChanged(key endpoints.PortKey) {
 	}
 }
 
-func (t *tracker) UpdateNode(n *v1.Node) {
+// UpdateNode replaces the object of the Node that the proxy runs on; objects of other
+// nodes are ignored. Nil means that the object was deleted: the tracker keeps its last
+// content, and reports the deletion in [Snapshot.Problems].
+func (t *ServiceChangeTracker) UpdateNode(n *v1.Node) {
 	name := t.options.NodeName
 	if name == "" || n != nil && n.Name != name {
 		return
@@ -259,8 +272,9 @@ func (t *tracker) UpdateNode(n *v1.Node) {
 	t.wake()
 }
 
-// UpdateServiceCIDRs replaces the ranges that ClusterIPs are allocated from.
-func (t *tracker) UpdateServiceCIDRs(all []netip.Prefix) {
+// UpdateServiceCIDRs replaces all ranges that ClusterIPs are allocated from, also the ranges
+// of the options.
+func (t *ServiceChangeTracker) UpdateServiceCIDRs(all []netip.Prefix) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.options.ServiceCIDRs = slices.Clone(all)
@@ -270,7 +284,7 @@ func (t *tracker) UpdateServiceCIDRs(all []netip.Prefix) {
 	t.wake()
 }
 
-func (t *tracker) setNode(node *Node) {
+func (t *ServiceChangeTracker) setNode(node *Node) {
 	if node.Equal(t.node) {
 		return
 	}
@@ -284,7 +298,10 @@ func (t *tracker) setNode(node *Node) {
 	}
 }
 
-func (t *tracker) Synced() {
+// Synced must be called after all existing objects have been handed over.
+// Before that, Next returns no snapshot: it would remove working objects of
+// the dataplane whose Services the tracker has not received yet.
+func (t *ServiceChangeTracker) Synced() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.changeLog.synced = true
@@ -292,7 +309,7 @@ func (t *tracker) Synced() {
 }
 
 // mark adds a port to the list of ports to resolve.
-func (t *tracker) mark(p *portState) {
+func (t *ServiceChangeTracker) mark(p *portState) {
 	if p.dirtyIndex == 0 {
 		t.dirty = append(t.dirty, p)
 		p.dirtyIndex = len(t.dirty)
@@ -301,7 +318,7 @@ func (t *tracker) mark(p *portState) {
 
 // unmark removes a port of a removed Service from the list, so that the list stays
 // short however long Next is not called.
-func (t *tracker) unmark(p *portState) {
+func (t *ServiceChangeTracker) unmark(p *portState) {
 	if p.dirtyIndex == 0 {
 		return
 	}
@@ -313,14 +330,14 @@ func (t *tracker) unmark(p *portState) {
 }
 
 // markFrontends marks ports whose frontends may have changed.
-func (t *tracker) markFrontends(ports ...*portState) {
+func (t *ServiceChangeTracker) markFrontends(ports ...*portState) {
 	for _, p := range ports {
 		p.frontends, p.service.conflictsStale = nil, true
 		t.mark(p)
 	}
 }
 
-func (t *tracker) wake() {
+func (t *ServiceChangeTracker) wake() {
 	if t.waiting != nil && t.changeLog.synced {
 		close(t.waiting)
 		t.waiting = nil

@@ -47,53 +47,64 @@ func TestChangesThatAreNone(t *testing.T) {
 	one := func() *discoveryv1.EndpointSlice { return apiSlice("web-1", "web", "10.0.0.1", "10.0.0.2") }
 	for _, tc := range []struct {
 		name string
-		do   func(*tracker)
+		do   func(*ServiceChangeTracker)
 	}{
-		{"same Service", func(tr *tracker) { tr.UpdateService(web(bad)) }},
-		{"Service metadata", func(tr *tracker) {
+		{"same Service", func(tr *ServiceChangeTracker) { tr.UpdateService(web(bad)) }},
+		{"Service metadata", func(tr *ServiceChangeTracker) {
 			tr.UpdateService(web(bad, func(s *v1.Service) { s.ResourceVersion, s.Labels = "2", map[string]string{"a": "b"} }))
 		}},
-		{"unlisted annotation", func(tr *tracker) {
+		{"unlisted annotation", func(tr *ServiceChangeTracker) {
 			tr.UpdateService(web(bad, func(s *v1.Service) { s.Annotations = map[string]string{"a": "b"} }))
 		}},
-		{"Service changed and changed back", func(tr *tracker) { tr.UpdateService(web(objects.NodePort(30080))); tr.UpdateService(web(bad)) }},
-		{"Service deleted and added again", func(tr *tracker) { tr.DeleteService(objectName("web")); tr.UpdateService(web(bad)) }},
-		{"Service headless and back", func(tr *tracker) { tr.UpdateService(apiService("web", "None")); tr.UpdateService(web(bad)) }},
-		{"port renamed and back", func(tr *tracker) {
+		{"Service changed and changed back", func(tr *ServiceChangeTracker) {
+			tr.UpdateService(web(objects.NodePort(30080)))
+			tr.UpdateService(web(bad))
+		}},
+		{"Service deleted and added again", func(tr *ServiceChangeTracker) { tr.DeleteService(objectName("web")); tr.UpdateService(web(bad)) }},
+		{"Service headless and back", func(tr *ServiceChangeTracker) {
+			tr.UpdateService(apiService("web", "None"))
+			tr.UpdateService(web(bad))
+		}},
+		{"port renamed and back", func(tr *ServiceChangeTracker) {
 			tr.UpdateService(web(bad, func(s *v1.Service) { s.Spec.Ports[0].Name = "x" }))
 			tr.UpdateService(web(bad))
 		}},
-		{"another Service added and deleted", func(tr *tracker) {
+		{"another Service added and deleted", func(tr *ServiceChangeTracker) {
 			tr.UpdateService(apiService("other", "10.96.0.2", objects.Created(1), objects.ExternalIPs("198.51.100.1", "bad")))
 			tr.DeleteService(objectName("other"))
 		}},
-		{"unknown Service deleted", func(tr *tracker) { tr.DeleteService(objectName("other")) }},
-		{"same slice", func(tr *tracker) { tr.UpdateEndpointSlice(one()) }},
-		{"slice metadata", func(tr *tracker) {
+		{"unknown Service deleted", func(tr *ServiceChangeTracker) { tr.DeleteService(objectName("other")) }},
+		{"same slice", func(tr *ServiceChangeTracker) { tr.UpdateEndpointSlice(one()) }},
+		{"slice metadata", func(tr *ServiceChangeTracker) {
 			s := one()
 			s.ResourceVersion, s.Annotations = "2", map[string]string{"endpoints.kubernetes.io/last-change-trigger-time": "x"}
 			tr.UpdateEndpointSlice(s)
 		}},
-		{"slice in another order", func(tr *tracker) { tr.UpdateEndpointSlice(apiSlice("web-1", "web", "10.0.0.2", "10.0.0.1")) }},
-		{"slice changed and changed back", func(tr *tracker) {
+		{"slice in another order", func(tr *ServiceChangeTracker) {
+			tr.UpdateEndpointSlice(apiSlice("web-1", "web", "10.0.0.2", "10.0.0.1"))
+		}},
+		{"slice changed and changed back", func(tr *ServiceChangeTracker) {
 			tr.UpdateEndpointSlice(apiSlice("web-1", "web", "10.0.0.1 T"))
 			tr.UpdateEndpointSlice(one())
 		}},
-		{"slice deleted and added again", func(tr *tracker) { tr.DeleteEndpointSlice(objectName("web-1")); tr.UpdateEndpointSlice(one()) }},
-		{"slice of another Service and back", func(tr *tracker) {
+		{"slice deleted and added again", func(tr *ServiceChangeTracker) {
+			tr.DeleteEndpointSlice(objectName("web-1"))
+			tr.UpdateEndpointSlice(one())
+		}},
+		{"slice of another Service and back", func(tr *ServiceChangeTracker) {
 			tr.UpdateEndpointSlice(apiSlice("web-1", "other", "10.0.0.1", "10.0.0.2"))
 			tr.UpdateEndpointSlice(one())
 		}},
-		{"endpoints known twice", func(tr *tracker) { tr.UpdateEndpointSlice(apiSlice("web-2", "web", "10.0.0.2")) }},
-		{"slice of no Service", func(tr *tracker) { tr.UpdateEndpointSlice(apiSlice("x", "other", "10.0.0.2")) }},
-		{"unknown slice deleted", func(tr *tracker) { tr.DeleteEndpointSlice(objectName("x")) }},
-		{"same Node", func(tr *tracker) { tr.UpdateNode(objects.Node("here", "", "192.168.0.1")) }},
-		{"other Node", func(tr *tracker) { tr.UpdateNode(objects.Node("there", "b", "192.168.0.2")) }},
-		{"Node changed and changed back", func(tr *tracker) {
+		{"endpoints known twice", func(tr *ServiceChangeTracker) { tr.UpdateEndpointSlice(apiSlice("web-2", "web", "10.0.0.2")) }},
+		{"slice of no Service", func(tr *ServiceChangeTracker) { tr.UpdateEndpointSlice(apiSlice("x", "other", "10.0.0.2")) }},
+		{"unknown slice deleted", func(tr *ServiceChangeTracker) { tr.DeleteEndpointSlice(objectName("x")) }},
+		{"same Node", func(tr *ServiceChangeTracker) { tr.UpdateNode(objects.Node("here", "", "192.168.0.1")) }},
+		{"other Node", func(tr *ServiceChangeTracker) { tr.UpdateNode(objects.Node("there", "b", "192.168.0.2")) }},
+		{"Node changed and changed back", func(tr *ServiceChangeTracker) {
 			tr.UpdateNode(objects.Node("here", "b", "192.168.0.2"))
 			tr.UpdateNode(objects.Node("here", "", "192.168.0.1"))
 		}},
-		{"nothing at all", func(tr *tracker) { tr.UpdateService(nil); tr.UpdateEndpointSlice(nil); tr.Synced() }},
+		{"nothing at all", func(tr *ServiceChangeTracker) { tr.UpdateService(nil); tr.UpdateEndpointSlice(nil); tr.Synced() }},
 	} {
 		tr := newTestTracker()
 		tr.UpdateService(web(bad))

@@ -79,7 +79,7 @@ func candidateField(k FrontendKind) string {
 }
 
 // handOver marks the old and the new owner of an address.
-func (t *tracker) handOver(before, now *portState) {
+func (t *ServiceChangeTracker) handOver(before, now *portState) {
 	t.markFrontends(before, now)
 	if before.service.spec.name != now.service.spec.name {
 		t.problems.moved = true

@@ -30,7 +30,7 @@ func claimed(n int) []string {
 func contenderName(i int) string { return fmt.Sprintf("s%04d", i) }
 
 // contendersTracker returns a tracker with count contenders for 30 addresses at 3 ports.
-func contendersTracker(tb testing.TB, count int) *tracker {
+func contendersTracker(tb testing.TB, count int) *ServiceChangeTracker {
 	tb.Helper()
 	tr := newTestTracker()
 	for i := 1; i <= count; i++ {
@@ -45,16 +45,16 @@ func contendersTracker(tb testing.TB, count int) *tracker {
 type contestEvent struct {
 	name     string
 	ports    int
-	do, undo func(*tracker)
+	do, undo func(*ServiceChangeTracker)
 }
 
 func contestEvents() []contestEvent {
-	with := func(i int, edits ...edit) func(*tracker) {
+	with := func(i int, edits ...edit) func(*ServiceChangeTracker) {
 		s := contender(i, 30, 3, edits...)
-		return func(tr *tracker) { tr.UpdateService(s) }
+		return func(tr *ServiceChangeTracker) { tr.UpdateService(s) }
 	}
-	without := func(i int) func(*tracker) {
-		return func(tr *tracker) { tr.DeleteService(objectName(contenderName(i))) }
+	without := func(i int) func(*ServiceChangeTracker) {
+		return func(tr *ServiceChangeTracker) { tr.DeleteService(objectName(contenderName(i))) }
 	}
 	return []contestEvent{
 		{"owner is removed", 3, without(1), with(1)},
@@ -75,7 +75,7 @@ func contestEvents() []contestEvent {
 func TestEventConcernsTwoOwners(t *testing.T) {
 	few, many := contendersTracker(t, 50), contendersTracker(t, 400)
 	for _, e := range contestEvents() {
-		cost := func(tr *tracker) float64 {
+		cost := func(tr *ServiceChangeTracker) float64 {
 			e.do(tr)
 			if got := len(tr.dirty); got != e.ports {
 				t.Errorf("%s, %d Services: got %d ports to resolve, want %d", e.name, len(tr.services), got, e.ports)

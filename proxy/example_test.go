@@ -39,7 +39,7 @@ func shopPods() *discoveryv1.EndpointSlice {
 }
 
 // newTracker returns a tracker for node-1 whose pods have addresses in 10.244.0.0/16.
-func newTracker() proxy.ServiceChangeTracker {
+func newTracker() *proxy.ServiceChangeTracker {
 	return proxy.NewServiceChangeTracker(proxy.TrackerOptions{
 		NodeName:     "node-1",
 		LocalTraffic: proxy.LocalTraffic{Sources: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}},

@@ -15,7 +15,7 @@ import (
 // TestExplainEndpoints checks that a tracker explains endpoints that no pool has, and nothing for
 // ports that do not exist.
 func TestExplainEndpoints(t *testing.T) {
-	tr := NewServiceChangeTracker(TrackerOptions{NodeName: "node-1"}).(*tracker) //nolint:errcheck // it is one
+	tr := NewServiceChangeTracker(TrackerOptions{NodeName: "node-1"})
 	tr.UpdateService(&v1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web"},
 		Spec: v1.ServiceSpec{

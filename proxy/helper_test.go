@@ -37,7 +37,7 @@ func apiSlice(name, service string, endpoints ...string) *discoveryv1.EndpointSl
 
 // newTestTracker returns a synced tracker for node here at 192.168.0.1 with pods in
 // 10.0.0.0/8.
-func newTestTracker(edits ...func(*TrackerOptions)) *tracker {
+func newTestTracker(edits ...func(*TrackerOptions)) *ServiceChangeTracker {
 	o := TrackerOptions{
 		NodeName:      "here",
 		NodeAddresses: []netip.Addr{netip.MustParseAddr("192.168.0.1")},
@@ -46,7 +46,7 @@ func newTestTracker(edits ...func(*TrackerOptions)) *tracker {
 	for _, e := range edits {
 		e(&o)
 	}
-	t := NewServiceChangeTracker(o).(*tracker) //nolint:errcheck // nothing else is made
+	t := NewServiceChangeTracker(o)
 	t.Synced()
 	return t
 }

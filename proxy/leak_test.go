@@ -9,13 +9,9 @@ import (
 )
 
 // checkEmpty checks that a tracker keeps nothing after all objects were deleted.
-func checkEmpty(t *testing.T, source ServiceChangeTracker) {
+func checkEmpty(t *testing.T, tr *ServiceChangeTracker) {
 	t.Helper()
-	s := newest(t, source)
-	tr, ok := source.(*tracker)
-	if !ok {
-		t.Fatalf("got a %T, want a *tracker", source)
-	}
+	s := newest(t, tr)
 	if s.Len() != 0 || len(problemText(s)) != 0 {
 		t.Errorf("with all objects gone: got ports %q and problems %q, want none of either", snapshotNames(s), problemText(s))
 	}

@@ -151,3 +151,16 @@ func (a *NodePortAddresses) add(text string, isRepeated bool) error {
 	}
 	return nil
 }
+
+// NodeEligible reports whether load balancers may send new connections to the node: they must
+// not while its Node object is unknown, is being deleted, or has the taint
+// ToBeDeletedByClusterAutoscaler. A tracker without NodeName returns true.
+func (t *ServiceChangeTracker) NodeEligible() bool {
+	return t.options.NodeName == "" || t.changeLog.eligible.Load()
+}
+
+func isEligible(n *v1.Node) bool {
+	return n != nil && n.DeletionTimestamp.IsZero() && !slices.ContainsFunc(n.Spec.Taints, func(t v1.Taint) bool {
+		return t.Key == "ToBeDeletedByClusterAutoscaler"
+	})
+}

@@ -22,7 +22,7 @@ type problemReport struct {
 
 // report returns the problems of a snapshot with these ports, and the report of the last
 // snapshot if both have the same problems.
-func (t *tracker) report(ports pmap.Map[ServicePortName, *ServicePort]) *problemReport {
+func (t *ServiceChangeTracker) report(ports pmap.Map[ServicePortName, *ServicePort]) *problemReport {
 	b, last := &t.problems, t.snapshot.problems
 	moved := b.moved && ports != t.snapshot.ports
 	if last != nil && !b.stale && !moved {

@@ -33,7 +33,7 @@ func newWorld(seed uint64) *world {
 func oneOf[T any](w *world, list ...T) T { return objects.OneOf(w.Rand, list...) }
 
 // step changes one object, also in the tracker.
-func (w *world) step(tr ServiceChangeTracker) {
+func (w *world) step(tr *ServiceChangeTracker) {
 	switch name := oneOf(w, "a", "b", "c", "d"); w.IntN(10) {
 	case 0, 1, 2:
 		w.services[name] = w.Service("ns/"+name, w.services[name])
@@ -54,7 +54,7 @@ func (w *world) step(tr ServiceChangeTracker) {
 }
 
 // addAll adds the current objects to a tracker, in random order.
-func (w *world) addAll(tr ServiceChangeTracker) {
+func (w *world) addAll(tr *ServiceChangeTracker) {
 	var calls []func()
 	for _, s := range w.services {
 		calls = append(calls, func() { tr.UpdateService(s) })
@@ -72,7 +72,7 @@ func (w *world) addAll(tr ServiceChangeTracker) {
 	tr.Synced()
 }
 
-func (w *world) deleteAll(tr ServiceChangeTracker) {
+func (w *world) deleteAll(tr *ServiceChangeTracker) {
 	for name := range w.services {
 		tr.DeleteService(objectName(name))
 	}

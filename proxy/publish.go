@@ -6,15 +6,11 @@ import (
 	"github.com/vipkit/vipkit/internal/pmap"
 )
 
-// Next implements [Source].
-func (t *tracker) Next(ctx context.Context, after Snapshot) (Snapshot, error) {
-	return t.next(ctx, after, t.changeLog.take)
-}
-
-// next waits for a snapshot, whose changes since after are those that changes returns.
-func (t *tracker) next(ctx context.Context, after Snapshot, changes func(after Snapshot) []heard) (Snapshot, error) {
+// Next implements [Source]. The [Snapshot.ChangeTimes] of the snapshot are about the changes
+// since after.
+func (t *ServiceChangeTracker) Next(ctx context.Context, after Snapshot) (Snapshot, error) {
 	for {
-		s, wait := t.poll(after, changes)
+		s, wait := t.poll(after)
 		if wait == nil {
 			return s, nil
 		}
@@ -28,15 +24,14 @@ func (t *tracker) next(ctx context.Context, after Snapshot, changes func(after S
 
 // poll returns the newest snapshot, or a channel to wait on if that has after's
 // generation or does not exist yet.
-func (t *tracker) poll(after Snapshot, changes func(after Snapshot) []heard) (Snapshot, <-chan struct{}) {
+func (t *ServiceChangeTracker) poll(after Snapshot) (Snapshot, <-chan struct{}) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.changeLog.synced {
 		t.publish()
-		heard := changes(after)
 		if t.snapshot.generation != after.generation {
 			next := t.snapshot
-			next.heard = heard
+			next.received = t.changeLog.since(after)
 			return next, nil
 		}
 	}
@@ -48,8 +43,8 @@ func (t *tracker) poll(after Snapshot, changes func(after Snapshot) []heard) (Sn
 
 // publish updates the snapshot. A change that was reverted since the last one is no
 // change.
-func (t *tracker) publish() {
-	defer t.changeLog.done()
+func (t *ServiceChangeTracker) publish() {
+	defer t.changeLog.done(t.changeLog.recorded)
 	t.problems.checkNodePorts(&t.options, t.node)
 	first := t.snapshot.generation == 0
 	if !first && len(t.dirty) == 0 && len(t.removed) == 0 && !t.problems.stale && t.snapshot.node == t.node {
@@ -65,11 +60,11 @@ func (t *tracker) publish() {
 	}
 }
 
-func (t *tracker) resolveDirty() pmap.Map[ServicePortName, *ServicePort] {
+func (t *ServiceChangeTracker) resolveDirty() pmap.Map[ServicePortName, *ServicePort] {
 	edit := t.snapshot.ports.Edit()
 	for name := range t.removed {
 		edit.Delete(name)
-		t.changeLog.publish(name.NamespacedName, t.snapshot.generation+1)
+		t.changeLog.publish(name.NamespacedName)
 	}
 	for _, p := range t.dirty {
 		p.dirtyIndex = 0
@@ -84,7 +79,7 @@ func (t *tracker) resolveDirty() pmap.Map[ServicePortName, *ServicePort] {
 		port := t.resolve(p)
 		if !p.published.Equal(port) {
 			edit.Set(p.spec.name, port)
-			t.changeLog.publish(p.spec.name.NamespacedName, t.snapshot.generation+1)
+			t.changeLog.publish(p.spec.name.NamespacedName)
 			p.published = port
 		}
 	}

@@ -36,7 +36,7 @@ type portRoutes struct {
 
 // resolve makes the service port as this node must program it, from the Service,
 // its current endpoints and the conflicts with other Services.
-func (t *tracker) resolve(p *portState) *ServicePort {
+func (t *ServiceChangeTracker) resolve(p *portState) *ServicePort {
 	svc, spec := p.service.spec, p.spec
 	all := t.cache.Endpoints(p.key)
 	sel := t.cache.Select(p.key, t.policy(p))
@@ -63,7 +63,7 @@ func (t *tracker) resolve(p *portState) *ServicePort {
 }
 
 // policy returns the selections that the routes of a port may use.
-func (t *tracker) policy(p *portState) endpoints.Policy {
+func (t *ServiceChangeTracker) policy(p *portState) endpoints.Policy {
 	svc, external := p.service.spec, p.spec.external()
 	return endpoints.Policy{
 		Cluster:       !svc.internalLocal || external,
@@ -74,7 +74,7 @@ func (t *tracker) policy(p *portState) endpoints.Policy {
 
 // ExplainEndpoints returns all endpoints of a service port, also those that are in none of its
 // pools, and why each is in a pool or not. They may be newer than the last snapshot.
-func (t *tracker) ExplainEndpoints(name ServicePortName) ([]*endpoints.Endpoint, []endpoints.Explanation) {
+func (t *ServiceChangeTracker) ExplainEndpoints(name ServicePortName) ([]*endpoints.Endpoint, []endpoints.Explanation) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	service := t.services[name.NamespacedName]
@@ -101,7 +101,7 @@ const minFrontends = 4
 
 // withinLimit returns the frontends of a port: always the ClusterIP and the node port,
 // and as many of the others as maxSlots and minFrontends allow for this number of endpoints.
-func (t *tracker) withinLimit(p *portState, endpoints int) []Frontend {
+func (t *ServiceChangeTracker) withinLimit(p *portState, endpoints int) []Frontend {
 	most := max(minFrontends, maxSlots/max(1, endpoints*len(p.service.ports)))
 	if len(p.frontends) <= most {
 		t.problems.set(limitKey(p.spec.name), nil)
@@ -126,7 +126,7 @@ func (t *tracker) withinLimit(p *portState, endpoints int) []Frontend {
 	return out
 }
 
-func (t *tracker) routes(p *portState, sel *endpoints.Selection) portRoutes {
+func (t *ServiceChangeTracker) routes(p *portState, sel *endpoints.Selection) portRoutes {
 	svc := p.service.spec
 	var r portRoutes
 
@@ -171,7 +171,7 @@ func route(sel *endpoints.Selection, pool Pool, masquerade Masquerade) TrafficRo
 }
 
 // frontends returns the frontends that the port owns.
-func (t *tracker) frontends(p *portState, r portRoutes) []Frontend {
+func (t *ServiceChangeTracker) frontends(p *portState, r portRoutes) []Frontend {
 	owned := 0
 	for i := range p.claims {
 		if p.claims[i].owns {
@@ -202,7 +202,7 @@ func (t *tracker) frontends(p *portState, r portRoutes) []Frontend {
 
 // allowedSources adds the frontend's own address where the node itself is
 // allowed: a node on which that address is bound uses it as source.
-func (t *tracker) allowedSources(c candidate) []netip.Prefix {
+func (t *ServiceChangeTracker) allowedSources(c candidate) []netip.Prefix {
 	nodeAllowed := slices.ContainsFunc(t.node.Addresses, func(a netip.Addr) bool {
 		return slices.ContainsFunc(c.sources, func(s netip.Prefix) bool { return s.Contains(a) })
 	})

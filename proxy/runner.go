@@ -26,11 +26,6 @@ type Runner struct {
 	Source Source
 	// Backend applies them.
 	Backend Backend
-	// Second says that another Runner has the same tracker as its Source, and that the times of changes and
-	// their counts are about that one: the snapshots of this one have no [Snapshot.Heard], and
-	// what it applies stays pending until the other one asks for it. Such a Runner serves, for
-	// example, loopback addresses beside the backend of the node.
-	Second bool
 	// MinInterval is the least time between the end of one Apply and the start
 	// of the next; changes meanwhile are applied together. Zero applies
 	// every change at once.
@@ -55,9 +50,7 @@ type Runner struct {
 	// Logger gets one line for each failed Apply, and one each time that Flows fails. If the
 	// Backend checks settings of the node that break Services (backends.NodeChecker), it
 	// also gets, at the start and at each resync, one line for each setting that is found or
-	// fixed. If the Source is a tracker, it gets a line when Synced was not called for 5 s, or no
-	// Node of its name was received and its addresses are not known, again after growing
-	// pauses, and one when that is over. The zero value discards them.
+	// fixed. The zero value discards them.
 	Logger logr.Logger
 
 	watching uint32 //nolint:modernize // 1 or 0; programs may copy a Runner that does not run, and no atomic.Bool
@@ -152,14 +145,6 @@ func (r *Runner) begin() error {
 	return nil
 }
 
-// nextSnapshot waits for a snapshot other than the one that the Runner wants.
-func (s *runState) nextSnapshot(ctx context.Context) (Snapshot, error) {
-	if t, is := s.Source.(*tracker); is && s.Second {
-		return t.next(ctx, s.want, func(Snapshot) []heard { return nil })
-	}
-	return s.Source.Next(ctx, s.want)
-}
-
 // unsupported reports whether err says that the backend can program nothing at all.
 func unsupported(err error) bool {
 	return errors.Is(err, ErrUnsupported) && !errors.Is(err, ErrDataplaneLost) && refused(err) == nil
@@ -186,7 +171,6 @@ type runState struct {
 	watchers sync.WaitGroup
 	// found are the problems of the node that were logged.
 	found []*Problem
-	lack  lack
 }
 
 // wait returns when there is something to apply.
@@ -220,41 +204,28 @@ func (s *runState) wait(ctx context.Context) error {
 
 // next waits for a snapshot, or until Apply is due without one.
 func (s *runState) next(ctx context.Context) (fresh bool, err error) {
-	for again := true; again; {
-		fresh, again, err = s.nextOrLack(ctx)
-	}
-	return fresh, err
-}
-
-// nextOrLack is next, except that it also returns when checkLack must be called again.
-func (s *runState) nextOrLack(ctx context.Context) (fresh, again bool, err error) {
 	next := ctx
 	if s.drift.untilDrift != nil && !s.drift.resyncSoon {
 		next = s.drift.untilDrift
 	}
-	until := s.checkLack()
-	isLack := !until.IsZero() && (s.due.IsZero() || until.Before(s.due))
-	if !isLack {
-		until = s.due
-	}
-	if !until.IsZero() {
+	if !s.due.IsZero() {
 		var cancel context.CancelFunc
-		next, cancel = context.WithDeadline(next, until)
+		next, cancel = context.WithDeadline(next, s.due)
 		defer cancel()
 	}
-	snapshot, err := s.nextSnapshot(next)
+	snapshot, err := s.Source.Next(next, s.want)
 	if s.drift.untilDrift != nil && !s.drift.resyncSoon && s.drift.untilDrift.Err() != nil && alive(ctx) {
 		s.startResyncSoon()
 	}
 	switch {
 	case err == nil:
 		s.want = snapshot
-		return true, false, nil
+		return true, nil
 	case ctx.Err() != nil || !errors.Is(err, next.Err()):
 		// The Source has failed, even if Apply became due at the same moment.
-		return false, false, fmt.Errorf("source: %w", err)
+		return false, fmt.Errorf("source: %w", err)
 	}
-	return false, isLack && errors.Is(next.Err(), context.DeadlineExceeded), nil
+	return false, nil
 }
 
 // apply returns the errors of the Backend and of Flows.

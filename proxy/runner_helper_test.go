@@ -81,7 +81,7 @@ func fails(n int, err error) func(int, Snapshot, Snapshot) error {
 
 // running is a Runner that runs within a bubble of synctest.
 type running struct {
-	tracker *tracker
+	tracker *ServiceChangeTracker
 	backend *fakeBackend
 	done    chan error
 	stop    context.CancelFunc

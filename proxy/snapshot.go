@@ -20,7 +20,7 @@ type Snapshot struct {
 	node       *Node
 	ports      pmap.Map[ServicePortName, *ServicePort]
 	problems   *problemReport
-	heard      []heard
+	received   *received
 }
 
 // Change is one difference between two snapshots.

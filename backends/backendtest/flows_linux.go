@@ -31,7 +31,7 @@ type liveFlow struct {
 // flowStage is a stage with clients that keep their ports, and a cleaner of flows.
 type flowStage struct {
 	*stage
-	tracker proxy.ServiceChangeTracker
+	tracker tracking
 	cleaner *conntrack.Cleaner
 	flows   []*liveFlow
 }

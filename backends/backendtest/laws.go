@@ -96,7 +96,7 @@ func (c *LawsConfig) subject(t *testing.T, way *course) *subject {
 		}
 		return c.New(t)
 	}
-	s.track = func() proxy.ServiceChangeTracker { return proxy.NewServiceChangeTracker(nodeOptions()) }
+	s.track = func() tracking { return proxy.NewServiceChangeTracker(nodeOptions()) }
 	t.Cleanup(func() { s.close(t) })
 	s.restart(t)
 	return s
@@ -241,7 +241,7 @@ func plainSample(number, generation int) *sample {
 	return s
 }
 
-func nextOf(t *testing.T, tracker proxy.ServiceChangeTracker, after proxy.Snapshot) proxy.Snapshot {
+func nextOf(t *testing.T, tracker tracking, after proxy.Snapshot) proxy.Snapshot {
 	t.Helper()
 	s, err := tracker.Next(t.Context(), after)
 	testenv.NoError(t, err)

@@ -56,8 +56,16 @@ func parseObjects(data []byte) (objects, error) {
 	return out, nil
 }
 
+// tracking is a [proxy.ServiceChangeTracker], perhaps one that ignores some objects.
+type tracking interface {
+	proxy.Source
+	proxy.ServiceHandler
+	UpdateNode(*v1.Node)
+	Synced()
+}
+
 // handTo updates a tracker with all objects.
-func (o *objects) handTo(t proxy.ServiceChangeTracker) {
+func (o *objects) handTo(t tracking) {
 	for _, s := range o.services {
 		t.UpdateService(s)
 	}

@@ -146,7 +146,7 @@ func (c *Config) setUp(t testing.TB) *stage {
 		course: c.course, setUpTime: time.Since(begin),
 		faults:  &faults{random: testenv.Random(t), percent: faultShare},
 		lacking: c.lacks, renew: s.renew, read: s.read, verify: s.readable,
-		track: func() proxy.ServiceChangeTracker { return s.tracker(nodeOptions()) },
+		track: func() tracking { return s.tracker(nodeOptions()) },
 	}
 	s.lacks = c.lacks
 	t.Cleanup(func() { s.close(t) })
@@ -206,7 +206,7 @@ func snapshotOf(t testing.TB, o proxy.TrackerOptions, all ...objects) proxy.Snap
 }
 
 // resolve updates a tracker with objects, and returns its snapshot.
-func resolve(t testing.TB, tracker proxy.ServiceChangeTracker, all ...objects) proxy.Snapshot {
+func resolve(t testing.TB, tracker tracking, all ...objects) proxy.Snapshot {
 	t.Helper()
 	for i := range all {
 		all[i].handTo(tracker)

@@ -157,7 +157,7 @@ func (s *sample) frontends() []netip.AddrPort {
 // history is a tracker with its samples, which change at random.
 type history struct {
 	random  *rand.Rand
-	tracker proxy.ServiceChangeTracker
+	tracker tracking
 	samples []sample
 	last    proxy.Snapshot
 	// plain says that samples have no session affinity.
@@ -166,7 +166,7 @@ type history struct {
 	first int
 }
 
-func newHistory(r *rand.Rand, tracker proxy.ServiceChangeTracker, samples int, plain bool) *history {
+func newHistory(r *rand.Rand, tracker tracking, samples int, plain bool) *history {
 	h := &history{random: r, tracker: tracker, plain: plain, first: 1}
 	h.begin(samples)
 	return h

@@ -26,7 +26,7 @@ type subject struct {
 	// renew makes a backend, and read dumps the dataplane. track makes a tracker.
 	renew func(testing.TB) proxy.Backend
 	read  func(testing.TB) string
-	track func() proxy.ServiceChangeTracker
+	track func() tracking
 	// verify checks the dataplane in another way; nil for none. unfinished is that of LawsConfig.
 	verify     func(testing.TB)
 	unfinished func(proxy.Backend) bool

@@ -13,7 +13,7 @@ import (
 
 // tracker makes a tracker that ignores objects and addresses of families that the world does
 // not have.
-func (b *testbed) tracker(o proxy.TrackerOptions) proxy.ServiceChangeTracker {
+func (b *testbed) tracker(o proxy.TrackerOptions) tracking {
 	if !b.world.single {
 		return proxy.NewServiceChangeTracker(o)
 	}
@@ -24,8 +24,8 @@ func (b *testbed) tracker(o proxy.TrackerOptions) proxy.ServiceChangeTracker {
 	return onlyIPv6{proxy.NewServiceChangeTracker(o)}
 }
 
-// onlyIPv6 ignores objects and addresses of IPv4.
-type onlyIPv6 struct{ proxy.ServiceChangeTracker }
+// onlyIPv6 is a tracker that ignores objects and addresses of IPv4.
+type onlyIPv6 struct{ *proxy.ServiceChangeTracker }
 
 // UpdateService implements [proxy.ServiceHandler].
 func (o onlyIPv6) UpdateService(s *v1.Service) {

@@ -20,7 +20,7 @@ import (
 func pick[T any](r *rand.Rand, from ...T) T { return from[r.IntN(len(from))] }
 
 // randomService gives a tracker a Service of a random kind, with random endpoints.
-func randomService(r *rand.Rand, i int, tracker proxy.ServiceChangeTracker) {
+func randomService(r *rand.Rand, i int, tracker *proxy.ServiceChangeTracker) {
 	name := fmt.Sprintf("service-%d", i)
 	s := objects.Service("test/"+name, clusterIP(i).String())
 	s.Spec.Type = pick(r, v1.ServiceTypeClusterIP, v1.ServiceTypeNodePort, v1.ServiceTypeLoadBalancer)

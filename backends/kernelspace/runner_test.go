@@ -23,7 +23,7 @@ func TestMain(m *testing.M) { os.Exit(testenv.Run(m, testenv.Waiting)) }
 // running is a machine with a Runner, in a bubble of synctest.
 type running struct {
 	*machine
-	tracker proxy.ServiceChangeTracker
+	tracker *proxy.ServiceChangeTracker
 	// verified counts how often everything was found right.
 	verified atomic.Int64
 }

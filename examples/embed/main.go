@@ -36,9 +36,10 @@ func main() {
 			log.Fatal(err)
 		}
 	}()
+	logger := logr.FromSlogHandler(slog.Default().Handler())
+	go tracker.LogMissing(ctx, logger)
 	runner := proxy.Runner{
-		Source: tracker, Backend: backend, ResyncInterval: time.Second,
-		Logger: logr.FromSlogHandler(slog.Default().Handler()),
+		Source: tracker, Backend: backend, ResyncInterval: time.Second, Logger: logger,
 		Observers: []proxy.Observer{{Synced: func(s proxy.Sync) {
 			log.Printf("%d service ports in %v: %v", s.Changed, s.Duration, s.Err)
 		}}},

@@ -103,12 +103,12 @@ func serveMode(ctx context.Context, c *config, mode string, client *apiClient, l
 	tracker := proxy.NewServiceChangeTracker(a.tracker)
 	source.Handler = tracker
 	server := health.New(health.Options{
-		Address: healthz, NodeEligibility: true, Timeout: 2 * max(defaultSync, c.resyncInterval(mode)),
+		Address: healthz, NodeEligible: tracker.NodeEligible, Timeout: 2 * max(defaultSync, c.resyncInterval(mode)),
 		Report: a.serverReported, Answered: a.metrics.HealthAnswered, Pages: a.pagesAt(pages, registry),
 	})
 	runner := &proxy.Runner{
 		Source: tracker, Backend: backend, Logger: log,
-		Observers:   []proxy.Observer{a.observer(ctx), a.metrics.Observer(), a.page.Observer(), server.Observer()},
+		Observers:   []proxy.Observer{a.observer(ctx), a.metrics.Observer(tracker), a.page.Observer(tracker), server.Observer()},
 		MinInterval: c.section(mode).MinSyncPeriod.Duration, ResyncInterval: c.resyncInterval(mode),
 	}
 	if a.flows != nil {
@@ -124,6 +124,7 @@ func serveMode(ctx context.Context, c *config, mode string, client *apiClient, l
 	defer cancel()
 	var background sync.WaitGroup
 	background.Go(func() { server.Run(ctx) })
+	background.Go(func() { tracker.LogMissing(ctx, log) })
 	background.Go(func() { a.announceStart(); a.reported.events.run(ctx) })
 	var watching error
 	background.Go(func() { watching = source.Run(ctx) })

@@ -93,7 +93,7 @@ func (a *agent) openLoopback(source proxy.Source, registry prometheus.Registerer
 		return nil, fmt.Errorf("node ports at loopback addresses: %w", err)
 	}
 	l.backend = backend
-	l.runner = &proxy.Runner{Source: source, Second: true, Backend: backend, Observers: []proxy.Observer{{Synced: l.synced}}}
+	l.runner = &proxy.Runner{Source: source, Backend: backend, Observers: []proxy.Observer{{Synced: l.synced}}}
 	if err := l.register(registry); err != nil {
 		return nil, errors.Join(err, backend.Close())
 	}

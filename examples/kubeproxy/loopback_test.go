@@ -67,9 +67,8 @@ func TestLoopbackByConfiguration(t *testing.T) {
 	}
 }
 
-// TestLoopbackTakesNoChanges checks that metrics of changes are about the backend of the mode: what the loopback
-// addresses already serve stays pending until that backend takes it up.
-func TestLoopbackTakesNoChanges(t *testing.T) {
+// TestLoopbackServes checks that the agent listens at the loopback addresses that are configured.
+func TestLoopbackServes(t *testing.T) {
 	t.Parallel()
 	c, out, err := readConfig(t, "", "-proxy-mode nftables -nodeport-addresses 127.98.76.54/32 -hostname-override node-1")
 	if err != nil {
@@ -100,14 +99,5 @@ func TestLoopbackTakesNoChanges(t *testing.T) {
 		if time.Now().After(end) {
 			t.Fatal("no socket at the loopback address in 10 s")
 		}
-	}
-	source, can := tracker.(interface {
-		ChangeCounts() (total, pending [2]uint64)
-	})
-	if !can {
-		t.Fatalf("%T counts no changes", tracker)
-	}
-	if _, pending := source.ChangeCounts(); pending[0] != 1 {
-		t.Errorf("got %d changes of Services pending, want one", pending[0])
 	}
 }

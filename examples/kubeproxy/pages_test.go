@@ -42,7 +42,7 @@ func TestDebugPagesAreLocal(t *testing.T) {
 	t.Parallel()
 	a := &agent{config: &config{kubeProxyConfiguration: defaults()}, mode: nftablesMode, page: inspect.New("Mode nftables")}
 	a.wantStatus(t, "127.0.0.1:1000", "/debug/services", answer{http.StatusOK, "Nothing has been programmed yet"})
-	a.page.Observer().Synced(proxy.Sync{Applied: proxy.NewSnapshot(&proxy.Node{Name: "node-1"})})
+	a.page.Observer(nil).Synced(proxy.Sync{Applied: proxy.NewSnapshot(&proxy.Node{Name: "node-1"})})
 	for _, local := range []string{"127.0.0.1:1000", "[::1]:1000", "[::ffff:127.0.0.1]:1"} {
 		a.wantStatus(t, local, "/debug/services", answer{http.StatusOK, "Mode nftables, generation"})
 		a.wantStatus(t, local, "/debug/pprof/", answer{http.StatusNotFound, ""})

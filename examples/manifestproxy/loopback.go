@@ -34,7 +34,7 @@ func (l *loopback) open(source proxy.Source) (runner *proxy.Runner, err error) {
 	if l.backend, err = userspace.New(userspace.Options{Capture: userspace.Loopback}); err != nil {
 		return nil, err
 	}
-	return &proxy.Runner{Source: source, Second: true, Backend: l.backend, Observers: []proxy.Observer{{Synced: l.synced}}}, nil
+	return &proxy.Runner{Source: source, Backend: l.backend, Observers: []proxy.Observer{{Synced: l.synced}}}, nil
 }
 
 // Drain is [userspace.Backend.Drain].

@@ -1,17 +1,10 @@
 package main
 
 import (
-	"context"
-	"errors"
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr"
-
-	"github.com/vipkit/vipkit/internal/testing/objects"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
-	"github.com/vipkit/vipkit/proxy"
-	"github.com/vipkit/vipkit/proxy/inspect"
 )
 
 // TestLoopback checks that node ports answer at loopback addresses, beside backends of the kernel and of
@@ -38,35 +31,5 @@ func TestLoopback(t *testing.T) {
 			}
 		}
 		p.Terminate(stopped)
-	}
-}
-
-// TestLoopbackTakesNoChanges checks that metrics of changes are about the backend that -backend names: a change
-// stays pending after a sync of the loopback addresses, until that backend takes it up.
-func TestLoopbackTakesNoChanges(t *testing.T) {
-	t.Parallel()
-	at, err := proxy.ParseNodePortAddresses("localhost")
-	testenv.NoError(t, err)
-	tracker := proxy.NewServiceChangeTracker(proxy.TrackerOptions{NodeName: "node-1", NodePortAddresses: at})
-	tracker.UpdateService(objects.Service("web", "10.96.0.10", objects.LoadBalancer()))
-	tracker.Synced()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	l := &loopback{at: at, journal: newJournal(logr.Discard()), page: inspect.New("test")}
-	runner, err := l.open(tracker)
-	testenv.NoError(t, err)
-	syncs := 0
-	runner.Observers = append(runner.Observers, proxy.Observer{Synced: func(proxy.Sync) { syncs++; cancel() }})
-	if err := errors.Join(runner.Run(ctx), l.close()); err != nil || syncs == 0 {
-		t.Fatalf("got %d syncs, error %v, want a sync", syncs, err)
-	}
-	source, can := tracker.(interface {
-		ChangeCounts() (total, pending [2]uint64)
-	})
-	if !can {
-		t.Fatalf("%T counts no changes", tracker)
-	}
-	if _, pending := source.ChangeCounts(); pending[0] != 1 {
-		t.Errorf("got %d changes of Services pending, want one", pending[0])
 	}
 }

@@ -118,9 +118,12 @@ func act(ctx context.Context, o options, log logr.Logger) (err error) {
 	addresses := &clusterIPs{Handler: tracker, log: log, path: o.files.allocations, ranges: o.tracker.ServiceCIDRs}
 	defer func() { err = errors.Join(err, addresses.close(), local.close()) }()
 	source := newSource(o, addresses, j)
+	running, stop := context.WithCancel(ctx)
+	defer stop()
+	go tracker.LogMissing(running, log)
 	runner := &proxy.Runner{
 		Source: tracker, Backend: b, ResyncInterval: resync, Logger: log,
-		Observers: []proxy.Observer{{Synced: j.synced}, metrics.Observer(), local.page.Observer()},
+		Observers: []proxy.Observer{{Synced: j.synced}, metrics.Observer(tracker), local.page.Observer(tracker)},
 	}
 	if n, can := b.(backends.FlowNeeder); can && n.NeedsFlows() { // The kernel has conntrack entries, also of earlier runs.
 		flows, failed := conntrack.New(conntrack.Options{Observe: func(x conntrack.Account) {

@@ -22,7 +22,7 @@ func newNFTables() (proxy.Backend, error) { return nftables.New(nftables.Options
 // ports as this node must serve them. The backend writes snapshots into the kernel. The runner
 // passes each newest snapshot to the backend, and retries after errors.
 type serviceProxy struct {
-	proxy.ServiceChangeTracker
+	*proxy.ServiceChangeTracker
 	backend proxy.Backend
 
 	synced  chan proxy.Sync // the runner's reports

@@ -89,7 +89,7 @@ func countRules() (int, error) {
 // bench is a backend under measurement.
 type bench struct {
 	world      *world
-	tracker    proxy.ServiceChangeTracker
+	tracker    *proxy.ServiceChangeTracker
 	backend    proxy.Backend
 	operations func() uint64
 	snapshot   proxy.Snapshot

@@ -123,7 +123,7 @@ func (w *world) slice(i int) *discoveryv1.EndpointSlice {
 }
 
 // load passes all objects to a tracker, each made when it is needed.
-func (w *world) load(t proxy.ServiceChangeTracker) {
+func (w *world) load(t *proxy.ServiceChangeTracker) {
 	for i := range w.endpoints {
 		t.UpdateService(w.service(i))
 		t.UpdateEndpointSlice(w.slice(i))

@@ -38,14 +38,9 @@ func atLoopback() *proxy.Node {
 // watching returns a Server and its Observer, which the test calls in place of a Runner.
 func watching(t *testing.T, o Options) (*Server, proxy.Observer) {
 	t.Helper()
-	return watchingSource(t, o, proxy.NewServiceChangeTracker(proxy.TrackerOptions{}))
-}
-
-func watchingSource(t *testing.T, o Options, source proxy.Source) (*Server, proxy.Observer) {
-	t.Helper()
 	s := New(o)
 	r := s.Observer()
-	testenv.NoError(t, r.Begin(&proxy.Runner{Source: source, ResyncInterval: timeout / 2}))
+	testenv.NoError(t, r.Begin(&proxy.Runner{ResyncInterval: timeout / 2}))
 	return s, r
 }
 

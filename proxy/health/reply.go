@@ -35,7 +35,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	now, status := time.Now(), http.StatusOK
 	s.mu.RLock()
-	updated, isHealthy, isEligible := s.fresh.updated, s.fresh.healthy(now), s.eligible()
+	updated, isHealthy, isEligible := s.fresh.updated, s.fresh.healthy(now), s.options.NodeEligible()
 	s.mu.RUnlock()
 	body := proxyState{LastUpdated: updated, CurrentTime: now, Healthy: isHealthy}
 	if !updated.IsZero() {

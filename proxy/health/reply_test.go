@@ -37,9 +37,9 @@ func TestBodies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var calls []string
 		tracker := proxy.NewServiceChangeTracker(proxy.TrackerOptions{NodeName: "node-1"})
-		s, r := watchingSource(t, Options{NodeEligibility: true, Answered: func(path string, status int) {
+		s, r := watching(t, Options{NodeEligible: tracker.NodeEligible, Answered: func(path string, status int) {
 			calls = append(calls, fmt.Sprintf("%s %d", path, status))
-		}}, tracker)
+		}})
 		want := func(path string, status int, body string) {
 			t.Helper()
 			gotStatus, got := request(t, s, http.MethodGet, path)
@@ -98,7 +98,7 @@ func TestEligible(t *testing.T) {
 		{"another node", other, 200},
 	} {
 		tracker := proxy.NewServiceChangeTracker(proxy.TrackerOptions{NodeName: "node-1"})
-		s, r := watchingSource(t, Options{NodeEligibility: true}, tracker)
+		s, r := watching(t, Options{NodeEligible: tracker.NodeEligible})
 		applied(r)
 		tracker.UpdateNode(node())
 		tracker.UpdateNode(tc.node)
@@ -233,23 +233,5 @@ func TestBegin(t *testing.T) {
 		if err != nil && !strings.Contains(err.Error(), "ResyncInterval") {
 			t.Errorf("timeout %v, resync %v: got error %q, want it to name ResyncInterval", tc.timeout, tc.resync, err)
 		}
-	}
-}
-
-// nodeless is a source without NodeEligible.
-type nodeless struct{ proxy.Source }
-
-// NodeEligibility with a source that lacks NodeEligible is an error, and until the Runner begins
-// the node is not eligible.
-func TestSourceWithoutNode(t *testing.T) {
-	s := New(Options{NodeEligibility: true})
-	if err := s.begin(&proxy.Runner{Source: nodeless{}, ResyncInterval: time.Minute}); err == nil || !strings.Contains(err.Error(), "NodeEligib") {
-		t.Errorf("got error %v, want one that names NodeEligibility", err)
-	}
-	if got, _ := request(t, s, http.MethodGet, "/healthz"); got != 503 {
-		t.Errorf("got status %d, want 503", got)
-	}
-	if err := New(Options{}).begin(&proxy.Runner{Source: nodeless{}, ResyncInterval: time.Minute}); err != nil {
-		t.Error(err)
 	}
 }

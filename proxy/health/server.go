@@ -22,9 +22,9 @@ type Options struct {
 	// same limits, and retried if the address is in use. A handler that needs longer moves
 	// the deadlines with [http.ResponseController].
 	Pages map[string]http.Handler
-	// NodeEligibility makes the node eligible only if the tracker, which is the Source of the
-	// Runner, reports so. Otherwise it always is.
-	NodeEligibility bool
+	// NodeEligible reports whether load balancers may send new connections to the node: method
+	// NodeEligible of a [proxy.ServiceChangeTracker]. Nil means that they always may.
+	NodeEligible func() bool
 	// Timeout is how old the last verified state of the dataplane may be, and
 	// how long a change may wait to be programmed, before the proxy counts as
 	// unhealthy. Zero means twice the ResyncInterval of the Runner.
@@ -46,22 +46,19 @@ type Server struct {
 	// wake has room for one token, which wakes Run.
 	wake chan struct{}
 
-	mu       sync.RWMutex
-	fresh    freshness
-	eligible func() bool
-	counts   counts
+	mu     sync.RWMutex
+	fresh  freshness
+	counts counts
 	// served is the last known content of the dataplane.
 	served proxy.Snapshot
 }
 
 // New returns a Server that follows no Runner yet.
 func New(o Options) *Server {
-	return &Server{
-		options:  o,
-		wake:     make(chan struct{}, 1),
-		eligible: func() bool { return !o.NodeEligibility },
-		counts:   counts{},
+	if o.NodeEligible == nil {
+		o.NodeEligible = func() bool { return true }
 	}
+	return &Server{options: o, wake: make(chan struct{}, 1), counts: counts{}}
 }
 
 // Observer returns an observer for one Runner, which the Server then follows. Run of the
@@ -82,16 +79,9 @@ func (s *Server) begin(r *proxy.Runner) error {
 	if timeout <= r.ResyncInterval {
 		return fmt.Errorf("health: Options.Timeout %v must be longer than Runner.ResyncInterval %v", timeout, r.ResyncInterval)
 	}
-	node, can := r.Source.(interface{ NodeEligible() bool })
-	if s.options.NodeEligibility && !can {
-		return fmt.Errorf("health: Options.NodeEligibility requires a Runner.Source with a method NodeEligible; %T has none", r.Source)
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.fresh.timeout = timeout
-	if s.options.NodeEligibility {
-		s.eligible = node.NodeEligible
-	}
 	return nil
 }
 

@@ -19,7 +19,7 @@ import (
 // chart of the last ones.
 func TestSyncs(t *testing.T) {
 	p := New("Mode test")
-	synced, verified := p.Observer().Synced, p.Observer().Verified
+	synced, verified := p.Observer(nil).Synced, p.Observer(nil).Verified
 	s := many(2)
 	start := time.Now().Add(-time.Hour)
 	next := func(x proxy.Sync) {
@@ -112,7 +112,7 @@ func TestTexts(t *testing.T) {
 // The page says how changes of other programs are noticed since everything was verified.
 func TestHowDriftIsNoticed(t *testing.T) {
 	p := newPage(snapshot(t, service("web", "10.96.0.10")))
-	testenv.NoError(t, p.Observer().Begin(&proxy.Runner{ResyncInterval: time.Minute}))
+	testenv.NoError(t, p.Observer(nil).Begin(&proxy.Runner{ResyncInterval: time.Minute}))
 	w := httptest.NewRecorder()
 	p.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", http.NoBody))
 	if want := "changes of other programs are noticed at the next resync, each 1m0s"; !strings.Contains(w.Body.String(), want) {

@@ -26,6 +26,7 @@ type Page struct {
 	html    *template.Template
 	invalid error // of html
 	runner  atomic.Pointer[proxy.Runner]
+	tracker atomic.Pointer[proxy.ServiceChangeTracker]
 	history history
 }
 
@@ -38,11 +39,12 @@ func New(title string) *Page {
 	return p
 }
 
-// Observer returns what the Runner must call: an element of Runner.Observers. If the Runner's
-// Source is a tracker, the page also knows the endpoints that are in no pool. If its Backend
-// checks settings of the node (backends.NodeChecker), they are problems on the page: each request
-// checks them.
-func (p *Page) Observer() proxy.Observer {
+// Observer returns what the Runner must call: an element of Runner.Observers. From the tracker,
+// whose snapshots the Runner gets, the page knows the endpoints that are in no pool; nil is
+// allowed. If the Runner's Backend checks settings of the node (backends.NodeChecker), they are
+// problems on the page: each request checks them.
+func (p *Page) Observer(tracker *proxy.ServiceChangeTracker) proxy.Observer {
+	p.tracker.Store(tracker)
 	return proxy.Observer{
 		Begin:  func(r *proxy.Runner) error { p.runner.Store(r); return nil },
 		Synced: p.history.synced, Verified: p.history.verify,

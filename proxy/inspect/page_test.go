@@ -32,7 +32,7 @@ func snapshot(t *testing.T, services ...*v1.Service) proxy.Snapshot {
 	return synced(t, track(services...))
 }
 
-func track(services ...*v1.Service) proxy.ServiceChangeTracker {
+func track(services ...*v1.Service) *proxy.ServiceChangeTracker {
 	tracker := proxy.NewServiceChangeTracker(proxy.TrackerOptions{NodeName: "node-1"})
 	tracker.UpdateNode(objects.Node("node-1", "east", "192.0.2.1"))
 	addServices(tracker, services...)
@@ -40,14 +40,14 @@ func track(services ...*v1.Service) proxy.ServiceChangeTracker {
 }
 
 // addServices adds Services, of which the first has an endpoint.
-func addServices(tracker proxy.ServiceChangeTracker, services ...*v1.Service) {
+func addServices(tracker *proxy.ServiceChangeTracker, services ...*v1.Service) {
 	for _, s := range services {
 		tracker.UpdateService(s)
 	}
 	tracker.UpdateEndpointSlice(objects.Slice("a", services[0].Name, "10.244.1.11 @node-1"))
 }
 
-func synced(t *testing.T, tracker proxy.ServiceChangeTracker) proxy.Snapshot {
+func synced(t *testing.T, tracker *proxy.ServiceChangeTracker) proxy.Snapshot {
 	t.Helper()
 	tracker.Synced()
 	return snapshots.Next(t, tracker, proxy.Snapshot{})
@@ -56,7 +56,7 @@ func synced(t *testing.T, tracker proxy.ServiceChangeTracker) proxy.Snapshot {
 // newPage returns the page of a proxy that has applied a snapshot.
 func newPage(s proxy.Snapshot) *Page {
 	p := New("Mode test")
-	p.Observer().Synced(proxy.Sync{Applied: s, Start: time.Now()})
+	p.Observer(nil).Synced(proxy.Sync{Applied: s, Start: time.Now()})
 	return p
 }
 
@@ -180,7 +180,7 @@ func TestChecks(t *testing.T) {
 		return []*proxy.Problem{{Kind: "Node", Field: "net.<x>", Err: errors.New("is 0")}}
 	}
 	page := newPage(s)
-	testenv.NoError(t, page.Observer().Begin(&proxy.Runner{Backend: checker{check: check}}))
+	testenv.NoError(t, page.Observer(nil).Begin(&proxy.Runner{Backend: checker{check: check}}))
 	for accept, want := range map[string][]string{
 		"text/html":        {"<li>Node : net.&lt;x&gt;: is 0</li>", "spec.externalIPs[0]"},
 		"application/json": {`"Node : net.\u003cx\u003e: is 0"`, "spec.externalIPs[0]"},
@@ -334,7 +334,7 @@ func TestLimits(t *testing.T) {
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", http.NoBody)
 		r.Header.Set("Accept", accept)
 		page := New("Mode test")
-		page.Observer().Synced(sync)
+		page.Observer(nil).Synced(sync)
 		page.ServeHTTP(w, r)
 		return w.Body.String()
 	}

@@ -50,11 +50,6 @@ func (v portView) Question() string {
 	}.Encode()
 }
 
-// explainer is implemented by trackers.
-type explainer interface {
-	ExplainEndpoints(proxy.ServicePortName) ([]*endpoints.Endpoint, []endpoints.Explanation)
-}
-
 // service returns the page of a Service, of a name such as default/web.
 func (p *Page) service(name string, held proxy.Sync) *serviceView {
 	namespace, short, _ := strings.Cut(name, "/")
@@ -107,8 +102,8 @@ func (p *Page) servicePort(port *proxy.ServicePort, held proxy.Sync) portView {
 	if err := held.Refused[port.Name]; err != nil {
 		out.Refused = err.Error()
 	}
-	if source := p.explainer(); source != nil {
-		all, why := source.ExplainEndpoints(port.Name)
+	if tracker := p.tracker.Load(); tracker != nil {
+		all, why := tracker.ExplainEndpoints(port.Name)
 		for i, e := range all {
 			out.All = append(out.All, explained{e, why[i]})
 		}
@@ -116,20 +111,11 @@ func (p *Page) servicePort(port *proxy.ServicePort, held proxy.Sync) portView {
 	return out
 }
 
-// explainer returns the source of the Runner, nil if it explains nothing.
-func (p *Page) explainer() explainer {
-	if runner := p.runner.Load(); runner != nil {
-		source, _ := runner.Source.(explainer)
-		return source
-	}
-	return nil
-}
-
 // withDraining returns service ports, those of TCP with the terminating endpoints outside of their
 // pools: these keep their open connections, although backends need not know them.
 func (p *Page) withDraining(ports []*proxy.ServicePort) []*proxy.ServicePort {
-	source := p.explainer()
-	if source == nil {
+	tracker := p.tracker.Load()
+	if tracker == nil {
 		return ports
 	}
 	out := slices.Clone(ports)
@@ -137,7 +123,7 @@ func (p *Page) withDraining(ports []*proxy.ServicePort) []*proxy.ServicePort {
 		if port.Name.Protocol != v1.ProtocolTCP {
 			continue
 		}
-		if draining := drainingOutside(port, source); len(draining) > 0 {
+		if draining := drainingOutside(port, tracker); len(draining) > 0 {
 			shown := *port
 			shown.Draining = draining
 			out[i] = &shown
@@ -147,8 +133,8 @@ func (p *Page) withDraining(ports []*proxy.ServicePort) []*proxy.ServicePort {
 }
 
 // drainingOutside returns the terminating endpoints that no pool of a service port has.
-func drainingOutside(port *proxy.ServicePort, source explainer) (draining []*endpoints.Endpoint) {
-	all, _ := source.ExplainEndpoints(port.Name)
+func drainingOutside(port *proxy.ServicePort, tracker *proxy.ServiceChangeTracker) (draining []*endpoints.Endpoint) {
+	all, _ := tracker.ExplainEndpoints(port.Name)
 	pools := map[netip.AddrPort]struct{}{}
 	for _, e := range slices.Concat(port.Cluster, port.Local) {
 		pools[e.Addr] = struct{}{}

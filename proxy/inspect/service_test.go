@@ -31,8 +31,8 @@ func TestServicePage(t *testing.T) {
 	s := synced(t, tracker)
 	name := proxy.ServicePortName{NamespacedName: types.NamespacedName{Namespace: "default", Name: "web"}, Port: "http", Protocol: v1.ProtocolTCP, Family: v1.IPv4Protocol}
 	page := New("Mode test")
-	testenv.NoError(t, page.Observer().Begin(&proxy.Runner{Source: tracker}))
-	page.Observer().Synced(proxy.Sync{
+	testenv.NoError(t, page.Observer(nil).Begin(&proxy.Runner{Source: tracker}))
+	page.Observer(nil).Synced(proxy.Sync{
 		Applied: s, Start: time.Now(), Refused: proxy.PortErrors{name: errors.New("<full>")},
 		Limits: []*proxy.Problem{{Kind: "Service", NamespacedName: name.NamespacedName, Field: "spec.x", Err: errors.New("half")}},
 	})
@@ -91,7 +91,7 @@ func TestNeverProgrammed(t *testing.T) {
 	name := proxy.ServicePortName{NamespacedName: types.NamespacedName{Namespace: "default", Name: "web"}, Port: "http", Protocol: v1.ProtocolTCP, Family: v1.IPv4Protocol}
 	page := New("Mode test")
 	refused := proxy.PortErrors{name: errors.New("<full>")}
-	page.Observer().Synced(proxy.Sync{Snapshot: s, Applied: proxy.NewSnapshot(s.Node()), Err: refused, Refused: refused})
+	page.Observer(nil).Synced(proxy.Sync{Snapshot: s, Applied: proxy.NewSnapshot(s.Node()), Err: refused, Refused: refused})
 	for query, want := range map[string][]string{
 		"service=default/web": {"<h2>default/web:http/TCP/IPv4</h2>", "Not programmed: &lt;full&gt;"},
 		"":                    {`<h2 id="refused">Not programmed</h2>`, `<a href="?service=default/web">default/web:http/TCP/IPv4</a>: &lt;full&gt;`},
@@ -113,7 +113,7 @@ func TestNeverProgrammed(t *testing.T) {
 // TestWordsOfAFilter checks how many words a filter may have: equal ones count once.
 func TestWordsOfAFilter(t *testing.T) {
 	page := New("Mode test")
-	page.Observer().Synced(proxy.Sync{Applied: synced(t, track(service("abcdefghijklmnopqrstu", "10.96.0.10")))})
+	page.Observer(nil).Synced(proxy.Sync{Applied: synced(t, track(service("abcdefghijklmnopqrstu", "10.96.0.10")))})
 	for words, want := range map[int]int{maxWords: http.StatusOK, maxWords + 1: http.StatusBadRequest} {
 		filter := strings.Repeat("a+", 1000)
 		for i := range words {
@@ -136,8 +136,8 @@ func TestDrainingTCP(t *testing.T) {
 	tracker.UpdateEndpointSlice(objects.Slice("b", "web", "10.244.2.11", "10.244.2.12 T", "10.244.2.13 S"))
 	s := synced(t, tracker)
 	page := New("Mode test")
-	testenv.NoError(t, page.Observer().Begin(&proxy.Runner{Source: tracker}))
-	page.Observer().Synced(proxy.Sync{Applied: s, Snapshot: s, Changed: 1, Operations: 1})
+	testenv.NoError(t, page.Observer(nil).Begin(&proxy.Runner{Source: tracker}))
+	page.Observer(nil).Synced(proxy.Sync{Applied: s, Snapshot: s, Changed: 1, Operations: 1})
 	ports := page.view(nil).ServicePorts
 	if len(ports) != 1 || len(ports[0].Draining) != 1 || ports[0].Draining[0].Addr.String() != "10.244.2.12:8080" {
 		t.Fatalf("got %+v, want one port with 10.244.2.12 draining", ports)

@@ -20,7 +20,8 @@ import (
 )
 
 var (
-	_ Handler            = proxy.ServiceChangeTracker(nil)
+	_ Handler            = (*proxy.ServiceChangeTracker)(nil)
+	_ ServiceCIDRHandler = (*proxy.ServiceChangeTracker)(nil)
 	_ ServiceCIDRHandler = (*recorder)(nil)
 )
 

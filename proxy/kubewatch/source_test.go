@@ -22,7 +22,6 @@ import (
 
 	"github.com/vipkit/vipkit/internal/testing/objects"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
-	"github.com/vipkit/vipkit/proxy"
 )
 
 func fill(s *apiServer) {
@@ -225,12 +224,6 @@ func TestStrip(t *testing.T) {
 	want.Annotations = map[string]string{"a": "x"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("stripped (-want +got):\n%s", diff)
-	}
-}
-
-func TestTrackerHandlesRanges(t *testing.T) {
-	if _, ok := proxy.NewServiceChangeTracker(proxy.TrackerOptions{}).(ServiceCIDRHandler); !ok {
-		t.Error("a tracker has no UpdateServiceCIDRs, want a ServiceCIDRHandler")
 	}
 }
 

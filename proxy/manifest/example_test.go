@@ -16,7 +16,7 @@ import (
 )
 
 // A tracker is a Handler.
-var _ manifest.Handler = proxy.ServiceChangeTracker(nil)
+var _ manifest.Handler = (*proxy.ServiceChangeTracker)(nil)
 
 // printer is a Handler in place of a tracker.
 type printer struct{}

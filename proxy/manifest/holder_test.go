@@ -17,7 +17,7 @@ type serving struct {
 	t       *testing.T
 	dir     string
 	files   *follower
-	tracker proxy.ServiceChangeTracker
+	tracker *proxy.ServiceChangeTracker
 }
 
 func serve(t *testing.T, dir string) *serving {

@@ -38,7 +38,7 @@ type change struct {
 
 // take adds the changes between a snapshot and the one before it.
 func (c changes) take(s proxy.Snapshot, now time.Time) {
-	for h := range s.Heard() {
+	for h := range s.ChangeTimes() {
 		x := c[h.Name]
 		if x == nil && len(c) >= maxChanges {
 			continue
@@ -52,7 +52,7 @@ func (c changes) take(s proxy.Snapshot, now time.Time) {
 				x.received[kind] = at
 			}
 		}
-		for i, triggers := range h.Triggers {
+		for i, triggers := range [...][]time.Time{h.TriggersIPv4, h.TriggersIPv6} {
 			room := maxTriggers - len(x.triggers[i])
 			x.triggers[i] = append(x.triggers[i], triggers[:min(room, len(triggers))]...)
 		}

@@ -34,7 +34,7 @@ func Example() {
 	ctx, cancel := context.WithCancel(context.Background())
 	runner := &proxy.Runner{Source: tracker, Backend: nothing{}, Observers: []proxy.Observer{
 		{Synced: func(proxy.Sync) { cancel() }}, // One is enough for an example.
-		metrics.Observer(),
+		metrics.Observer(tracker),
 	}}
 	if err := runner.Run(ctx); err != nil {
 		fmt.Println(err)
@@ -69,10 +69,10 @@ func ExampleMetrics_Observer() {
 		return
 	}
 	server := health.New(health.Options{
-		Address: ":10256", Timeout: time.Minute,
+		Address: ":10256", NodeEligible: tracker.NodeEligible, Timeout: time.Minute,
 		Pages: map[string]http.Handler{"127.0.0.1:10249": promhttp.HandlerFor(registry, promhttp.HandlerOpts{})},
 	})
-	runner.Observers = append(runner.Observers, metrics.Observer(), server.Observer())
+	runner.Observers = append(runner.Observers, metrics.Observer(tracker), server.Observer())
 	go server.Run(ctx)
 	fmt.Println(runner.Run(ctx))
 }

@@ -100,7 +100,7 @@ func (b *backend) set(change func(*backend)) {
 
 // node is a proxy that runs in a bubble of synctest.
 type node struct {
-	proxy.ServiceChangeTracker
+	*proxy.ServiceChangeTracker
 	*prometheus.Registry
 	metrics *Metrics
 	backend *backend
@@ -120,7 +120,7 @@ func inBubble(t *testing.T, mode string, test func(*testing.T, *node)) {
 		n.ServiceChangeTracker = proxy.NewServiceChangeTracker(proxy.TrackerOptions{NodeName: "node-1"})
 		runner := &proxy.Runner{
 			Source: n.ServiceChangeTracker, Backend: n.backend, ResyncInterval: time.Hour, RetryInterval: 10 * time.Second,
-			Observers: []proxy.Observer{n.metrics.Observer()},
+			Observers: []proxy.Observer{n.metrics.Observer(n.ServiceChangeTracker)},
 		}
 		n.UpdateService(service("a", "10.96.0.1"))
 		n.UpdateService(service("b", "10.96.0.2"))

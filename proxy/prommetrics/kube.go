@@ -7,6 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/vipkit/vipkit/internal/ipaddr"
+	"github.com/vipkit/vipkit/proxy"
 )
 
 // kubeMetrics are the metrics that kube-proxy has, by its names. The vectors have the
@@ -37,7 +38,7 @@ func programmingBuckets() []float64 {
 	)
 }
 
-func newKubeMetrics(c *collectors, mode string, counts func() (total, pending [kinds]uint64)) kubeMetrics {
+func newKubeMetrics(c *collectors, mode string, counts func() (total, pending proxy.ChangeCounts)) kubeMetrics {
 	const sync = "kubeproxy_sync_proxy_rules_"
 	m := kubeMetrics{
 		duration: c.histogram(sync+"duration_seconds", "Time of one sync.", syncBuckets(), familyLabel),
@@ -75,13 +76,16 @@ func newKubeMetrics(c *collectors, mode string, counts func() (total, pending [k
 		m.failures.all = c.counter(sync+"iptables_restore_failures_total", failed, familyLabel)
 		byFamily = append(byFamily, m.failures.all)
 	}
-	for i, name := range [...]string{serviceKind: "service", sliceKind: "endpoint"} {
+	for name, of := range map[string]func(proxy.ChangeCounts) uint64{
+		"service":  func(n proxy.ChangeCounts) uint64 { return n.Services },
+		"endpoint": func(n proxy.ChangeCounts) uint64 { return n.EndpointSlices },
+	} {
 		*c = append(*c, prometheus.NewGaugeFunc(
 			prometheus.GaugeOpts{Name: sync + name + "_changes_pending", Help: "Changes received that no sync has taken up."},
-			func() float64 { _, pending := counts(); return float64(pending[i]) }))
+			func() float64 { _, pending := counts(); return float64(of(pending)) }))
 		*c = append(*c, prometheus.NewCounterFunc(
 			prometheus.CounterOpts{Name: sync + name + "_changes_total", Help: "Changes received."},
-			func() float64 { total, _ := counts(); return float64(total[i]) }))
+			func() float64 { total, _ := counts(); return float64(of(total)) }))
 	}
 	m.start(byFamily)
 	return m

@@ -32,22 +32,19 @@ type Metrics struct {
 	own  ownMetrics
 
 	mu sync.Mutex
-	// can are the abilities of the runner's source and backend.
+	// can are the abilities of the runner's backend.
 	can     abilities
 	changes changes
-	// taken is the generation of the newest snapshot that the runner has begun to apply.
-	taken uint64
+	// tracker has received the changes; nil if it is not known. taken is the newest snapshot that
+	// the runner has begun to apply.
+	tracker *proxy.ServiceChangeTracker
+	taken   proxy.Snapshot
 	// latest is the newest snapshot that was tried, applied the newest that
 	// the dataplane was known to hold.
 	latest, applied proxy.Snapshot
 	// unsure says that the dataplane was lost, or was never known; failing that the last sync
 	// failed.
 	unsure, failing bool
-}
-
-// changeCounter is the optional ability of sources to count the changes they received.
-type changeCounter interface {
-	ChangeCounts() (total, pending [kinds]uint64)
 }
 
 // nodeChecker is the optional ability of backends of this name.
@@ -70,9 +67,8 @@ type ruleCounter interface {
 	CountRules(each func(family v1.IPFamily, table string, exist, last int))
 }
 
-// abilities are those of a source and a backend: nil if these lack them, or until the runner begins.
+// abilities are those of a backend: nil if it lacks them, or until the runner begins.
 type abilities struct {
-	counter     changeCounter
 	node        nodeChecker
 	traffic     trafficCounter
 	connections connectionCounter
@@ -123,15 +119,19 @@ func (c *collectors) counter(name, help string, labels ...string) *prometheus.Co
 	return v
 }
 
-// Observer returns an observer for one Runner, which the metrics then follow.
-func (m *Metrics) Observer() proxy.Observer {
+// Observer returns an observer for one Runner, which the metrics then follow. The tracker is
+// the one whose snapshots the Runner gets; with nil, the numbers of received and pending changes
+// stay 0.
+func (m *Metrics) Observer(tracker *proxy.ServiceChangeTracker) proxy.Observer {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.tracker = tracker
 	return proxy.Observer{Begin: m.begin, Started: m.started, Synced: m.synced, Verified: m.verified}
 }
 
 func (m *Metrics) begin(r *proxy.Runner) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.can.counter, _ = r.Source.(changeCounter)
 	m.can.node, _ = r.Backend.(nodeChecker)
 	m.can.traffic, _ = r.Backend.(trafficCounter)
 	m.can.connections, _ = r.Backend.(connectionCounter)
@@ -139,14 +139,14 @@ func (m *Metrics) begin(r *proxy.Runner) error {
 	return nil
 }
 
-// changeCounts returns the number of changes that the source received, and of those that are in no
-// snapshot yet, by kind.
-func (m *Metrics) changeCounts() (total, pending [kinds]uint64) {
+// changeCounts returns how many changes the tracker received, and how many of them the runner has
+// not begun to apply.
+func (m *Metrics) changeCounts() (total, pending proxy.ChangeCounts) {
 	m.mu.Lock()
-	counter := m.can.counter
+	tracker, taken := m.tracker, m.taken
 	m.mu.Unlock()
-	if counter != nil {
-		total, pending = counter.ChangeCounts()
+	if tracker != nil {
+		total, pending = tracker.Received(), tracker.Pending(taken)
 	}
 	return total, pending
 }

@@ -14,10 +14,10 @@ import (
 func (m *Metrics) started(s proxy.Sync) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if s.Snapshot.Generation() == m.taken {
+	if s.Snapshot.Generation() == m.taken.Generation() {
 		return
 	}
-	m.taken = s.Snapshot.Generation()
+	m.taken = s.Snapshot
 	m.changes.take(s.Snapshot, s.Start)
 	setTime(m.kube.lastQueued, s.Start)
 }

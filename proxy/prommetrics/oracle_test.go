@@ -89,7 +89,7 @@ func TestTimesEqualThoseOfAnOracle(t *testing.T) {
 			m, registry := newMetrics(t, "")
 			tracker := proxy.NewServiceChangeTracker(proxy.TrackerOptions{})
 			w := &oracle{rnd: rand.New(rand.NewPCG(rnd.Uint64(), 0)), received: map[string]time.Time{}, begun: map[string]time.Time{}}
-			runner := &proxy.Runner{Source: tracker, Backend: w, MinInterval: time.Duration(rnd.IntN(2)) * time.Second, Observers: []proxy.Observer{m.Observer()}}
+			runner := &proxy.Runner{Source: tracker, Backend: w, MinInterval: time.Duration(rnd.IntN(2)) * time.Second, Observers: []proxy.Observer{m.Observer(tracker)}}
 			tracker.Synced()
 			ctx, cancel := context.WithCancel(t.Context())
 			done := make(chan error)

@@ -45,16 +45,16 @@ func (f *flows) Due() bool { return false }
 func history(t *testing.T, order [3]int) (seen []string) {
 	synctest.Test(t, func(t *testing.T) {
 		metrics, registry := newMetrics(t, "nftables")
-		server := health.New(health.Options{NodeEligibility: true})
+		tracker := proxy.NewServiceChangeTracker(proxy.TrackerOptions{NodeName: "node-1"})
+		server := health.New(health.Options{NodeEligible: tracker.NodeEligible})
 		var syncs []string
-		all := [3]proxy.Observer{metrics.Observer(), server.Observer(), {
+		all := [3]proxy.Observer{metrics.Observer(tracker), server.Observer(), {
 			Synced: func(s proxy.Sync) {
 				syncs = append(syncs, fmt.Sprint(s.Applied.Len(), s.Full, s.Changed, s.Operations, s.Err))
 			},
 			Verified: func(s proxy.Snapshot) { syncs = append(syncs, fmt.Sprint("verified ", s.Len())) },
 		}}
 		b, f := &backend{takes: time.Second}, &flows{}
-		tracker := proxy.NewServiceChangeTracker(proxy.TrackerOptions{NodeName: "node-1"})
 		runner := &proxy.Runner{Source: tracker, Backend: b, Flows: f, ResyncInterval: time.Minute}
 		for _, i := range order {
 			runner.Observers = append(runner.Observers, all[i])

@@ -153,7 +153,7 @@ func TestNoChangeIsLost(t *testing.T) {
 	b := &backend{}
 	reached := make(chan proxy.Snapshot, 10000)
 	runner := &proxy.Runner{Source: tracker, Backend: b, Observers: []proxy.Observer{
-		{Synced: func(s proxy.Sync) { reached <- s.Applied }}, m.Observer(),
+		{Synced: func(s proxy.Sync) { reached <- s.Applied }}, m.Observer(tracker),
 	}}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
@@ -189,7 +189,7 @@ func TestNoChangeIsLost(t *testing.T) {
 func TestSourceThatFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, _ := newMetrics(t, "")
-		runner := &proxy.Runner{Source: failing{}, Backend: &backend{}, Observers: []proxy.Observer{m.Observer()}}
+		runner := &proxy.Runner{Source: failing{}, Backend: &backend{}, Observers: []proxy.Observer{m.Observer(nil)}}
 		if err := runner.Run(t.Context()); err == nil {
 			t.Error("got no error, want that of the source")
 		}

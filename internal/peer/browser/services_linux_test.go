@@ -11,7 +11,7 @@ import (
 const long = "lllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllll"
 
 // addBalanced adds a Service of type LoadBalancer with long addresses and names.
-func addBalanced(tracker proxy.ServiceChangeTracker) {
+func addBalanced(tracker *proxy.ServiceChangeTracker) {
 	s := service(long, "fd00:10:96:ffff:ffff:ffff:ffff:ffff")
 	s.Spec.Type = v1.ServiceTypeLoadBalancer
 	s.Spec.IPFamilies = []v1.IPFamily{v1.IPv6Protocol}

@@ -51,8 +51,9 @@ func TestHealthz(t *testing.T) {
 		// It serves until the process ends.
 		_ = kubeNS.Do(func() error { return theirs.Run(t.Context()) })
 	}()
-	ours := health.New(health.Options{Address: healthzAddress, NodeEligibility: true, Timeout: 2})
-	tracker, observer := proxy.NewServiceChangeTracker(proxy.TrackerOptions{NodeName: nodeName}), ours.Observer()
+	tracker := proxy.NewServiceChangeTracker(proxy.TrackerOptions{NodeName: nodeName})
+	ours := health.New(health.Options{Address: healthzAddress, NodeEligible: tracker.NodeEligible, Timeout: 2})
+	observer := ours.Observer()
 	testenv.NoError(t, observer.Begin(&proxy.Runner{Source: tracker, ResyncInterval: 1}))
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup

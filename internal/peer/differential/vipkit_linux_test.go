@@ -17,7 +17,7 @@ import (
 // vipkit is the model of this repository. It has a cache besides that of the tracker, with the
 // endpoints that are in no pool.
 type vipkit struct {
-	tracker  proxy.ServiceChangeTracker
+	tracker  *proxy.ServiceChangeTracker
 	cache    *endpoints.Cache
 	snapshot proxy.Snapshot
 	ended    context.Context

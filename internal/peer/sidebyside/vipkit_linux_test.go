@@ -14,7 +14,7 @@ import (
 
 // vipkit calls a backend of this repository like a Runner, but without its pauses.
 type vipkit struct {
-	tracker proxy.ServiceChangeTracker
+	tracker *proxy.ServiceChangeTracker
 	backend proxy.Backend
 	applied proxy.Snapshot
 	ended   context.Context

@@ -171,7 +171,7 @@ type change struct {
 // inventory is a tracker to which changes are applied. Each agent has one, and so has the
 // storm.
 type inventory struct {
-	tracker proxy.ServiceChangeTracker
+	tracker *proxy.ServiceChangeTracker
 	// changing is held while a change is applied.
 	changing sync.Mutex
 	slices   map[int]int // number of EndpointSlices of each Service

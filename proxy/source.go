@@ -25,40 +25,13 @@ type ServiceHandler interface {
 	DeleteEndpointSlice(types.NamespacedName)
 }
 
-// Source delivers snapshots. Those of a tracker have the times of changes ([Snapshot.Heard]).
-// A tracker has four further methods. The Runner calls Lack, which returns what the tracker lacks,
-// such as the call of Synced, and details. Packages prommetrics, health and inspect call the others:
-// ChangeCounts returns how many changes of Services and of EndpointSlices it has received, and
-// how many of these since Next was last asked for a snapshot; NodeEligible, whether load balancers may
-// send new connections to the node; ExplainEndpoints, all endpoints of a service port with the
-// reasons why pools have them or not.
+// Source delivers snapshots. A [ServiceChangeTracker] is one.
 type Source interface {
 	// Next waits for a snapshot with a generation other than after's, and
 	// returns the newest; if there is one, also with a context that has ended.
-	// When the context ends, Next returns its error.
+	// When the context ends, Next returns its error. Any number of consumers may call
+	// Next; each gets the newest snapshot, whatever the others have asked for.
 	Next(ctx context.Context, after Snapshot) (Snapshot, error)
-}
-
-// ServiceChangeTracker makes snapshots of API objects. All methods may be called
-// from any goroutine.
-type ServiceChangeTracker interface {
-	Source
-	ServiceHandler
-	// UpdateNode replaces the object of the Node that the proxy runs on; objects of other
-	// nodes are ignored. Nil means that the object was deleted: the tracker keeps its last
-	// content, and reports that in [Snapshot.Problems].
-	UpdateNode(*v1.Node)
-	// UpdateServiceCIDRs replaces all ranges that ClusterIPs are allocated from,
-	// also those of the options.
-	UpdateServiceCIDRs([]netip.Prefix)
-	// HasEndpoint reports whether an EndpointSlice that the tracker has received names an
-	// endpoint of a service port, in whatever condition: also one that is in no pool. It is
-	// the InAPI of package conntrack.
-	HasEndpoint(ServicePortName, netip.AddrPort) bool
-	// Synced must be called after all existing objects have been handed over.
-	// Before that, Next returns no snapshot: it would remove working objects of
-	// the dataplane whose Services the tracker has not received yet.
-	Synced()
 }
 
 // TrackerOptions are the node and the rules for which a tracker resolves services.
