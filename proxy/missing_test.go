@@ -51,7 +51,7 @@ func TestLogsThatTheTrackerIsNotSynced(t *testing.T) {
 		tr.UpdateService(apiService("a", "10.96.0.1"))
 		sleepAndWait(20 * time.Second)
 		tr.UpdateNode(objects.Node("here", "", "192.0.2.1"))
-		sleepAndWait(20 * time.Second)
+		sleepAndWait(19 * time.Second)
 		tr.Synced()
 	})
 	waiting := func(received, waited string) string {
@@ -69,7 +69,7 @@ func TestLogsThatThereIsNoNode(t *testing.T) {
 	got := logMissing(t, TrackerOptions{NodeName: "nobody"}, func(tr *ServiceChangeTracker) {
 		tr.UpdateNode(objects.Node("other", "", "192.0.2.1"))
 		tr.Synced()
-		sleepAndWait(40 * time.Minute)
+		sleepAndWait(40*time.Minute + time.Second)
 		tr.UpdateNode(objects.Node("nobody", "", "192.0.2.1"))
 	})
 	missing := func(waited time.Duration) line {

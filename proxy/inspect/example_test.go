@@ -15,7 +15,7 @@ import (
 func Example() {
 	tracker := proxy.NewServiceChangeTracker(proxy.TrackerOptions{NodeName: "node-1"})
 	page := inspect.New("my proxy")
-	runner := proxy.Runner{Source: tracker, Observers: []proxy.Observer{page.Observer(nil)}}
+	runner := proxy.Runner{Source: tracker, Observers: []proxy.Observer{page.Observer(tracker)}}
 	handler := inspect.LocalOnly(page, "node-1")
 
 	applied := proxy.NewSnapshot(&proxy.Node{Name: "node-1"})

@@ -59,7 +59,7 @@ func serve(t *testing.T) (url string) {
 	page := inspect.New("Mode test")
 	page.SetLimits([]*proxy.Problem{{Kind: "Service", NamespacedName: types.NamespacedName{Namespace: "default", Name: long}, Field: "spec.sessionAffinityConfig.clientIP.timeoutSeconds", Err: errors.New("limited")}})
 	applied := make(chan struct{})
-	runner := &proxy.Runner{Source: tracker, Backend: dataplane{}, Observers: []proxy.Observer{page.Observer(nil), {Synced: func(proxy.Sync) { close(applied) }}}}
+	runner := &proxy.Runner{Source: tracker, Backend: dataplane{}, Observers: []proxy.Observer{page.Observer(tracker), {Synced: func(proxy.Sync) { close(applied) }}}}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() { defer close(ended); _ = runner.Run(ctx) }() // The error is that of the context.
