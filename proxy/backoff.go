@@ -13,10 +13,6 @@ type backoff struct {
 	tries int
 }
 
-// failing reports whether the last Apply failed, as a whole or for some service ports, so that
-// a retry follows.
-func (b *backoff) failing() bool { return b.tries > 0 || b.portTries > 0 }
-
 // after returns the time to wait after an Apply, 0 if it succeeded.
 func (b *backoff) after(a *Sync, first time.Duration) time.Duration {
 	switch {

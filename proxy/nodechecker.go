@@ -9,27 +9,27 @@ type nodeChecker interface {
 }
 
 // checkNode logs the problems of the node that are new, and those that are fixed.
-func (s *runState) checkNode() {
-	c, can := s.Backend.(nodeChecker)
+func (x *executor) checkNode(s Snapshot) {
+	c, can := x.Backend.(nodeChecker)
 	if !can {
 		return
 	}
 	var found []*Problem
-	if err := safely(func() error { found = c.CheckNode(s.want); return nil }); err != nil {
-		s.Logger.Error(err, "check of node settings failed")
+	if err := safely(func() error { found = c.CheckNode(s); return nil }); err != nil {
+		x.Logger.Error(err, "check of node settings failed")
 		return
 	}
 	for _, p := range found {
-		if !isAmong(s.found, p, (*Problem).Error) {
-			s.Logger.Info("node setting breaks Services", "setting", p.Field, "problem", p.Err.Error())
+		if !isAmong(x.found, p, (*Problem).Error) {
+			x.Logger.Info("node setting breaks Services", "setting", p.Field, "problem", p.Err.Error())
 		}
 	}
-	for _, p := range s.found {
+	for _, p := range x.found {
 		if !isAmong(found, p, func(p *Problem) string { return p.Field }) {
-			s.Logger.Info("node setting fixed", "setting", p.Field)
+			x.Logger.Info("node setting fixed", "setting", p.Field)
 		}
 	}
-	s.found = found
+	x.found = found
 }
 
 func isAmong(list []*Problem, p *Problem, by func(*Problem) string) bool {

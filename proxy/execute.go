@@ -1,0 +1,176 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/vipkit/vipkit/internal/pause"
+)
+
+// executor carries out the actions of a Runner, and knows what does not decide about them.
+type executor struct {
+	*Runner
+	// limits are the limits of what the dataplane holds.
+	limits limits
+	// found are the problems of the node that were logged.
+	found []*Problem
+	// untilDrift ends when the backend has noticed drift; nil while no goroutine waits
+	// for drift. watchers are these goroutines.
+	untilDrift context.Context
+	watchers   sync.WaitGroup
+	// notices says that WaitDrift has returned nil at least once; waitFailed, that the last
+	// WaitDrift failed, so that drift may go unnoticed.
+	notices, waitFailed atomic.Bool
+}
+
+// do carries out an action, and returns the event that it results in. Only the last action of a
+// step has one.
+func (x *executor) do(ctx context.Context, s *state, a action) event {
+	switch a.kind {
+	case actWait:
+		return x.wait(ctx, s, a.until)
+	case actCheck:
+		return x.check(ctx)
+	case actApply:
+		return x.apply(ctx, s)
+	case actCheckNode:
+		x.checkNode(s.want)
+	case actVerify:
+		x.verify(ctx, s.applied)
+	case actReport:
+		x.Logger.Error(a.err, a.what, "retryAfter", time.Until(a.until).Round(time.Millisecond).String())
+	case actRest:
+		_ = pause.For(ctx, x.MinInterval) // The Runner ends if the context has.
+	}
+	return event{}
+}
+
+// wait waits for a snapshot, for drift, or until a time.
+func (x *executor) wait(ctx context.Context, s *state, until time.Time) event {
+	next, drift := ctx, context.Context(nil)
+	if s.repair.IsZero() && !s.applied.IsZero() {
+		if drift = x.watch(ctx); drift != nil {
+			next = drift
+		}
+	}
+	if !until.IsZero() {
+		var cancel context.CancelFunc
+		next, cancel = context.WithDeadline(next, until)
+		defer cancel()
+	}
+	snapshot, err := x.Source.Next(next, s.want)
+	e := event{noticed: drift != nil && drift.Err() != nil}
+	switch {
+	case err == nil:
+		e.kind, e.snapshot = eventArrived, snapshot
+	case ctx.Err() != nil || !errors.Is(err, next.Err()):
+		// The Source has failed, even if Apply became due at the same moment.
+		e.kind, e.err = eventFailed, fmt.Errorf("source: %w", err)
+	}
+	return e
+}
+
+// check looks for drift, without which a resync needs no Apply.
+func (x *executor) check(ctx context.Context) event {
+	if x.drifted(ctx) {
+		return event{kind: eventChecked, drifted: true}
+	}
+	x.forget()
+	return event{kind: eventChecked, flowsDue: x.flowsDue()}
+}
+
+// apply makes the dataplane match the newest snapshot.
+func (x *executor) apply(ctx context.Context, s *state) event {
+	account := Sync{Snapshot: s.want, Full: s.applied.IsZero(), Start: time.Now()}
+	before := x.operations()
+	if len(x.Observers) > 0 {
+		account.Changed = countChanges(s.applied, s.want)
+	}
+	if account.Full {
+		x.checkNode(s.want)
+	}
+	for _, o := range x.Observers {
+		if o.Started != nil {
+			o.Started(account)
+		}
+	}
+	programmed, followed := x.program(ctx, s, &account)
+	account.Duration, account.Operations = time.Since(account.Start), x.operations()-before
+	if account.Full && !account.Applied.IsZero() {
+		x.forget()
+	}
+	for _, o := range x.Observers {
+		if o.Synced != nil {
+			o.Synced(account)
+		}
+	}
+	return event{kind: eventApplied, sync: account, programmed: programmed, followed: followed}
+}
+
+// program makes the dataplane match the newest snapshot, and then removes the flows that
+// this made stale. An error of Flows leaves the dataplane as it is.
+func (x *executor) program(ctx context.Context, s *state, a *Sync) (programmed, followed error) {
+	programmed = safely(func() error {
+		err := x.Backend.Apply(ctx, s.applied, s.want)
+		if a.Full {
+			x.handOver() // Also after an error: the next Apply may find less, as this one has removed some.
+		}
+		return err
+	})
+	a.Applied, a.Err, a.Refused = s.applied.Achieved(s.want, programmed), programmed, refused(programmed)
+	if a.achieved() && x.Flows != nil {
+		followed = safely(func() error { return x.Flows.Follow(ctx, a.Applied, a.Full) })
+	}
+	if followed != nil {
+		a.Applied = a.Applied.Achieved(a.Applied, followed)
+		a.Err, a.Refused = errors.Join(programmed, followed), nil
+	}
+	if c, can := x.Backend.(limitChecker); can {
+		x.limits.follow(c, s.applied, a.Applied)
+	}
+	a.Limits = x.limits.list
+	return programmed, followed
+}
+
+// operations returns the Backend's count of operations, 0 if it does not count them.
+func (x *executor) operations() uint64 {
+	if c, counts := x.Backend.(OperationCounter); counts {
+		return c.Operations()
+	}
+	return 0
+}
+
+// flowsDue reports whether Flows has something to do although nothing has changed.
+func (x *executor) flowsDue() bool {
+	due := x.Flows != nil
+	err := safely(func() error {
+		due = due && x.Flows.Due()
+		return nil
+	})
+	return due || err != nil
+}
+
+// verify calls Verified of the observers, unless the backend notices that other programs have changed
+// the dataplane since it was read.
+func (x *executor) verify(ctx context.Context, held Snapshot) {
+	if x.notices.Load() && x.driftsAgain(ctx) {
+		return
+	}
+	for _, o := range x.Observers {
+		if o.Verified != nil {
+			o.Verified(held)
+		}
+	}
+}
+
+func countChanges(old, new Snapshot) int {
+	n := 0
+	for range new.Changes(old) {
+		n++
+	}
+	return n
+}
