@@ -193,8 +193,7 @@ func (r *reconciler[K, V]) applyPiece(ctx context.Context, piece []change, faile
 	return nil
 }
 
-// growOwners makes room for times as many shared objects as the first commit had. A map that is
-// too small grows in parts, one that is too large may be twice as large.
+// growOwners pre-sizes the map of owners for a load that is committed in several pieces.
 func (r *reconciler[K, V]) growOwners(times int) {
 	if times < 2 {
 		return

@@ -115,9 +115,8 @@ type NodeChecker interface {
 type TrafficCounter interface {
 	// CountTraffic calls each with the totals of service ports of s, usually the snapshot that
 	// the dataplane holds: connections, and packets and bytes to endpoints (first) and back
-	// to clients (second). It leaves out service ports that the dataplane does not have. A total
-	// starts again at 0 with the object in the kernel that counts, so it may fall. It may be
-	// called from any goroutine.
+	// to clients (second). It leaves out service ports that the dataplane does not have. Counters
+	// restart at zero when the kernel object is recreated. It may be called from any goroutine.
 	CountTraffic(ctx context.Context, s proxy.Snapshot, each func(port proxy.ServicePortName, connections uint64, packets, bytes [2]uint64)) error
 }
 

@@ -25,7 +25,10 @@ type ChangeTimes struct {
 }
 
 // ChangeCounts are numbers of changes of API objects, deletions included.
-type ChangeCounts struct{ Services, EndpointSlices uint64 }
+type ChangeCounts struct {
+	// Services and EndpointSlices count the changes of these kinds.
+	Services, EndpointSlices uint64
+}
 
 // received is what a tracker had received when it returned a snapshot.
 type received struct {

@@ -8,9 +8,6 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/google/go-cmp/cmp"
-	"k8s.io/apimachinery/pkg/types"
 )
 
 // watchful is a backend that can check for drift.
@@ -82,37 +79,6 @@ func TestResyncNeedsAReason(t *testing.T) {
 		}
 		stop()
 	})
-}
-
-// A failed Apply verifies nothing; one that fails for some ports verifies the rest.
-func TestVerifiedIsWhatIsThere(t *testing.T) {
-	name := ServicePortName{NamespacedName: types.NamespacedName{Namespace: "ns", Name: "a"}, Port: "http", Protocol: "TCP", Family: "IPv4"}
-	for _, tc := range []struct {
-		name  string
-		err   error
-		ports []int // of each verified snapshot
-	}{
-		{"lost", ErrDataplaneLost, nil},
-		{"failed", io.ErrUnexpectedEOF, nil},
-		{"partial", PortErrors{name: io.ErrUnexpectedEOF}, []int{0}},
-		{"done", nil, []int{1}},
-	} {
-		synctest.Test(t, func(t *testing.T) {
-			var ports []int
-			r := Runner{RetryInterval: time.Hour, Observers: []Observer{{Verified: func(s Snapshot) { ports = append(ports, s.Len()) }}}}
-			x := start(t, &r, fails(9, tc.err))
-			if got := x.tracker.snapshot.Len(); got != 1 {
-				t.Fatalf("got %d ports, want 1", got)
-			}
-			last := x.syncs[len(x.syncs)-1].Applied
-			if want := len(tc.ports) > 0; want == last.IsZero() || want && last.Len() != tc.ports[0] {
-				t.Errorf("%s: Sync.Applied: got %d ports, known: %v; want the same as verified, %v", tc.name, last.Len(), !last.IsZero(), tc.ports)
-			}
-			if diff := cmp.Diff(tc.ports, ports); diff != "" {
-				t.Errorf("%s: ports of verified snapshots (-want +got):\n%s", tc.name, diff)
-			}
-		})
-	}
 }
 
 // alert is a watchful backend whose WaitDrift notices drift at once.

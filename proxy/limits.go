@@ -13,7 +13,7 @@ type limitChecker interface {
 	CheckLimits(node *Node, port *ServicePort) []*Problem
 }
 
-// limits are the limits with which the dataplane serves service ports.
+// limits holds, for each service port, the requests that the backend cannot fully honour.
 type limits struct {
 	ports pmap.Map[ServicePortName, *portLimits]
 	// list has the problems of all ports. It is replaced, and never changed.

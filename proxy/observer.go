@@ -15,14 +15,11 @@ type Observer struct {
 	Started func(Sync)
 	// Synced is called after each Apply.
 	Synced func(Sync)
-	// Verified is called each time the whole dataplane was found to match the
-	// snapshot: after an Apply from the zero Snapshot, unless the Backend, once its
-	// WaitDrift has returned nil, notices that other programs changed it meanwhile;
-	// and when a resync needs no Apply because the Backend knows that nothing was
-	// changed ([DriftChecker]). It is not called before Flows has followed the last Apply
-	// from the zero Snapshot without an error, and not after an Apply that had to repair the
-	// dataplane ([OperationCounter]) if the one before had to, too: other programs
-	// change it again and again. It is called after Synced.
+	// Verified is called, after Synced, when a resync found that the whole dataplane matches
+	// the snapshot. It is skipped until Flows has followed; if other programs changed
+	// the dataplane during the resync and WaitDrift of the Backend notices such changes
+	// ([DriftChecker]); and after two repairs in a row ([OperationCounter]), as other programs
+	// change the dataplane again and again.
 	Verified func(Snapshot)
 }
 

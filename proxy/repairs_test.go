@@ -74,32 +74,6 @@ func TestRepairsThatDoNotLastVerifyNothing(t *testing.T) {
 	})
 }
 
-// TestSecondRepairAfterFlowsFailed: if stale flows were not removed after a first repair, and are
-// removed after a second one, the dataplane does not count as verified.
-func TestSecondRepairAfterFlowsFailed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b, f := &counting{alert: &alert{noticed: make(chan struct{}, 1)}}, &flows{}
-		var verified atomic.Int32
-		note := Observer{Verified: func(Snapshot) { verified.Add(1) }}
-		tr := newTestTracker()
-		tr.Synced()
-		r := &Runner{Source: tr, Backend: b, Flows: f, RetryInterval: time.Hour, ResyncInterval: time.Hour, Observers: []Observer{note}}
-		stop := goRun(t, r)
-		sleepAndWait(second)
-		verified.Store(0)
-		for i, err := range []error{io.ErrNoProgress, nil} {
-			f.set(func() { f.err = err })
-			b.dirty.Store(true)
-			b.drift()
-			sleepAndWait(second)
-			if full, n := b.full.Load(), verified.Load(); int(full) != 2+i || n != 0 {
-				t.Errorf("repair %d: there were %d Applies from the zero snapshot, and verified %d times; want %d and 0", i+1, full, n, 2+i)
-			}
-		}
-		stop()
-	})
-}
-
 // partial is an alert backend that notices only some changes, so that there may always be drift.
 type partial struct{ alert }
 

@@ -18,8 +18,7 @@ type state struct {
 	// zero if it was applied.
 	pending time.Time
 	// resync is when the next resync is due, repair when the one after drift is; zero for
-	// never. nextRepair is the earliest time of a repair that leaves the resyncs so far within
-	// their share of the time.
+	// never. The resyncs so far have had their share of the time until nextRepair.
 	resync, repair, nextRepair time.Time
 	// unverified says that the whole dataplane was found to match applied, but that Verified
 	// must wait until Flows has followed.

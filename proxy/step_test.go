@@ -10,7 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// now is the time of the step in the table; times in texts are relative to it.
+// stepTime is the time of the steps in the table; times in texts are relative to it.
 func stepTime() time.Time { return time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC) }
 
 func in(d time.Duration) time.Time { return stepTime().Add(d) }
@@ -105,6 +105,7 @@ func stepTable() []stepRow {
 		{"flows follow", unfollowed, done(false, 2, nil), "2 of 2 resync 0s repairs 0", "verify, rest, wait 0s"},
 		{"a repair", quiet, repaired(), "2 of 2 resync 1m0s next 10s repairs 1", "verify, rest, wait 1m0s"},
 		{"a second repair", state{repairs: 1}, repaired(), "2 of 0 resync 1m0s next 10s repairs 2", "rest, wait 1m0s"},
+		{"a second repair before flows have followed", state{repairs: 1, unverified: true}, repaired(), "2 of 0 resync 1m0s next 10s repairs 2", "rest, wait 1m0s"},
 		{"a repair after a resync that changed nothing", state{repairs: 1}, done(true, 2, nil), "2 of 0 resync 1m0s next 10s repairs 0", "verify, rest, wait 1m0s"},
 		{"nothing is supported", newState(), done(true, 0, ErrUnsupported), "0 of 0 pending 1s next 10s repairs -1", "end"},
 		{"long repairs add up", busy, done(true, 2, nil), "2 of 2 resync 1m0s next 2h0m10s repairs 0", "verify, rest, wait 1m0s"},

@@ -107,12 +107,9 @@ func serveMode(ctx context.Context, c *config, mode string, client *apiClient, l
 		Report: a.serverReported, Answered: a.metrics.HealthAnswered, Pages: a.pagesAt(pages, registry),
 	})
 	runner := &proxy.Runner{
-		Source: tracker, Backend: backend, Logger: log,
+		Source: tracker, Backend: backend, Flows: a.cleaner(), Logger: log,
 		Observers:   []proxy.Observer{a.observer(ctx), a.metrics.Observer(tracker), a.page.Observer(tracker), server.Observer()},
 		MinInterval: c.section(mode).MinSyncPeriod.Duration, ResyncInterval: c.resyncInterval(mode),
-	}
-	if a.flows != nil {
-		runner.Flows = a.flows
 	}
 	local, err := a.openLoopback(tracker, registry)
 	if err != nil {
@@ -172,6 +169,14 @@ func (a *agent) followFlows(source *kubewatch.Source) (err error) {
 		a.metrics.ConntrackCleaned(x.Family, x.Duration, x.Removed)
 	}})
 	return err
+}
+
+// cleaner returns what removes stale flows, nil on Windows.
+func (a *agent) cleaner() proxy.FlowCleaner {
+	if a.flows == nil {
+		return nil
+	}
+	return a.flows
 }
 
 func (a *agent) closeFlows() error {

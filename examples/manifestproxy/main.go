@@ -118,9 +118,7 @@ func act(ctx context.Context, o options, log logr.Logger) (err error) {
 	addresses := &clusterIPs{Handler: tracker, log: log, path: o.files.allocations, ranges: o.tracker.ServiceCIDRs}
 	defer func() { err = errors.Join(err, addresses.close(), local.close()) }()
 	source := newSource(o, addresses, j)
-	running, stop := context.WithCancel(ctx)
-	defer stop()
-	go tracker.LogMissing(running, log)
+	go tracker.LogMissing(ctx, log)
 	runner := &proxy.Runner{
 		Source: tracker, Backend: b, ResyncInterval: resync, Logger: log,
 		Observers: []proxy.Observer{{Synced: j.synced}, metrics.Observer(tracker), local.page.Observer(tracker)},
