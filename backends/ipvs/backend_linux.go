@@ -288,7 +288,7 @@ func (b *backend) Cleanup(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// removeServers removes the virtual servers, after they have drained if the options say that they do.
+// removeServers removes the virtual servers.
 func (b *backend) removeServers(ctx context.Context) error {
 	t := b.target
 	if err := t.findKernel(); err != nil {
@@ -298,14 +298,11 @@ func (b *backend) removeServers(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("ipvs: %w", err)
 	}
-	if l == nil {
-		t.device.index.Store(0)
-		return t.cleanup(ctx)
+	index := 0
+	if l != nil {
+		index = l.Attrs().Index
 	}
-	t.device.index.Store(uint32(l.Attrs().Index))
-	if err := b.drain(ctx); err != nil {
-		return err
-	}
+	t.device.index.Store(uint32(index))
 	return t.cleanup(ctx)
 }
 
@@ -323,30 +320,6 @@ func (b *backend) removeDevice() error {
 		return errors.Join(err, d.removeAddresses())
 	}
 	return d.remove()
-}
-
-// drain lets the virtual servers drain if the options say that they do, and fails unless none is
-// left. The rules stay as they are.
-func (b *backend) drain(ctx context.Context) error {
-	if !b.options.DrainServices {
-		return nil
-	}
-	if err := b.services.Apply(ctx, proxy.Snapshot{}, proxy.NewSnapshot(nil)); err != nil {
-		return err
-	}
-	t := b.target
-	t.mu.Lock()
-	servers := t.drainer.servers()
-	t.mu.Unlock()
-	if err := t.drainServers(ctx, servers); err != nil {
-		return fmt.Errorf("ipvs: %w", err)
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if n := len(t.drainer.retained.servers); n > 0 {
-		return fmt.Errorf("ipvs: %w to %d virtual servers", ErrDraining, n)
-	}
-	return nil
 }
 
 // CheckNode implements [backends.NodeChecker].

@@ -18,7 +18,6 @@ func TestChangeAfterCleanup(t *testing.T) {
 		want    error
 	}{
 		"success":  {Options{}, func(testing.TB) func() { return nothing }, nil},
-		"draining": {drainServices(), func(testing.TB) func() { return nothing }, ErrDraining},
 		"settings": {Options{}, func(t testing.TB) func() { return readOnly(t) }, unix.EROFS},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -36,9 +36,8 @@
 // other endpoints. Its real server is removed when it has no connections left, or after
 // [Options.DrainTimeout]. The time at which that ends is the upper threshold of the real server,
 // in seconds since the node was started; so a restart continues draining. UDP and SCTP endpoints
-// have weight 0 while they still serve. With [Options.DrainServices] the virtual server and the
-// address of a Service that is deleted stay for that time too, and new connections are refused;
-// Cleanup then fails with [ErrDraining] until the connections have ended.
+// have weight 0 while they still serve. A Service that is deleted goes at once, with its
+// connections.
 //
 // # Schedulers
 //

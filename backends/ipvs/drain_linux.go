@@ -3,6 +3,7 @@ package ipvs
 import (
 	"context"
 	"errors"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -49,10 +50,7 @@ func (t *target) deadline() uint32 { return uptime() + max(1, uint32(t.drainer.t
 type drainer struct {
 	// timeout is how long a real server without new connections stays.
 	timeout time.Duration
-	// services says that whole Services drain too.
-	services bool
-	of       draining
-	retained retained
+	of      draining
 	// round are the virtual servers that still wait for their turn: without it, some of many could
 	// wait for ever.
 	round []ipvs.ServiceKey
@@ -81,6 +79,18 @@ func (d draining) remove(server ipvs.ServiceKey, k key) {
 	}
 }
 
+// nextBatch returns at most limit of the virtual servers with something that drains: each one once
+// in a round, and those that began to drain meanwhile in the next round.
+func (d *drainer) nextBatch(limit int) []ipvs.ServiceKey {
+	if len(d.round) == 0 {
+		d.round = slices.Collect(maps.Keys(d.of))
+	}
+	n := min(limit, len(d.round))
+	batch := d.round[:n]
+	d.round = d.round[n:]
+	return batch
+}
+
 // startDraining starts the goroutine that removes draining real servers, unless it runs. It
 // requires t.mu.
 func (t *target) startDraining() {
@@ -106,7 +116,7 @@ func (t *target) drainOnce(ctx context.Context) (done bool) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if done = len(t.drainer.of)+len(t.drainer.retained.servers) == 0; done && t.drainer.stop != nil {
+	if done = len(t.drainer.of) == 0; done && t.drainer.stop != nil {
 		t.drainer.stop()
 		t.drainer.stop = nil
 	}
@@ -124,7 +134,7 @@ func (t *target) drainServers(ctx context.Context, servers []ipvs.ServiceKey) er
 		if err := t.drainServer(ctx, server); err != nil {
 			errs = append(errs, err)
 			if errors.Is(err, ipvs.ErrMissing) {
-				errs = append(errs, t.forgetDraining(ctx))
+				t.forgetDraining()
 				break
 			}
 		}
@@ -132,13 +142,11 @@ func (t *target) drainServers(ctx context.Context, servers []ipvs.ServiceKey) er
 	return errors.Join(errs...)
 }
 
-// drainServer does that for the real servers of one virtual server. If it is retained, it goes
-// with the last one.
+// drainServer does that for the real servers of one virtual server.
 func (t *target) drainServer(ctx context.Context, server ipvs.ServiceKey) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	k, isRetained := t.drainer.retained.servers[server]
-	if !isRetained && len(t.drainer.of[server]) == 0 {
+	if len(t.drainer.of[server]) == 0 {
 		return nil
 	}
 	states, err := t.kernel.Destinations(server)
@@ -146,14 +154,6 @@ func (t *target) drainServer(ctx context.Context, server ipvs.ServiceKey) error 
 		return err
 	}
 	now := uptime()
-	if isRetained {
-		switch drain, over := countStates(states, now); {
-		case drain < len(states): // it serves, which the next listing finds
-			t.drainer.retained.remove(server)
-		case over == len(states):
-			return t.endServer(ctx, server, &k)
-		}
-	}
 	var list []ipvs.Op
 	var over []key // of list
 	for k := range t.drainer.of[server] {
@@ -177,35 +177,11 @@ func (t *target) drainServer(ctx context.Context, server ipvs.ServiceKey) error 
 	return nil
 }
 
-// forgetDraining takes note that all virtual servers are gone. What only retained ones needed goes too;
-// what of that cannot be removed is no longer left out of the next listing.
-func (t *target) forgetDraining(ctx context.Context) error {
+// forgetDraining takes note that all virtual servers are gone.
+func (t *target) forgetDraining() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.drainer.of = draining{}
-	var needless []op
-	for server, k := range t.drainer.retained.servers {
-		t.drainer.retained.remove(server)
-		needless = append(needless, t.releaseCompanions(&k)...)
-	}
-	_, err := t.commit(ctx, needless)
-	return err
-}
-
-// endServer removes a retained virtual server, and what only it needed. What of that cannot be
-// removed is no longer left out of the next listing.
-func (t *target) endServer(ctx context.Context, server ipvs.ServiceKey, k *key) error {
-	failed, err := t.kernel.Do(ctx, []ipvs.Op{ipvs.DelService(server)})
-	switch {
-	case err != nil:
-		return err
-	case len(failed) > 0 && !errors.Is(&failed[0], unix.ESRCH): // another program has removed it
-		return &failed[0]
-	}
-	delete(t.drainer.of, server)
-	t.drainer.retained.remove(server)
-	_, err = t.commit(ctx, t.releaseCompanions(k))
-	return err
 }
 
 // stateOf reports whether a real server still drains, and whether that is over.
@@ -216,19 +192,6 @@ func stateOf(states []ipvs.DestinationState, real netip.AddrPort, now uint32) (d
 		}
 	}
 	return false, false
-}
-
-// countStates returns how many real servers drain, and for how many of them that is over.
-func countStates(states []ipvs.DestinationState, now uint32) (drain, over int) {
-	for i := range states {
-		if s := &states[i]; isDraining(s) {
-			drain++
-			if isOver(s, now) {
-				over++
-			}
-		}
-	}
-	return drain, over
 }
 
 func isDraining(s *ipvs.DestinationState) bool { return s.Weight == 0 && s.Upper != 0 }

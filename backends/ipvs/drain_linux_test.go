@@ -350,3 +350,19 @@ func TestNoDrainingWithNewScheduler(t *testing.T) {
 		t.Errorf("real servers: got %v, want only that which stays", got)
 	}
 }
+
+// A deleted Service goes at once, an endpoint that drains too, and can return.
+func TestDeletedServiceGoesAtOnce(t *testing.T) {
+	d := newDrainStage(t, Options{}, nil)
+	d.Apply(t, snapshotOf(d.second))
+	d.stays(t, "before the deletion")
+	d.open.asks(t, "before the deletion", d.Hosts[0])
+	d.Apply(t, snapshotOf())
+	if got := d.kernelHas(t); len(got) > 0 {
+		t.Errorf("after the deletion: in the kernel: got %q, want nothing", got)
+	}
+	d.awaitIdle(t)
+	d.Apply(t, snapshotOf(d.both))
+	d.openTo(t, "tcp", d.vip, d.Hosts[0])
+	d.isAsFresh(t, "after the return")
+}

@@ -112,7 +112,7 @@ func newBackendOn(options Options, openKernel func() (*ipvs.Conn, error)) (b *ba
 	}
 	t := &target{
 		renderer: &renderer{families: o.Families, scheduler: scheduler}, names: map[v1.IPFamily]names{},
-		drainer: drainer{timeout: o.DrainTimeout, services: o.DrainServices, of: draining{}, retained: newRetained()},
+		drainer: drainer{timeout: o.DrainTimeout, of: draining{}},
 	}
 	t.marks.limit = markCount
 	t.tag, t.marks.next = identify(b.prefix)

@@ -44,7 +44,7 @@ func AdoptKubeProxy(ctx context.Context, o Options, exclude []netip.Prefix) erro
 // CleanupKubeProxy needs what [Cleanup] needs, in the network namespace of the calling thread, and
 // fails with [proxy.ErrUnsupported] without it. Beside DrainTimeout, these options have an effect:
 // Families, whose chains it removes, of both flavours of iptables, and LockWait. Flavour, Identity,
-// Scheduler, DrainServices, StrictARP, TCPTimeout, TCPFinTimeout and UDPTimeout have none.
+// Scheduler, StrictARP, TCPTimeout, TCPFinTimeout and UDPTimeout have none.
 //
 // With the identity "kube" the objects of the backend have the names of kube-proxy's: CleanupKubeProxy
 // refuses that.

@@ -54,7 +54,6 @@ type listing struct {
 func (t *target) list() (*listing, error) {
 	l := &listing{target: t, owned: map[frontend]bool{}, foreign: map[uint32]bool{}, marked: map[uint32]key{}}
 	t.marks, t.drainer.of = marks{of: map[frontend]uint32{}, used: map[uint32]bool{}, next: t.marks.next, limit: t.marks.limit}, draining{}
-	t.drainer.retained = newRetained()
 	services, err := t.kernel.Services()
 	if err != nil {
 		return nil, err
@@ -83,7 +82,6 @@ func (t *target) list() (*listing, error) {
 			return nil, err
 		}
 	}
-	l.leaveOut()
 	if len(t.drainer.of) > 0 {
 		t.startDraining()
 	}
@@ -174,11 +172,7 @@ func (l *listing) service(s *ipvs.Service) error {
 	if err != nil {
 		return err
 	}
-	if l.onlyDrains(&k, s, all) {
-		l.drainer.retained.add(s.Key, k)
-	} else {
-		l.add(k, v)
-	}
+	l.add(k, v)
 	for i := range all {
 		l.destination(k, s, &all[i])
 	}

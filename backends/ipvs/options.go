@@ -32,13 +32,9 @@ type Options struct {
 	// means "rr". Services with session affinity have "mh", if the kernel has it.
 	Scheduler string
 	// DrainTimeout is how long an endpoint that a Service has no more keeps its open TCP
-	// connections; zero means [DefaultDrainTimeout], a negative duration ends them at once.
+	// connections; zero means [DefaultDrainTimeout], a negative duration ends them at once. Connections
+	// to a Service that is deleted, or loses its last endpoint, end at once.
 	DrainTimeout time.Duration
-	// DrainServices says that open TCP connections are kept for that time also if the whole
-	// Service is deleted, one of its addresses or ports, or its last endpoint. New connections are
-	// refused meanwhile, and the ports stay taken, node ports too. Cleanup then fails with
-	// [ErrDraining] until the connections have ended: call it again.
-	DrainServices bool
 	// Flavour selects the kind of iptables for the constant rules; empty means that of the
 	// programs with plain names.
 	Flavour Flavour
@@ -62,8 +58,8 @@ const DefaultDrainTimeout = 15 * time.Minute
 // Flavour is a kind of iptables.
 type Flavour = xtables.Flavour
 
-// ErrDraining reports that open TCP connections keep Cleanup, or [CleanupKubeProxy], from
-// removing what they need. A later call does it, at the latest when DrainTimeout has passed.
+// ErrDraining reports that open TCP connections keep [CleanupKubeProxy] from removing what they
+// need. A later call does it, at the latest when DrainTimeout has passed.
 var ErrDraining = errors.New("open connections")
 
 // The flavours.
@@ -120,9 +116,6 @@ const longestDrain = math.MaxInt32 / 2 * time.Second
 func (o *Options) checkTimes() error {
 	if o.DrainTimeout > longestDrain {
 		return fmt.Errorf("ipvs: Options.DrainTimeout: %v is longer than %v", o.DrainTimeout, longestDrain)
-	}
-	if o.DrainServices && o.DrainTimeout < 0 {
-		return fmt.Errorf("ipvs: Options.DrainServices: Options.DrainTimeout is %v, want none or a positive one", o.DrainTimeout)
 	}
 	for name, d := range map[string]time.Duration{"TCPTimeout": o.TCPTimeout, "TCPFinTimeout": o.TCPFinTimeout, "UDPTimeout": o.UDPTimeout} {
 		if d < 0 || d%time.Second != 0 || d > LongestTimeout {

@@ -19,7 +19,7 @@ func TestOptions(t *testing.T) {
 	both := []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol}
 	identity := backends.Identity{Name: backends.DefaultName, Mark: 0x20}
 	full := Options{
-		Identity: identity, Families: both[1:], Scheduler: "mh,mh-port", DrainTimeout: time.Hour, DrainServices: true, Flavour: Legacy,
+		Identity: identity, Families: both[1:], Scheduler: "mh,mh-port", DrainTimeout: time.Hour, Flavour: Legacy,
 		LockWait: time.Second, StrictARP: true, TCPTimeout: time.Second, TCPFinTimeout: time.Minute, UDPTimeout: time.Hour,
 	}
 	for _, c := range []struct {
@@ -39,7 +39,6 @@ func TestOptions(t *testing.T) {
 		{what: "an unknown flag of the scheduler", given: Options{Scheduler: "mh,port"}, refusal: `Options.Scheduler: unknown flag "port" of IPVS scheduler "mh"`},
 		{what: "an unknown flavour", given: Options{Flavour: "ebtables"}, refusal: `"ebtables"`},
 		{what: "a short wait", given: Options{LockWait: time.Second - 1}, refusal: "LockWait"},
-		{what: "Services that drain without a time", given: Options{DrainServices: true, DrainTimeout: -1}, refusal: "Options.DrainServices"},
 		{what: "draining beyond the kernel's numbers", given: Options{DrainTimeout: 40 * 365 * 24 * time.Hour}, refusal: "Options.DrainTimeout"},
 		{what: "a fraction of a second", given: Options{UDPTimeout: time.Second / 2}, refusal: "Options.UDPTimeout"},
 		{what: "a negative timeout", given: Options{TCPTimeout: -time.Second}, refusal: "Options.TCPTimeout"},

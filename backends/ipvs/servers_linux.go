@@ -18,7 +18,6 @@ import (
 // what the kernel may refuse comes first: new virtual servers, which may be in the way of another
 // program, and new real servers.
 func (t *target) commitServers(ctx context.Context, run []op) (done []op, err error) {
-	run = t.withoutRetained(run)
 	if byPhase := func(a, b op) int { return cmp.Compare(phaseOf(&a), phaseOf(&b)) }; !slices.IsSortedFunc(run, byPhase) {
 		run = slices.Clone(run)
 		slices.SortStableFunc(run, byPhase)
@@ -150,7 +149,7 @@ func (t *target) request(o *op) ipvs.Op {
 		switch {
 		case o.Kind == backends.Remove:
 			return ipvs.DelService(server)
-		case o.Kind == backends.Replace || t.isRetained(&o.Key):
+		case o.Kind == backends.Replace:
 			return ipvs.SetService(server, config)
 		}
 		return ipvs.AddService(server, config)

@@ -52,11 +52,9 @@ func (t *target) Render(node *proxy.Node, port *proxy.ServicePort, out []object)
 func (t *target) Commit(ctx context.Context, ops []op) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	run, withheld, begin := t.withhold(atOnce(ops))
-	done, err := t.commit(ctx, run)
+	done, err := t.commit(ctx, atOnce(ops))
 	t.ops.Add(uint64(len(done)))
 	if err == nil {
-		t.recordRetained(run, withheld, begin)
 		return nil
 	}
 	undo := func(ctx context.Context, back []op) error {
@@ -209,7 +207,7 @@ func (t *target) findKernel() error {
 func (t *target) cleanup(ctx context.Context) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	defer func() { t.drainer.of, t.drainer.retained = draining{}, newRetained() }()
+	defer func() { t.drainer.of = draining{} }()
 	if err := ctx.Err(); err != nil { // before the first flush, which would reject connections for nothing
 		return fmt.Errorf("ipvs: %w", err)
 	}
@@ -225,9 +223,6 @@ func (t *target) cleanup(ctx context.Context) error {
 		if k := &l.found[i].Key; k.kind == kindServer {
 			list = append(list, ipvs.DelService(t.marks.server(k)))
 		}
-	}
-	for server := range t.drainer.retained.servers {
-		list = append(list, ipvs.DelService(server))
 	}
 	failed, err := t.kernel.Do(ctx, list)
 	if err != nil {

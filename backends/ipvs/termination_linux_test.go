@@ -32,7 +32,7 @@ func TestRequestsOfEndpoints(t *testing.T) {
 		{"removed, without a time to drain", op{Kind: backends.Remove, Key: tcp}, 0, false, ipvs.DelDestination(server(tcp), tcp.real)},
 		{"removed at once", op{Kind: backends.Remove, Key: tcp, Value: value{atOnce: true}}, time.Minute, false, ipvs.DelDestination(server(tcp), tcp.real)},
 	} {
-		tg := &target{drainer: drainer{timeout: c.timeout, of: draining{}, retained: newRetained()}}
+		tg := &target{drainer: drainer{timeout: c.timeout, of: draining{}}}
 		if c.drains {
 			tg.drainer.of.add(server(c.op.Key), c.op.Key)
 		}
@@ -40,7 +40,7 @@ func TestRequestsOfEndpoints(t *testing.T) {
 			t.Errorf("%s: got %+v, want %+v", c.name, got, c.want)
 		}
 	}
-	tg := &target{drainer: drainer{timeout: time.Minute, of: draining{}, retained: newRetained()}}
+	tg := &target{drainer: drainer{timeout: time.Minute, of: draining{}}}
 	before := tg.deadline()
 	got, after := tg.request(&op{Kind: backends.Remove, Key: tcp}), tg.deadline()
 	isRight := false

@@ -166,9 +166,9 @@ func mayHaveServers(prefix string) bool {
 }
 
 // cleanUpIPVS removes what this program's mode ipvs has left.
-func (c *config) cleanUpIPVS(ctx context.Context, drains bool) error {
-	o, err := c.ipvsRemoval(drains)
-	if err != nil {
+func (c *config) cleanUpIPVS(ctx context.Context) (err error) {
+	var o ipvs.Options
+	if o.Identity.Mark, err = c.mark(ipvsMode); err != nil {
 		return err
 	}
 	return ipvs.Cleanup(ctx, o)
@@ -224,7 +224,7 @@ func (c *config) cleanUp(ctx context.Context, except string, log logr.Logger) er
 		r.remove("the tables "+backends.DefaultName, b, err)
 	}
 	if except != ipvsMode && mayHaveIPVS() {
-		r.removed("the virtual servers, the device and the sets of mode ipvs", c.cleanUpIPVS(ctx, except != ""))
+		r.removed("the virtual servers, the device and the sets of mode ipvs", c.cleanUpIPVS(ctx))
 	}
 	b, err := nftables.New(nftables.Options{Identity: backends.Identity{Name: kubeProxyTables}})
 	r.remove("the tables "+kubeProxyTables, b, err)

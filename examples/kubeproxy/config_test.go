@@ -162,8 +162,8 @@ enableProfiling: true
 			}
 			c.warnings = []string{"flag -ipvs-scheduler is ignored because of -config"}
 		}},
-		"draining": {header, "-config FILE -ipvs-drain-timeout=-1s -ipvs-drain-services", func(c *config) {
-			c.drainTimeout, c.drainServices = -time.Second, true
+		"draining": {header, "-config FILE -ipvs-drain-timeout=-1s", func(c *config) {
+			c.drainTimeout = -time.Second
 		}},
 		"ipvs by flags": {"", "--proxy-mode=ipvs --ipvs-scheduler=wlc --ipvs-sync-period=20s --ipvs-min-sync-period=1s --ipvs-exclude-cidrs=10.1.0.0/16,fd00::/64 " +
 			"--ipvs-strict-arp --ipvs-tcp-timeout=3s --ipvs-tcpfin-timeout=2s --ipvs-udp-timeout=4s --iptables-sync-period=5s --cleanup --cleanup-ipvs=false",
@@ -197,6 +197,7 @@ func TestBadConfig(t *testing.T) {
 		{"", "-config /none", "no such file"},
 		{"", "more", `unexpected argument "more"`},
 		{"", "-nonsense", "flag provided but not defined: -nonsense; -help lists all"},
+		{"", "--ipvs_drain_services=true", "flag -ipvs-drain-services is gone: remove it, since a deleted Service"},
 		{"", "--proxy-mod x", "flag provided but not defined: -proxy-mod; did you mean -proxy-mode? -help lists all"},
 		{"", "-feature-gates AllowServiceExternalIPs", "want name=true or name=false"},
 		{"", "-feature-gates AllowServiceExternalIPs=off", "feature gate AllowServiceExternalIPs"},

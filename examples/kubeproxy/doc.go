@@ -57,15 +57,14 @@
 // as the kernel module ip_vs, the log names it, and the agent serves in the next mode that the node
 // supports, nftables or iptables.
 //
-// Open TCP connections of mode ipvs go on when a Service has their endpoint no more, with
-// -ipvs-drain-services also when the Service is deleted: for 15 minutes at most, or for
-// -ipvs-drain-timeout, where a negative duration ends them at once. kube-proxy's mode ipvs waits
-// without limit.
+// Open TCP connections of mode ipvs go on when a Service has their endpoint no more: for 15 minutes
+// at most, or for -ipvs-drain-timeout, where a negative duration ends them at once. kube-proxy's
+// mode ipvs waits without limit. They end when the Service is deleted, as in kube-proxy, and when
+// the agent has changed to another mode.
 //
 // Virtual servers of kube-proxy's own mode ipvs are adopted in mode ipvs, with their connections. In
 // the other modes they stay, without new connections, until their TCP connections have ended, for
-// that time at most, and so do those of this program's own mode ipvs. Meanwhile the log says that the
-// agent is waiting for open connections. Flows of UDP may move to another endpoint then. Virtual
+// that time at most. Meanwhile the log says that the agent is waiting for open connections. Flows of UDP may move to another endpoint then. Virtual
 // servers of kube-proxy at addresses of ipvs.excludeCIDRs stay.
 // -cleanup ends open connections of mode ipvs: it removes virtual servers at once. With -cleanup
 // -cleanup-ipvs=false, what this mode has programmed stays.

@@ -53,7 +53,8 @@ type task struct {
 	traffic bool
 	serverPorts
 	fallback endpoints.LocalFallback
-	ipvsDrain
+	// drainTimeout is how long endpoints drain in mode ipvs.
+	drainTimeout time.Duration
 	// addAt says where and how mode userspace adds addresses on Windows.
 	addAt userspace.AddressOptions
 }
@@ -61,16 +62,10 @@ type task struct {
 // serverPorts are the ports of addresses without one; 0 for no server.
 type serverPorts struct{ healthzPort, metricsPort int }
 
-// ipvsDrain has options of the backend of mode ipvs.
-type ipvsDrain struct {
-	drainTimeout  time.Duration
-	drainServices bool
-}
-
 // newConfig returns the configuration without flags and file.
 func newConfig(system string) *config {
 	return &config{kubeProxyConfiguration: defaults(), system: system, task: task{
-		cleanupIPVS: true, ipvsDrain: ipvsDrain{drainTimeout: ipvs.DefaultDrainTimeout}, serverPorts: serverPorts{healthzPort, metricsPort},
+		cleanupIPVS: true, drainTimeout: ipvs.DefaultDrainTimeout, serverPorts: serverPorts{healthzPort, metricsPort},
 	}}
 }
 
@@ -151,6 +146,9 @@ func (c *config) explain(err error, settings []setting) error {
 	name, isUnknown := strings.CutPrefix(err.Error(), "flag provided but not defined: -")
 	if !isUnknown {
 		return err
+	}
+	if strings.TrimPrefix(name, "-") == "ipvs-drain-services" {
+		return errors.New("flag -ipvs-drain-services is gone: remove it, since a deleted Service ends its connections as in kube-proxy; -ipvs-drain-timeout is for endpoints")
 	}
 	var known []string
 	for _, s := range settings {

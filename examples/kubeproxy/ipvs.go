@@ -96,21 +96,7 @@ func (c *config) ipvsOptions() (ipvs.Options, error) {
 	if err != nil {
 		return o, err
 	}
-	o.DrainTimeout, o.DrainServices = c.drainTimeout, c.drainServices
-	if o.DrainServices && o.DrainTimeout < 0 {
-		return o, fmt.Errorf("-ipvs-drain-services: -ipvs-drain-timeout is %v, want none or a positive one", o.DrainTimeout)
-	}
-	o.Identity.Mark, err = c.mark(ipvsMode)
-	return o, err
-}
-
-// ipvsRemoval returns the options of a backend that removes what mode ipvs has programmed. If
-// another mode serves, open connections may go on meanwhile.
-func (c *config) ipvsRemoval(otherServes bool) (o ipvs.Options, err error) {
-	o.DrainTimeout = -1
-	if otherServes {
-		o.DrainTimeout, o.DrainServices = c.drainTimeout, c.drainTimeout >= 0
-	}
+	o.DrainTimeout = c.drainTimeout
 	o.Identity.Mark, err = c.mark(ipvsMode)
 	return o, err
 }
@@ -182,9 +168,9 @@ func (c *config) cleanUpKubeProxyIPVS(ctx context.Context, otherServes bool) err
 	if err != nil {
 		return err
 	}
-	o, err := c.ipvsRemoval(otherServes)
-	if err != nil {
-		return err
+	o := ipvs.Options{DrainTimeout: -1}
+	if otherServes {
+		o.DrainTimeout = c.drainTimeout
 	}
 	return ipvs.CleanupKubeProxy(ctx, o, exclude)
 }

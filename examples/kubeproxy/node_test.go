@@ -137,7 +137,6 @@ func TestBadSections(t *testing.T) {
 		{ipvsMode, func(c *config) { c.IPVS.Scheduler = "mh,port" }, `ipvs.scheduler: unknown flag "port" of scheduler "mh"`},
 		{ipvsMode, func(c *config) { c.IPVS.Scheduler = "rr,rr-port" }, `ipvs.scheduler: unknown flag "rr-port" of scheduler "rr"`},
 		{ipvsMode, func(c *config) { c.IPVS.TCPTimeout.Duration = 720 * time.Hour }, "ipvs.tcpTimeout: 720h0m0s: must be at most 596h31m23s"},
-		{ipvsMode, func(c *config) { c.drainServices, c.drainTimeout = true, -1 }, "-ipvs-drain-services: -ipvs-drain-timeout is -1ns"},
 		{ipvsMode, func(c *config) { c.IPVS.SyncPeriod.Duration = -time.Second }, "ipvs.syncPeriod: -1s is negative"},
 		{ipvsMode, func(c *config) { c.IPVS.MinSyncPeriod.Duration = -time.Second }, "ipvs.minSyncPeriod: -1s is negative"},
 		{ipvsMode, func(c *config) { c.IPVS.MinSyncPeriod.Duration = time.Minute }, "ipvs.minSyncPeriod: 1m0s is longer than ipvs.syncPeriod, 30s"},
@@ -160,34 +159,12 @@ func TestBadSections(t *testing.T) {
 func TestIPVSOptions(t *testing.T) {
 	t.Parallel()
 	for given, want := range map[string]string{"": "", "wlc": "wlc", "mh": "mh,mh-port", "mh,mh-fallback": "mh,mh-fallback", "sh": "sh", "sh,sh-port": "sh,sh-port"} {
-		c := &config{kubeProxyConfiguration: defaults(), task: task{ipvsDrain: ipvsDrain{drainTimeout: time.Hour, drainServices: true}}}
+		c := &config{kubeProxyConfiguration: defaults(), task: task{drainTimeout: time.Hour}}
 		c.IPVS.Scheduler, c.IPVS.StrictARP, c.IPTables.MasqueradeBit = given, true, 7
-		wanted := ipvs.Options{Identity: backends.Identity{Mark: 1 << 7}, Scheduler: want, DrainTimeout: time.Hour, DrainServices: true, StrictARP: true}
+		wanted := ipvs.Options{Identity: backends.Identity{Mark: 1 << 7}, Scheduler: want, DrainTimeout: time.Hour, StrictARP: true}
 		got, err := c.ipvsOptions()
 		if diff := cmp.Diff(wanted, got); err != nil || diff != "" {
 			t.Errorf("scheduler %q: got error %v; options (-want +got):\n%s", given, err, diff)
-		}
-	}
-}
-
-// TestIPVSRemoval checks that the end of mode ipvs ends open connections with -cleanup, and
-// otherwise only if the flag says so.
-func TestIPVSRemoval(t *testing.T) {
-	t.Parallel()
-	for _, tc := range []struct {
-		otherServes bool
-		flag        time.Duration
-		want        ipvs.Options
-	}{
-		{false, time.Hour, ipvs.Options{DrainTimeout: -1}},
-		{true, time.Hour, ipvs.Options{DrainTimeout: time.Hour, DrainServices: true}},
-		{true, -1, ipvs.Options{DrainTimeout: -1}},
-	} {
-		c := &config{kubeProxyConfiguration: defaults(), task: task{ipvsDrain: ipvsDrain{drainTimeout: tc.flag}}}
-		tc.want.Identity.Mark = 1 << 14
-		got, err := c.ipvsRemoval(tc.otherServes)
-		if diff := cmp.Diff(tc.want, got); err != nil || diff != "" {
-			t.Errorf("another mode serves: %t, -ipvs-drain-timeout %v: got error %v; options (-want +got):\n%s", tc.otherServes, tc.flag, err, diff)
 		}
 	}
 }

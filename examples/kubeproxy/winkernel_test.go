@@ -97,7 +97,7 @@ func TestWrongSystem(t *testing.T) {
 		{"linux", "", "-netsh", "flag -netsh is for Windows"},
 		{windowsSystem, "", "", "winkernel.networkName (flag -network-name) or the variable KUBE_NETWORK is required"},
 		{windowsSystem, header, "-config FILE", "winkernel.networkName"},
-		{windowsSystem, "", "-network-name x -ipvs-drain-services", "flag -ipvs-drain-services is for Linux"},
+		{windowsSystem, "", "-network-name x -ipvs-drain-timeout=1s", "flag -ipvs-drain-timeout is for Linux"},
 		{windowsSystem, "", "-network-name x -init-only", "flag -init-only is for Linux"},
 		{windowsSystem, "", "-network-name x -cleanup-ipvs", "flag -cleanup-ipvs is for Linux"},
 		{windowsSystem, "", "-network-name x -service-metrics", "flag -service-metrics is for Linux"},
