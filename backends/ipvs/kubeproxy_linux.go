@@ -178,7 +178,8 @@ func (k kubeProxy) removeRules(ctx context.Context) error {
 func (k kubeProxy) removeRulesOf(ctx context.Context, f Flavour) error {
 	c := k.ruleset()
 	c.Options.Flavour = f
-	c.Names = xtables.Names{Prefix: kubeProxyPrefix, Chains: map[xtables.Table][]string{
+	// Rules with a comment are of backend iptables, if its identity has the same prefix, as in the agent.
+	c.Names = xtables.Names{Prefix: kubeProxyPrefix, Uncommented: true, Chains: map[xtables.Table][]string{
 		xtables.NAT:    {"LOAD-BALANCER", "NODE-PORT"},
 		xtables.Filter: {"NODE-PORT", "SOURCE-RANGES-FIREWALL", "IPVS-FILTER", "IPVS-OUT-FILTER"},
 	}}

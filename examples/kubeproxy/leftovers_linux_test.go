@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -180,5 +181,41 @@ iptables -I FORWARD -m conntrack --ctstate NEW -j VIPKIT-IPVS-FORWARD`)
 	}
 	if got := runIn(t, node, "iptables-save"); strings.Contains(got, "VIPKIT") {
 		t.Errorf("rules: got\n%s\nwant none of mode ipvs", got)
+	}
+}
+
+// TestModeIPTablesStays checks that the agent in mode iptables, which uses names of kube-proxy, removes what
+// kube-proxy's mode ipvs has left and no rule of its own: without its jumps, no Service is served.
+func TestModeIPTablesStays(t *testing.T) {
+	for _, program := range []string{"iptables", "iptables-save", "iptables-restore"} {
+		need(t, program)
+	}
+	node := netnstest.NewNS(t)
+	runIn(t, node, "ip", "link", "add", "kube-ipvs0", "type", "bridge") // not kube-proxy's: the usual kernel of tests has no type dummy
+	c := newConfig("linux")
+	ctx := t.Context()
+	rules := func() string {
+		t.Helper()
+		return strings.Join(slices.DeleteFunc(strings.Split(runIn(t, node, "iptables-save"), "\n"), func(line string) bool {
+			return strings.HasPrefix(line, "#")
+		}), "\n")
+	}
+	var want string
+	testenv.NoError(t, node.Do(func() error {
+		b, err := c.open(iptablesMode)
+		if err != nil {
+			return err
+		}
+		if err := b.Apply(ctx, proxy.Snapshot{}, proxy.NewSnapshot(&proxy.Node{Name: "node-1"})); err != nil {
+			return errors.Join(err, closeBackend(b))
+		}
+		want = rules()
+		runIn(t, node, "iptables", "-N", "KUBE-IPVS-FILTER")
+		runIn(t, node, "iptables", "-I", "INPUT", "-m", "comment", "--comment", "kubernetes ipvs access filter", "-j", "KUBE-IPVS-FILTER")
+		_ = c.cleanUp(ctx, iptablesMode, logr.Discard()) // It complains about the device.
+		return closeBackend(b)
+	}))
+	if got := rules(); got != want {
+		t.Errorf("rules: got\n%s\nwant those of mode iptables\n%s", got, want)
 	}
 }
