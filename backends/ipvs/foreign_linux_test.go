@@ -335,16 +335,3 @@ func TestAddressesOfTheNode(t *testing.T) {
 		}
 	}
 }
-
-// The backend with the names of kube-proxy's objects serves on: they are not taken for what kube-proxy
-// has left.
-func TestCleanupKubeProxyWithItsNames(t *testing.T) {
-	s := newStage(t, Options{Identity: backends.Identity{Name: "kube"}})
-	s.Apply(t, snapshotOf(localPort(1)))
-	before := s.dump(t)
-	err := s.NS.Do(func() error { return CleanupKubeProxy(t.Context(), s.Options, nil) })
-	if err == nil || !strings.Contains(err.Error(), `identity "kube"`) {
-		t.Errorf("got error %v, want one that names the identity", err)
-	}
-	s.isUnchanged(t, "after CleanupKubeProxy", before)
-}

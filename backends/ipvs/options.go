@@ -58,10 +58,6 @@ const DefaultDrainTimeout = 15 * time.Minute
 // Flavour is a kind of iptables.
 type Flavour = xtables.Flavour
 
-// ErrDraining reports that open TCP connections keep [CleanupKubeProxy] from removing what they
-// need. A later call does it, at the latest when DrainTimeout has passed.
-var ErrDraining = errors.New("open connections")
-
 // The flavours.
 const (
 	// Legacy is the original flavour, with tables of its own in the kernel.

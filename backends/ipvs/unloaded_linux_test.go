@@ -94,31 +94,6 @@ func TestCleanupAfterUnloading(t *testing.T) {
 	}
 }
 
-// What kube-proxy has left is removed if ip_vs was unloaded, and the module stays so.
-func TestCleanupKubeProxyAfterUnloading(t *testing.T) {
-	s := newStage(t, Options{})
-	t.Cleanup(func() { asNewProcess(t) })
-	for _, command := range []string{
-		"ip link add kube-ipvs0 type dummy", "ip addr add 10.96.0.30/32 dev kube-ipvs0", "ipset create KUBE-CLUSTER-IP hash:ip,port",
-		"iptables -t nat -N KUBE-LOAD-BALANCER", "ipset create OTHER hash:ip",
-	} {
-		s.run(t, command)
-	}
-	netnstest.Unload(t, "ip_vs")
-	if err := s.NS.Do(func() error { return CleanupKubeProxy(t.Context(), s.Options, nil) }); err != nil {
-		t.Errorf("CleanupKubeProxy: got error %v, want none", err)
-	}
-	if _, err := os.Stat("/sys/module/ip_vs"); err == nil {
-		t.Error("ip_vs is loaded again")
-	}
-	for command, kept := range map[string]string{"ip link": "lo:", "ipset list -n": "OTHER", "iptables-save": ""} {
-		got := s.run(t, command)
-		if strings.Contains(strings.ToLower(got), "kube-") || !strings.Contains(got, kept) {
-			t.Errorf("%s: got\n%s\nwant nothing of kube-proxy, and %q", command, got, kept)
-		}
-	}
-}
-
 // hasNothing requires that neither objects of the backend nor its settings are left.
 func (s *stage) hasNothing(t *testing.T) {
 	t.Helper()

@@ -237,28 +237,16 @@ func (a *agent) removeOtherModes(ctx context.Context, held proxy.Snapshot) {
 	a.cleanedUp(left, stale)
 }
 
-// drainPause is the pause between attempts if only open connections are waited for. Attempts
-// are made at resyncs, so it is shorter than the longest interval between two of them.
-const drainPause = 20 * time.Second
-
 // cleanedUp handles what is left of other modes, and stale conntrack entries that are left.
 func (a *agent) cleanedUp(left, stale error) {
 	a.cleaned = left == nil && stale == nil
-	pause := a.pauses.Step()
-	switch {
-	case left == nil:
-	case onlyDrains(left):
-		a.log.Info("waiting for open connections of the former mode", "reason", left.Error())
-		if stale == nil {
-			a.pauses, pause = pauses(), drainPause
-		}
-	default:
+	if left != nil {
 		a.log.Error(left, "rules of another mode or kube-proxy remain; retrying")
 	}
 	if stale != nil {
 		a.log.Error(stale, "stale conntrack entries of another mode or kube-proxy may remain; retrying")
 	}
-	a.cleanAt = time.Now().Add(pause)
+	a.cleanAt = time.Now().Add(a.pauses.Step())
 }
 
 // maxReported is how many problems, and how many limits, are logged in a minute, so that users

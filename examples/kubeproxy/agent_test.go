@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -15,7 +14,6 @@ import (
 	"github.com/go-logr/logr/funcr"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/vipkit/vipkit/backends/ipvs"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -112,12 +110,10 @@ func TestPauses(t *testing.T) {
 	}
 }
 
-// TestWaitingIsNoFailure checks that open connections that are waited for are logged without an
-// error, and that attempts are then made every 20 seconds. After that, the pauses begin anew.
-func TestWaitingIsNoFailure(t *testing.T) {
+// TestWhatRemainsIsTriedAgain checks that what is left of other modes is logged and tried again after
+// longer and longer pauses.
+func TestWhatRemainsIsTriedAgain(t *testing.T) {
 	t.Parallel()
-	draining := fmt.Errorf("remove them: %w", fmt.Errorf("2 connections: %w", ipvs.ErrDraining))
-	other := errors.Join(draining, io.ErrNoProgress)
 	synctest.Test(t, func(t *testing.T) {
 		var log []string
 		a := &agent{log: funcr.New(func(_, args string) { log = append(log, args) }, funcr.Options{}), pauses: pauses()}
@@ -126,17 +122,13 @@ func TestWaitingIsNoFailure(t *testing.T) {
 			want        string
 			pause       time.Duration
 		}{
-			{other, nil, `"msg"="rules of another mode`, 5 * time.Second},
-			{other, nil, `"msg"="rules of another mode`, 10 * time.Second},
-			{errors.Join(draining, draining), nil, `"msg"="waiting for open connections of the former mode" "reason"="remove them: 2`, 20 * time.Second},
-			{draining, nil, `"msg"="waiting`, 20 * time.Second},
-			{draining, io.ErrNoProgress, `"msg"="stale conntrack`, 5 * time.Second},
-			{fmt.Errorf("%w: %w", ipvs.ErrDraining, io.EOF), nil, `"msg"="rules of another mode`, 10 * time.Second},
+			{io.ErrNoProgress, nil, `"msg"="rules of another mode`, 5 * time.Second},
+			{nil, io.ErrNoProgress, `"msg"="stale conntrack`, 10 * time.Second},
 		} {
 			log = nil
 			a.cleanedUp(step.left, step.stale)
-			if pause := time.Until(a.cleanAt); a.cleaned || pause != step.pause || !strings.Contains(strings.Join(log, "\n"), step.want) {
-				t.Errorf("step %d: got cleaned %t, pause %v, log %q; want false, %v, a line with %s", i, a.cleaned, pause, log, step.pause, step.want)
+			if pause := time.Until(a.cleanAt); a.cleaned || pause != step.pause || len(log) != 1 || !strings.Contains(log[0], step.want) {
+				t.Errorf("step %d: got cleaned %t, pause %v, log %q; want false, %v, one line with %s", i, a.cleaned, pause, log, step.pause, step.want)
 			}
 		}
 		log = nil

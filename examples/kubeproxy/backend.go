@@ -19,6 +19,7 @@ import (
 	"github.com/vipkit/vipkit/backends/ipvs"
 	"github.com/vipkit/vipkit/backends/nftables"
 	"github.com/vipkit/vipkit/backends/userspace"
+	"github.com/vipkit/vipkit/examples/kubeproxy/ipvstakeover"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -155,14 +156,8 @@ func hasIPVS() bool {
 // unloaded and the device and the sets stay; to ask a kernel without ip_set would load that module.
 func mayHaveIPVS() bool {
 	_, noSets := os.Stat("/sys/module/ip_set")
-	return noSets == nil || mayHaveServers(backends.DefaultName)
-}
-
-// mayHaveServers reports whether a mode ipvs, whose device has the prefix, may have left virtual servers, or the
-// device without them.
-func mayHaveServers(prefix string) bool {
-	_, noDevice := net.InterfaceByName(prefix + "-ipvs0")
-	return hasIPVS() || noDevice == nil
+	_, noDevice := net.InterfaceByName(backends.DefaultName + "-ipvs0")
+	return noSets == nil || hasIPVS() || noDevice == nil
 }
 
 // cleanUpIPVS removes what this program's mode ipvs has left.
@@ -212,13 +207,6 @@ func (c *config) cleanUp(ctx context.Context, except string, log logr.Logger) er
 		return c.cleanUpWindows(ctx, except, log)
 	}
 	r := removal{ctx: ctx, log: log}
-	kubeProxyIPVS := func() error { return nil }
-	if mayHaveServers(kubeProxyChains) && (c.cleanupIPVS || !c.cleanup) {
-		// Rules of its modes ipvs and iptables refer to each other's chains, so some go after
-		// the others were emptied.
-		kubeProxyIPVS = func() error { return c.cleanUpKubeProxyIPVS(ctx, except != "") }
-		_ = kubeProxyIPVS() // The second time counts.
-	}
 	if except != nftablesMode {
 		b, err := nftables.New(nftables.Options{})
 		r.remove("the tables "+backends.DefaultName, b, err)
@@ -235,6 +223,13 @@ func (c *config) cleanUp(ctx context.Context, except string, log logr.Logger) er
 			r.remove(strings.TrimSuffix(anyFlavour+"-"+string(flavour), "-"), b, err)
 		}
 	}
-	r.removed("what kube-proxy's mode ipvs has left", kubeProxyIPVS())
+	// No rule needs its sets any more: mode iptables has adopted and removed those of kube-proxy, too.
+	if c.cleanupIPVS || !c.cleanup {
+		exclude, err := c.IPVS.excluded()
+		if err == nil {
+			err = ipvstakeover.Cleanup(ctx, exclude)
+		}
+		r.removed("the virtual servers, the device and the sets of kube-proxy's mode ipvs", err)
+	}
 	return errors.Join(r.errs...)
 }

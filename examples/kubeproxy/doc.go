@@ -63,9 +63,8 @@
 // the agent has changed to another mode.
 //
 // Virtual servers of kube-proxy's own mode ipvs are adopted in mode ipvs, with their connections. In
-// the other modes they stay, without new connections, until their TCP connections have ended, for
-// that time at most. Meanwhile the log says that the agent is waiting for open connections. Flows of UDP may move to another endpoint then. Virtual
-// servers of kube-proxy at addresses of ipvs.excludeCIDRs stay.
+// the other modes they go once the agent serves, and their connections end. Virtual servers of
+// kube-proxy at addresses of ipvs.excludeCIDRs stay.
 // -cleanup ends open connections of mode ipvs: it removes virtual servers at once. With -cleanup
 // -cleanup-ipvs=false, what this mode has programmed stays.
 //

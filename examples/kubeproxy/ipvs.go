@@ -14,6 +14,7 @@ import (
 	"github.com/go-logr/logr"
 
 	"github.com/vipkit/vipkit/backends/ipvs"
+	"github.com/vipkit/vipkit/examples/kubeproxy/ipvstakeover"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -138,50 +139,5 @@ func (c *config) beginIPVS(ctx context.Context, log logr.Logger) error {
 	if err != nil {
 		return err
 	}
-	return untilSupported(ctx, log, adoptPause, func() error { return ipvs.AdoptKubeProxy(ctx, o, exclude) })
-}
-
-// adoptPause is the pause between attempts to adopt the virtual servers of kube-proxy.
-const adoptPause = 5 * time.Second
-
-// untilSupported calls adopt until it succeeds, or finds that the node does not support it, or ctx
-// ends. To serve without it would end connections.
-func untilSupported(ctx context.Context, log logr.Logger, pause time.Duration, adopt func() error) error {
-	for {
-		err := adopt()
-		if err == nil || errors.Is(err, proxy.ErrUnsupported) {
-			return err
-		}
-		log.Error(err, "virtual servers of kube-proxy not adopted; retrying")
-		select {
-		case <-ctx.Done():
-			return nil // as if they were: nothing is applied any more
-		case <-time.After(pause):
-		}
-	}
-}
-
-// cleanUpKubeProxyIPVS removes what kube-proxy's mode ipvs has left. If another mode serves, it
-// fails until open connections have ended.
-func (c *config) cleanUpKubeProxyIPVS(ctx context.Context, otherServes bool) error {
-	exclude, err := c.IPVS.excluded()
-	if err != nil {
-		return err
-	}
-	o := ipvs.Options{DrainTimeout: -1}
-	if otherServes {
-		o.DrainTimeout = c.drainTimeout
-	}
-	return ipvs.CleanupKubeProxy(ctx, o, exclude)
-}
-
-// onlyDrains reports whether an error says that open connections have not ended, and nothing else.
-func onlyDrains(err error) bool {
-	switch x := err.(type) { //nolint:errorlint // it unwraps all
-	case interface{ Unwrap() []error }:
-		return !slices.ContainsFunc(x.Unwrap(), func(err error) bool { return !onlyDrains(err) })
-	case interface{ Unwrap() error }:
-		return onlyDrains(x.Unwrap())
-	}
-	return err == ipvs.ErrDraining //nolint:errorlint // it is unwrapped
+	return ipvstakeover.Adopt(exclude)
 }

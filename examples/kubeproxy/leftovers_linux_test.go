@@ -206,16 +206,18 @@ func TestModeIPTablesStays(t *testing.T) {
 		if err != nil {
 			return err
 		}
+		runIn(t, node, "iptables", "-N", "KUBE-IPVS-FILTER")
+		runIn(t, node, "iptables", "-I", "INPUT", "-m", "comment", "--comment", "kubernetes ipvs access filter", "-j", "KUBE-IPVS-FILTER")
 		if err := b.Apply(ctx, proxy.Snapshot{}, proxy.NewSnapshot(&proxy.Node{Name: "node-1"})); err != nil {
 			return errors.Join(err, closeBackend(b))
 		}
 		want = rules()
-		runIn(t, node, "iptables", "-N", "KUBE-IPVS-FILTER")
-		runIn(t, node, "iptables", "-I", "INPUT", "-m", "comment", "--comment", "kubernetes ipvs access filter", "-j", "KUBE-IPVS-FILTER")
-		_ = c.cleanUp(ctx, iptablesMode, logr.Discard()) // It complains about the device.
-		return closeBackend(b)
+		return errors.Join(c.cleanUp(ctx, iptablesMode, logr.Discard()), closeBackend(b))
 	}))
 	if got := rules(); got != want {
 		t.Errorf("rules: got\n%s\nwant those of mode iptables\n%s", got, want)
+	}
+	if strings.Contains(want, "IPVS") || !strings.Contains(want, "-j KUBE-SERVICES") {
+		t.Errorf("rules: got\n%s\nwant those of mode iptables alone", want)
 	}
 }

@@ -1,14 +1,12 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"net/netip"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr/funcr"
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
@@ -176,48 +174,5 @@ func TestIPVSTimeouts(t *testing.T) {
 	o, err := c.options()
 	if err != nil || o.TCPTimeout != time.Second || o.TCPFinTimeout != 0 || o.UDPTimeout != 0 {
 		t.Errorf("options: got %+v, error %v, want 1 s, 0 and 0", o, err)
-	}
-}
-
-// TestUntilSupported checks that a failure that may pass does not end the program, and is logged.
-func TestUntilSupported(t *testing.T) {
-	t.Parallel()
-	passing := errors.New("the list was interrupted")
-	ended, end := context.WithCancel(t.Context())
-	end()
-	for _, tc := range []struct {
-		what  string
-		ctx   context.Context
-		errs  []error // of the attempts
-		want  error
-		tries int
-	}{
-		{"passing failures", t.Context(), []error{passing, passing, nil}, nil, 3},
-		{"unsupported", t.Context(), []error{passing, proxy.ErrUnsupported}, proxy.ErrUnsupported, 2},
-		{"the end of the program", ended, []error{passing, nil}, nil, 1},
-	} {
-		tries, lines := 0, 0
-		log := funcr.New(func(_, args string) {
-			if strings.Contains(args, passing.Error()) {
-				lines++
-			}
-		}, funcr.Options{})
-		pause := time.Nanosecond
-		if tc.ctx == ended {
-			pause = time.Hour
-		}
-		err := untilSupported(tc.ctx, log, pause, func() error {
-			tries++
-			return tc.errs[tries-1]
-		})
-		failures := 0
-		for _, err := range tc.errs[:tries] {
-			if errors.Is(err, passing) {
-				failures++
-			}
-		}
-		if !errors.Is(err, tc.want) || tries != tc.tries || lines != failures {
-			t.Errorf("%s: got error %v after %d tries, %d of %d failures logged, want error %v after %d, all logged", tc.what, err, tries, lines, failures, tc.want, tc.tries)
-		}
 	}
 }

@@ -109,6 +109,7 @@ func byFloor() [][]string {
 			"backends/ipvs",
 			"backends/nftables",
 			"backends/userspace",
+			"examples/kubeproxy/ipvstakeover",
 		},
 		10: {
 			".",

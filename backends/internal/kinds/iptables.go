@@ -9,8 +9,10 @@ func IPTablesNames(identity string) xtables.Names {
 	return xtables.Names{
 		Prefix: xtables.Prefix(identity),
 		Chains: map[xtables.Table][]string{
-			xtables.NAT:    {"SERVICES", "NODEPORTS", "INPUT", "POSTROUTING", "MARK-MASQ", "MARK-NONPODS"},
-			xtables.Filter: {"SERVICES", "EXTERNAL-SERVICES", "NODEPORTS", "PROXY-FIREWALL", "CLUSTER-IPS", "UNSERVED", "REJECT", "HEALTH-CHECKS", "FORWARD"},
+			// Only kube-proxy's mode ipvs makes the last ones.
+			xtables.NAT: {"SERVICES", "NODEPORTS", "INPUT", "POSTROUTING", "MARK-MASQ", "MARK-NONPODS", "LOAD-BALANCER", "NODE-PORT"},
+			xtables.Filter: {"SERVICES", "EXTERNAL-SERVICES", "NODEPORTS", "PROXY-FIREWALL", "CLUSTER-IPS", "UNSERVED", "REJECT", "HEALTH-CHECKS", "FORWARD",
+				"NODE-PORT", "SOURCE-RANGES-FIREWALL", "IPVS-FILTER", "IPVS-OUT-FILTER"},
 		},
 		Open:  []string{"SERVICES", "EXTERNAL-SERVICES", "NODEPORTS", "CLUSTER-IPS", "HEALTH-CHECKS"},
 		Kinds: []string{"SVC-", "SVL-", "EXT-", "FW-", "SEP-"}, // the last one is made by kube-proxy only

@@ -19,6 +19,7 @@ import (
 	"github.com/vipkit/vipkit/backends/iptables"
 	"github.com/vipkit/vipkit/backends/ipvs"
 	"github.com/vipkit/vipkit/backends/nftables"
+	"github.com/vipkit/vipkit/examples/kubeproxy/ipvstakeover"
 	"github.com/vipkit/vipkit/internal/kernel/netns"
 	"github.com/vipkit/vipkit/internal/testing/netnstest"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
@@ -40,7 +41,9 @@ func TestToIPVS(t *testing.T) {
 	all := w.openAll(t)
 	kill()
 	run(t, w.node, "ipvsadm -A -t 198.51.100.9:80 -s wlc")
-	testenv.NoError(t, w.node.Do(func() error { return ipvs.AdoptKubeProxy(t.Context(), ipvs.Options{}, nil) }))
+	testenv.NoError(t, w.node.Do(func() error {
+		return errors.Join(ipvs.PrepareNode(t.Context(), ipvs.Options{}), ipvstakeover.Adopt(nil))
+	}))
 	b := start(t, w.node, func() (proxy.Backend, error) { return ipvs.New(ipvs.Options{}) })
 	goOn(t, "when the backend serves", all)
 	if err := cleanUp(t, w.node); err != nil {
@@ -62,8 +65,7 @@ func TestToIPVS(t *testing.T) {
 	}
 }
 
-// TestToNFTables takes over to the backend nftables: what kube-proxy has left goes when open
-// connections have ended. Flows of UDP may move to another endpoint.
+// TestToNFTables takes over to the backend nftables: what kube-proxy has left goes, with its connections.
 func TestToNFTables(t *testing.T) {
 	w := newWorld(t)
 	kill := runKubeProxy(t, w.node)
@@ -71,27 +73,8 @@ func TestToNFTables(t *testing.T) {
 	kill()
 	start(t, w.node, func() (proxy.Backend, error) { return nftables.New(nftables.Options{}) })
 	goOn(t, "when the backend serves", all)
-	if err := cleanUp(t, w.node); !errors.Is(err, ipvs.ErrDraining) {
-		t.Errorf("removing what kube-proxy has left: got error %v, want %v", err, ipvs.ErrDraining)
-	}
-	for _, c := range all {
-		if c.LocalAddr().Network() == "udp" {
-			c.answers(t, "during the removal") // maybe of the other endpoint
-		} else {
-			c.goesOn(t, "during the removal")
-		}
-	}
-	for _, c := range append(all, w.openAll(t)...) {
-		_ = c.Close()
-	}
-	for end := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
-		err := cleanUp(t, w.node)
-		if err == nil {
-			break
-		}
-		if time.Now().After(end) {
-			t.Fatalf("removing what kube-proxy has left, without connections: got error %v, want none", err)
-		}
+	if err := cleanUp(t, w.node); err != nil {
+		t.Errorf("removing what kube-proxy has left: got error %v, want none", err)
 	}
 	isNothingLeft(t, w.node)
 	w.openAll(t)
@@ -153,12 +136,10 @@ func operations(t *testing.T, b proxy.Backend) uint64 {
 	return c.Operations()
 }
 
-// cleanUp removes what kube-proxy's modes ipvs and iptables have left, as an agent does. Their
-// rules refer to each other's chains, so the first call of CleanupKubeProxy cannot remove all.
+// cleanUp removes what kube-proxy's modes ipvs and iptables have left, as an agent does.
 func cleanUp(t *testing.T, node *netns.NS) error {
 	t.Helper()
 	return node.Do(func() error {
-		_ = ipvs.CleanupKubeProxy(t.Context(), ipvs.Options{}, nil) // The second call counts.
 		b, err := iptables.New(iptables.Options{Identity: backends.Identity{Name: "kube"}})
 		if err != nil {
 			return err
@@ -167,7 +148,7 @@ func cleanUp(t *testing.T, node *netns.NS) error {
 		if c, can := b.(io.Closer); can {
 			err = errors.Join(err, c.Close())
 		}
-		return errors.Join(err, ipvs.CleanupKubeProxy(t.Context(), ipvs.Options{}, nil))
+		return errors.Join(err, ipvstakeover.Cleanup(t.Context(), nil))
 	})
 }
 

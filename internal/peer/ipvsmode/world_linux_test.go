@@ -59,14 +59,6 @@ func (c *conversation) goesOn(t *testing.T, when string) {
 	}
 }
 
-// answers checks that a server answers.
-func (c *conversation) answers(t *testing.T, when string) {
-	t.Helper()
-	if got, err := c.ask(t.Context()); err != nil {
-		t.Errorf("%s: connection %s: got an answer of %q, error %v, want one of any server", when, c.name, got, err)
-	}
-}
-
 // dial connects, and asks once.
 func dial(ctx context.Context, from *netns.NS, network, to string) (*conversation, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
