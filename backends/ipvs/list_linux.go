@@ -179,11 +179,13 @@ func (l *listing) service(s *ipvs.Service) error {
 	return nil
 }
 
-// destination records a real server. One of weight 0 with an upper threshold drains.
+// destination records a real server. One of weight 0 with an upper threshold drains. One of the other
+// family, a tunnel of another program, stays: github.com/moby/ipvs cannot name it.
 func (l *listing) destination(server key, of *ipvs.Service, d *ipvs.DestinationState) {
-	// The backend cannot write one of the other family, which needs a tunnel.
-	isOtherFamily := d.Addr.Addr().Is6() != server.addr.Addr().Is6()
-	k, v := server, value{weight: d.Weight, atOnce: refusesAtZero(of.Config.Scheduler) || isOtherFamily}
+	if d.Addr.Addr().Is6() != server.addr.Addr().Is6() {
+		return
+	}
+	k, v := server, value{weight: d.Weight, atOnce: refusesAtZero(of.Config.Scheduler)}
 	k.kind, k.real = kindDestination, d.Addr
 	if isDraining(d) && l.drains(&op{Key: k, Value: v}) {
 		l.drainer.of.add(of.Key, k)

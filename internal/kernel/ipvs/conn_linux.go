@@ -8,8 +8,6 @@ import (
 	"time"
 
 	"github.com/moby/ipvs"
-	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/vipkit/vipkit/internal/kernel/netns"
@@ -194,45 +192,6 @@ func (o *Op) do(h *ipvs.Handle) error {
 	return h.DelDestination(s, d)
 }
 
-// isForeign reports whether the change removes a destination of the other family than the virtual server's, a
-// tunnel of another program.
-func (o *Op) isForeign() bool {
-	d := o.destination.Addr
-	return o.verb == remove && d.IsValid() && o.key.isIPv6() != d.Addr().Is6()
-}
-
-// removeForeign removes such a destination in the network namespace of the thread: moby/ipvs sends the address
-// without its family.
-func (o *Op) removeForeign() error {
-	f, err := netlink.GenlFamilyGet("IPVS")
-	if err != nil {
-		return err
-	}
-	// From linux/ip_vs.h: a command, attributes of a command, of a virtual server and of a destination.
-	const delDestination, server, destination, svcFamily, svcProtocol, svcAddr, svcPort, svcMark, dstAddr, dstPort, dstFamily = 7, 1, 2, 1, 2, 3, 4, 5, 1, 2, 11
-	r := nl.NewNetlinkRequest(int(f.ID), unix.NLM_F_ACK)
-	r.AddData(&nl.Genlmsg{Command: delDestination, Version: 1})
-	s, d := service(o.key, o.config), o.destination.destination()
-	in := nl.NewRtAttr(server|unix.NLA_F_NESTED, nil)
-	in.AddRtAttr(svcFamily, nl.Uint16Attr(s.AddressFamily))
-	if s.FWMark != 0 {
-		in.AddRtAttr(svcMark, nl.Uint32Attr(s.FWMark))
-	} else {
-		in.AddRtAttr(svcProtocol, nl.Uint16Attr(s.Protocol))
-		in.AddRtAttr(svcAddr, s.Address)
-		in.AddRtAttr(svcPort, nl.BEUint16Attr(s.Port))
-	}
-	r.AddData(in)
-	in = nl.NewRtAttr(destination|unix.NLA_F_NESTED, nil)
-	number, _ := family(!o.key.isIPv6())
-	in.AddRtAttr(dstAddr, d.Address)
-	in.AddRtAttr(dstPort, nl.BEUint16Attr(d.Port))
-	in.AddRtAttr(dstFamily, nl.Uint16Attr(number))
-	r.AddData(in)
-	_, err = r.Execute(unix.NETLINK_GENERIC, 0)
-	return err
-}
-
 // explain says what an error of the kernel means: the text of ESRCH is "no such process".
 func (o *Op) explain(err error) error {
 	what, isServer := "the virtual server", !o.destination.Addr.IsValid()
@@ -263,11 +222,7 @@ func (c *Conn) Do(ctx context.Context, ops []Op) (failed []Failure, err error) {
 		if err := ctx.Err(); err != nil {
 			return failed, fmt.Errorf("ipvs: %w", err)
 		}
-		do := ops[i].do
-		if ops[i].isForeign() {
-			do = func(*ipvs.Handle) error { return c.ns.Do(ops[i].removeForeign) }
-		}
-		err := c.call(do)
+		err := c.call(ops[i].do)
 		if err == nil {
 			continue
 		}

@@ -147,27 +147,6 @@ func TestMaskedPersistence(t *testing.T) {
 	}
 }
 
-// A destination of the other family, a tunnel of another program, is listed and removed.
-func TestForeignDestinations(t *testing.T) {
-	c := open(t)
-	for at, key := range map[string]ServiceKey{"-t 192.0.2.1:80": byAddr(6, "192.0.2.1:80"), "-f 7 -6": {Mark: 7, IPv6: true}} {
-		do(t, c, AddService(key, ServiceConfig{Scheduler: "rr"}))
-		foreign := netip.MustParseAddrPort("[2001:db8::1]:80")
-		if key.IPv6 {
-			foreign = netip.MustParseAddrPort("10.0.0.1:0")
-		}
-		_, err := netnstest.Run(t, c.ns, "", "sh", "-c", "PATH=$PATH:/usr/sbin:/sbin; ipvsadm -a "+at+" -r "+foreign.String()+" -i -w 0")
-		testenv.NoError(t, err)
-		if got := destinations(t, c, key); len(got) != 1 || got[0].Addr != foreign {
-			t.Errorf("destinations of %v: got %v, want %v", key, got, foreign)
-		}
-		do(t, c, DelDestination(key, foreign))
-		if got := destinations(t, c, key); len(got) != 0 {
-			t.Errorf("destinations of %v after the removal: got %v, want none", key, got)
-		}
-	}
-}
-
 // Each kind of failure has its errno and a sentence that names the objects, and the
 // changes around it are carried out.
 func TestFailures(t *testing.T) {
