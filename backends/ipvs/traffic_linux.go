@@ -13,19 +13,24 @@ import (
 )
 
 // CountTraffic implements [backends.TrafficCounter]: the sums of the virtual servers of each service
-// port, which the kernel updates every two seconds. It reads them by a socket of its own, so
-// that it does not delay changes.
+// port, which the kernel updates every two seconds.
 func (b *backend) CountTraffic(
 	_ context.Context, s proxy.Snapshot, each func(port proxy.ServicePortName, connections uint64, packets, bytes [2]uint64),
 ) error {
-	stats, err := b.stats()
+	t := b.target
+	t.mu.Lock()
+	services, err := t.kernel.Services()
+	r, m := t.renderer, marks{of: maps.Clone(t.marks.of)}
+	t.mu.Unlock()
 	if err != nil {
 		return fmt.Errorf("ipvs: traffic: %w", err)
 	}
-	t := b.target
-	t.mu.Lock()
-	r, m := t.renderer, marks{of: maps.Clone(t.marks.of)}
-	t.mu.Unlock()
+	stats := make(map[ipvs.ServiceKey]moby.SvcStats, len(services))
+	for i := range services {
+		if s := &services[i]; t.isTagged(s) {
+			stats[s.Key] = s.Stats
+		}
+	}
 	var objects []object
 	for port := range s.All() {
 		var connections uint64
@@ -48,30 +53,6 @@ func (b *backend) CountTraffic(
 		}
 	}
 	return nil
-}
-
-// stats returns the statistics of the virtual servers of the backend.
-func (b *backend) stats() (map[ipvs.ServiceKey]moby.SvcStats, error) {
-	var c *ipvs.Conn
-	err := b.namespace.Do(func() (err error) {
-		c, err = ipvs.Open()
-		return err
-	})
-	if err != nil {
-		return nil, err
-	}
-	defer c.Close() //nolint:errcheck // nothing was written
-	services, err := c.Services()
-	if err != nil {
-		return nil, err
-	}
-	all := make(map[ipvs.ServiceKey]moby.SvcStats, len(services))
-	for i := range services {
-		if s := &services[i]; b.target.isTagged(s) {
-			all[s.Key] = s.Stats
-		}
-	}
-	return all, nil
 }
 
 var _ backends.TrafficCounter = (*backend)(nil)
