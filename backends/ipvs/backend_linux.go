@@ -306,14 +306,12 @@ func (b *backend) removeServers(ctx context.Context) error {
 	return t.cleanup(ctx)
 }
 
-// removeDevice removes the device, after it has restored the settings or left them to a backend of
-// another identity. If that fails, the device stays without addresses: its alias has the former values.
+// removeDevice removes the device, after it has restored the settings, unless a backend of another identity
+// needs them. If that fails, the device stays without addresses: its alias has the former values.
 func (b *backend) removeDevice() error {
 	d := &b.target.device
-	other, err := d.other()
-	if err == nil && other != nil {
-		err = b.handOver(other)
-	} else if err == nil {
+	isAlone, err := d.isAlone()
+	if err == nil && isAlone {
 		err = b.applySettings(nil)
 	}
 	if err != nil {

@@ -27,21 +27,6 @@ func TestForeignAlias(t *testing.T) {
 	}
 }
 
-// Two identities may change a setting in either order.
-func TestMergedChanges(t *testing.T) {
-	for _, c := range []struct{ own, other, want string }{
-		{"tcp=900>100", "tcp=100>50", "tcp=900>50"},
-		{"tcp=50>100", "tcp=900>50", "tcp=900>100"},
-		{"tcp=900>100", "udp=300>60", "tcp=900>100 udp=300>60"},
-		{"tcp=900>100", "tcp=700>50", "tcp=700>50"}, // another program changed it in between
-	} {
-		all := parseChanges(c.own)
-		if all.merge(parseChanges(c.other)); all.String() != c.want {
-			t.Errorf("own changes %q, of another identity %q: got %q, want %q", c.own, c.other, all, c.want)
-		}
-	}
-}
-
 // Only a refusal that says so means that the kernel has no scheduler.
 func TestProbed(t *testing.T) {
 	second := Schedulers()[1]

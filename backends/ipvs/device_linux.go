@@ -88,17 +88,17 @@ func (d *device) find() (netlink.Link, error) {
 	return l, err
 }
 
-// other finds a device of another identity. kube-proxy's device does not count.
-func (d *device) other() (netlink.Link, error) {
+// isAlone reports whether there is no device of another identity. kube-proxy's device does not count.
+func (d *device) isAlone() (bool, error) {
 	links, err := netns.Consistent(d.handle.LinkList)
 	for _, l := range links {
 		name := l.Attrs().Name
 		isDevice := l.Type() == "dummy" && strings.HasSuffix(name, ipaddr.ServiceDeviceSuffix)
 		if isDevice && name != d.name && name != "kube-"+ipaddr.ServiceDeviceSuffix {
-			return l, err
+			return false, err
 		}
 	}
-	return nil, err
+	return true, err
 }
 
 // prepare makes the device unless it exists.

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	moby "github.com/moby/ipvs"
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/vipkit/vipkit/internal/kernel/ipvs"
@@ -257,32 +256,6 @@ func (b *backend) remember(c changes) error {
 		return err
 	}
 	return b.target.device.handle.LinkSetAlias(l, c.String())
-}
-
-// handOver leaves the settings as they are, because a backend of another identity needs them. Its
-// Cleanup restores the former values, or its next full Apply those of settings that it does not need.
-func (b *backend) handOver(other netlink.Link) error {
-	all, err := b.changesSoFar()
-	if err != nil {
-		return err
-	}
-	all.merge(parseChanges(other.Attrs().Alias))
-	b.changes = changes{}
-	return b.target.device.handle.LinkSetAlias(other, all.String())
-}
-
-// merge adds the changes of another identity, so that each setting has the value before both and the one
-// after both.
-func (c changes) merge(other changes) {
-	for name, x := range other {
-		switch own, has := c[name]; {
-		case has && x.from == own.to: // the other one changed it later
-			x.from = own.from
-		case has && own.from == x.to: // the other one changed it before
-			x.to = own.to
-		}
-		c[name] = x
-	}
 }
 
 // kernelSettings reads and writes settings of the network namespace of the thread.
