@@ -22,7 +22,6 @@ const (
 	settingConntrack   = "conntrack"
 	settingNoDest      = "expire_nodest_conn"
 	settingQuiescent   = "expire_quiescent_template"
-	settingReuse       = "conn_reuse_mode"
 	settingForward     = "ip_forward"
 	settingARPIgnore   = "arp_ignore"
 	settingARPAnnounce = "arp_announce"
@@ -33,7 +32,7 @@ const (
 
 func settingNames() []string {
 	return []string{
-		settingConntrack, settingNoDest, settingQuiescent, settingReuse, settingForward, settingARPIgnore, settingARPAnnounce,
+		settingConntrack, settingNoDest, settingQuiescent, settingForward, settingARPIgnore, settingARPAnnounce,
 		settingTCP, settingTCPFin, settingUDP,
 	}
 }
@@ -59,10 +58,6 @@ func (b *backend) wanted() map[string]string {
 		settingNoDest:    "1", // flows to a removed endpoint get another one
 		settingQuiescent: "1", // affinity to a draining endpoint ends
 	}
-	// Linux 4.1 to 5.8 delays connections by a second that use a source port again.
-	if major, minor := kernelVersion(); major == 5 && minor < 9 || major == 4 && minor >= 1 {
-		all[settingReuse] = "0"
-	}
 	if b.needsForwarding() {
 		all[settingForward] = "1"
 	}
@@ -77,17 +72,6 @@ func (b *backend) wanted() map[string]string {
 		}
 	}
 	return all
-}
-
-// kernelVersion returns the first two numbers of the version of the kernel, zeros if it
-// cannot be read.
-func kernelVersion() (major, minor int) {
-	var u unix.Utsname
-	if unix.Uname(&u) != nil {
-		return 0, 0
-	}
-	_, _ = fmt.Sscanf(unix.ByteSliceToString(u.Release[:]), "%d.%d", &major, &minor)
-	return major, minor
 }
 
 // changes are the settings that the backend has changed, with their former values and those
