@@ -290,7 +290,7 @@ func TestNodeEligible(t *testing.T) {
 			t.Errorf("step %d: eligible: got %t, want %t", i, !step.want, step.want)
 		}
 	}
-	if tr := NewServiceChangeTracker(TrackerOptions{}); !tr.NodeEligible() { //nolint:errcheck // it is one
+	if tr := NewServiceChangeTracker(TrackerOptions{}); !tr.NodeEligible() {
 		t.Error("without NodeName: got not eligible, want eligible")
 	}
 }

@@ -45,6 +45,7 @@ func (x *executor) do(ctx context.Context, s *state, a action) event {
 		x.Logger.Error(a.err, a.what, "retryAfter", time.Until(a.until).Round(time.Millisecond).String())
 	case actRest:
 		_ = pause.For(ctx, x.MinInterval) // The Runner ends if the context has.
+	case actEnd: // Run ends.
 	}
 	return event{}
 }

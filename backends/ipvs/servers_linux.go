@@ -146,11 +146,12 @@ func (t *target) request(o *op) ipvs.Op {
 	server := t.marks.server(&o.Key)
 	if o.Key.kind == kindServer {
 		config := ipvs.ServiceConfig{Scheduler: o.Value.scheduler, Flags: o.Value.flags | t.tag, Timeout: o.Value.timeout}
-		switch {
-		case o.Kind == backends.Remove:
+		switch o.Kind {
+		case backends.Remove:
 			return ipvs.DelService(server)
-		case o.Kind == backends.Replace:
+		case backends.Replace:
 			return ipvs.SetService(server, config)
+		case backends.Add:
 		}
 		return ipvs.AddService(server, config)
 	}

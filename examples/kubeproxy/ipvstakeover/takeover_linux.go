@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/netip"
 	"os"
 	"slices"
@@ -121,8 +122,11 @@ func (l *leftovers) open() (err error) {
 	if l.sets, err = ipvs.OpenSets(); err != nil {
 		return err
 	}
-	if _, err := os.Stat("/proc/net/ip_vs"); err != nil {
-		return nil // without the module there are no virtual servers
+	switch _, err := os.Stat("/proc/net/ip_vs"); {
+	case errors.Is(err, fs.ErrNotExist): // without the module there are no virtual servers
+		return nil
+	case err != nil:
+		return err
 	}
 	l.kernel, err = ipvs.Open()
 	return err
