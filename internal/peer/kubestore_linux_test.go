@@ -25,9 +25,6 @@ import (
 )
 
 // ours selects the objects of the store under test.
-// patience bounds each wait.
-const patience = 2 * time.Minute
-
 const ours = networkingv1.LabelManagedBy + "=" + kubestore.DefaultManagedBy
 
 func newStore(t testing.TB, cp *controlplane.ControlPlane) (kubernetes.Interface, *kubestore.Store) {

@@ -279,7 +279,7 @@ const unnamed = `Array.from(document.querySelectorAll("input:not([type=hidden]),
 
 // contrasts are the texts whose contrast with the background is below 4.5 (WCAG 2.2, 1.4.3).
 const contrasts = `(() => {
-	const light = c => { const [r, g, b] = c.match(/[\d.]+/g).map(x => x / 255).map(x => x <= .04045 ? x / 12.92 : ((x + .055) / 1.055) * 2.4); return .2126 * r + .7152 * g + .0722 * b }
+	const light = c => { const [r, g, b] = c.match(/[\d.]+/g).map(x => x / 255).map(x => x <= .04045 ? x / 12.92 : ((x + .055) / 1.055) ** 2.4); return .2126 * r + .7152 * g + .0722 * b }
 	const back = e => { for (; e; e = e.parentElement) { const c = getComputedStyle(e).backgroundColor; if (!/, 0\)$/.test(c)) return c } return getComputedStyle(document.body).backgroundColor }
 	const pale = Array.from(document.querySelectorAll("input"), e => {
 		const [a, b] = [light(getComputedStyle(e, "::placeholder").color), light(back(e))].sort((x, y) => y - x)

@@ -34,10 +34,14 @@ func TestCluster(t *testing.T) {
 		{"kube-proxy is replaced", testReplace},
 		{"ClusterIP and NodePort", testTraffic},
 		{"load balancer", testLoadBalancer},
+		{"session affinity", testAffinity},
 		{"rolling update", testRollingUpdate},
 		{"rolling update of a load balancer's only pod", testLoadBalancerUpdate},
+		{"flows", testFlows},
+		{"SCTP", testSCTP},
 		{"API server crashes", testAPIServerCrash},
 		{"agents are killed", testAgentsKilled},
+		{"all nodes change their mode", testModes},
 		{"cleanup", testCleanup},
 	} {
 		if !t.Run(part.name, func(t *testing.T) { part.test(t, c) }) {
@@ -146,8 +150,8 @@ func (c *cluster) appPods(app string, nodes ...*node) []*pod {
 	return all
 }
 
-// testAPIServerCrash kills the API server and starts it again, under load. Afterwards agents hear of changes
-// of all kinds.
+// testAPIServerCrash kills the API server and starts it again, under load. Afterwards agents hear of a
+// new pod and a new ServiceCIDR.
 func testAPIServerCrash(t *testing.T, c *cluster) {
 	s, err := c.client.CoreV1().Services("default").Get(t.Context(), "web", metav1.GetOptions{})
 	testenv.NoError(t, err)

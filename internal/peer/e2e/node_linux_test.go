@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -90,6 +91,14 @@ func (n *node) awaitSync() {
 	})
 }
 
+const modeFlag = "-proxy-mode="
+
+// setMode sets the mode of the next agent.
+func (n *node) setMode(mode string) {
+	i := slices.Index(n.flags, modeFlag+n.mode)
+	n.mode, n.flags[i] = mode, modeFlag+mode
+}
+
 // run runs the program once, with further flags.
 func (n *node) run(program string, flags ...string) {
 	n.t.Helper()
@@ -135,7 +144,7 @@ func (n *node) configure(token string) {
 	n.t.Helper()
 	n.folder = n.t.TempDir()
 	n.flags = []string{
-		"-kubeconfig=" + n.writeKubeconfig("kubeconfig", token), "-hostname-override=" + n.name, "-proxy-mode=" + n.mode,
+		"-kubeconfig=" + n.writeKubeconfig("kubeconfig", token), "-hostname-override=" + n.name, modeFlag + n.mode,
 		"-v=1", "-detect-local-mode=ClusterCIDR", "-cluster-cidr=10.244.0.0/16,fd00:244::/48",
 		// The limit of conntrack is that of the whole machine.
 		"-conntrack-max-per-core=0", "-conntrack-min=0",
