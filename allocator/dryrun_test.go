@@ -4,6 +4,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/vipkit/vipkit/allocator"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
@@ -23,6 +25,7 @@ func TestDryRunFreesNothing(t *testing.T) {
 	mustReserve(t, p, "web", allocator.Request{Kind: allocator.IPv4, Count: 3})
 	before, err := store.Load(t.Context())
 	testenv.NoError(t, err)
+	used := p.Stats(allocator.IPv4)
 	for count := 1; count <= 4; count++ {
 		keys, err := p.DryRun(t.Context(), "new", allocator.Request{Kind: allocator.IPv4, Count: count})
 		if isFull := err != nil; isFull != (count > len(ended)) || !isFull && len(keys) != count {
@@ -34,8 +37,8 @@ func TestDryRunFreesNothing(t *testing.T) {
 	if before.Version != after.Version {
 		t.Errorf("version of the store: got %d, want %d as before", after.Version, before.Version)
 	}
-	if got := p.Ranges()[0].Stats.Used; got != 6 {
-		t.Errorf("keys in use after DryRun: got %d, want 6 as before", got)
+	if diff := cmp.Diff(used, p.Stats(allocator.IPv4)); diff != "" || p.Ranges()[0].Stats.Used != 6 {
+		t.Errorf("keys in use after DryRun: got %+v, want as before:\n%s", p.Ranges()[0].Stats, diff)
 	}
 	if _, err := p.Bind(t.Context(), ended...); err != nil {
 		t.Errorf("Bind after DryRun: %v", err)

@@ -1,6 +1,9 @@
 package allocator
 
 import (
+	"cmp"
+	"math"
+	"math/bits"
 	"slices"
 	"time"
 )
@@ -20,6 +23,8 @@ type index struct {
 	version  Version // of the store, when it was last loaded
 	newest   Version // the highest version seen
 	isLoaded bool
+	size     [Port + 1]uint64 // of all ranges that are not draining, by kind
+	used     [Port + 1]uint64
 }
 
 func newIndex() index {
@@ -48,8 +53,10 @@ func newParts(ranges []Config) ([]*core, error) {
 
 func (x *index) setParts(parts []*core) {
 	x.parts = parts
+	x.size, x.used = sizes(parts), [Port + 1]uint64{}
 	for k := range x.claims {
 		x.mark(k)
+		x.count(k, 1)
 	}
 	for k := range x.pending {
 		x.mark(k)
@@ -82,6 +89,13 @@ func (x *index) unmark(k Key) {
 	}
 }
 
+// count adds to the used keys if a range that is not draining has the key.
+func (x *index) count(k Key, n int) {
+	if x.isOpen(k) {
+		x.used[k.Kind()] += uint64(n)
+	}
+}
+
 // isOpen reports whether a range that is not draining has the key.
 func (x *index) isOpen(k Key) bool {
 	return slices.ContainsFunc(x.parts, func(r *core) bool { return r.gives(k) })
@@ -111,7 +125,10 @@ func (x *index) learn(c Claim) {
 	case old.Version != c.Version:
 		x.reserved[c.Key] = time.Now()
 	}
-	x.mark(c.Key)
+	if !known {
+		x.count(c.Key, 1)
+		x.mark(c.Key)
+	}
 }
 
 // isOver reports whether a reservation has ended by the clock, or this process has seen it
@@ -162,6 +179,7 @@ func (x *index) forget(k Key, version Version) {
 	}
 	delete(x.claims, k)
 	delete(x.reserved, k)
+	x.count(k, -1)
 	x.unmark(k)
 }
 
@@ -198,4 +216,73 @@ func (x *index) replace(claims []Claim, asOf Version) {
 	}
 	x.version, x.isLoaded = asOf, true
 	x.newest = max(x.newest, asOf)
+}
+
+// number is the value of a key as a 128-bit number.
+type number struct{ hi, lo uint64 }
+
+func (n number) plus(m uint64) number {
+	lo, carry := bits.Add64(n.lo, m, 0)
+	return number{n.hi + carry, lo}
+}
+
+func (n number) compare(m number) int {
+	return cmp.Or(cmp.Compare(n.hi, m.hi), cmp.Compare(n.lo, m.lo))
+}
+
+// interval is a closed interval of numbers.
+type interval struct{ first, last number }
+
+// sizes counts the keys of all ranges that are not draining, by kind, each once.
+func sizes(parts []*core) [Port + 1]uint64 {
+	var total [Port + 1]uint64
+	for kind := IPv4; kind <= Port; kind++ {
+		var all []interval
+		for _, r := range parts {
+			if r.kind == kind && !r.config.Draining {
+				all = append(all, r.intervals()...)
+			}
+		}
+		total[kind] = union(all)
+	}
+	return total
+}
+
+// intervals returns the keys of a range, without those that are blocked.
+func (r *core) intervals() []interval {
+	var all []interval
+	base, next := number{r.hi, r.lo}, uint64(0)
+	for _, s := range r.blocked {
+		if s.first > next {
+			all = append(all, interval{base.plus(next), base.plus(s.first - 1)})
+		}
+		next = s.last + 1
+	}
+	if next < r.n {
+		all = append(all, interval{base.plus(next), base.plus(r.n - 1)})
+	}
+	return all
+}
+
+// union counts the numbers in any of the intervals, at most the largest uint64.
+func union(all []interval) uint64 {
+	slices.SortFunc(all, func(a, b interval) int { return a.first.compare(b.first) })
+	total, end := uint64(0), number{}
+	for i, s := range all {
+		from := s.first
+		if i > 0 && from.compare(end) <= 0 {
+			from = end.plus(1)
+		}
+		if from.compare(s.last) > 0 {
+			continue
+		}
+		lo, borrow := bits.Sub64(s.last.lo, from.lo, 0)
+		hi, _ := bits.Sub64(s.last.hi, from.hi, borrow)
+		sum, carry := bits.Add64(total, lo, 1)
+		if hi > 0 || carry > 0 {
+			return math.MaxUint64
+		}
+		total, end = sum, s.last
+	}
+	return total
 }

@@ -104,8 +104,8 @@ func TestLateRepliesRestoreNothing(t *testing.T) {
 				synctest.Wait()
 				release()
 				synctest.Wait()
-				if got, isHeld := p.Lookup(mustKey(t, "10.96.0.9")); isHeld || p.Ranges()[0].Stats.Used != 0 {
-					t.Errorf("keys in use: got %d and %+v, want none", p.Ranges()[0].Stats.Used, got)
+				if got, isHeld := p.Lookup(mustKey(t, "10.96.0.9")); isHeld || p.Stats(allocator.IPv4).Used != 0 {
+					t.Errorf("keys in use: got %d and %+v, want none", p.Stats(allocator.IPv4).Used, got)
 				}
 				cancel()
 				running.Wait()

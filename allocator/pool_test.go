@@ -152,7 +152,7 @@ func TestSeveralRanges(t *testing.T) {
 	}
 	// The addresses of a deleted range stay allocated.
 	testenv.NoError(t, p.SetRanges(configs(t, "10.97.0.0/28", "10.98.0.0/28!")...))
-	if got, want := p.Ranges()[0].Stats, (allocator.Stats{Size: 14}); got != want {
+	if got, want := p.Stats(allocator.IPv4), (allocator.Stats{Size: 14}); got != want {
 		t.Errorf("after the change: got %+v, want %+v", got, want)
 	}
 	if err := p.Release(t.Context(), claims...); err != nil {
@@ -166,6 +166,32 @@ func TestSeveralRanges(t *testing.T) {
 	mustReserve(t, p, "web", exactly(t, "10.97.0.1"))
 }
 
+func TestOverlapsCountOnce(t *testing.T) {
+	for _, c := range []struct {
+		ranges []string
+		want   uint64
+	}{
+		{[]string{"10.96.0.0/16"}, 65534},
+		{[]string{"10.96.0.0/16", "10.96.0.0/24"}, 65534},
+		{[]string{"10.96.0.0/24", "10.96.0.0/16", "10.96.7.0/24", "10.97.0.0/30"}, 65536},
+		{[]string{"10.96.0.0/24", "10.96.0.0/16!"}, 254},
+		{[]string{"10.96.0.0/24", "10.96.1.0/24"}, 508},
+		{nil, 0},
+	} {
+		p := newPool(t, newMemory(), c.ranges...)
+		if got := p.Stats(allocator.IPv4).Size; got != c.want {
+			t.Errorf("%v: got %d, want %d", c.ranges, got, c.want)
+		}
+	}
+	p := newPool(t, newMemory(), "30000-30010", "30005-30020", "fd00::/64", "fd00:0:0:1::/64")
+	if got := p.Stats(allocator.Port).Size; got != 21 {
+		t.Errorf("overlapping ports: got %d, want 21", got)
+	}
+	if got := p.Stats(allocator.IPv6).Size; got != ^uint64(0) {
+		t.Errorf("two /64 have more addresses than a uint64: got %d, want %d", got, ^uint64(0))
+	}
+}
+
 func TestOverlapsShareAllocatedKeys(t *testing.T) {
 	p := newPool(t, newMemory(), "10.96.0.0/24", "10.96.0.0/28")
 	// The broadcast address of the inner range is an ordinary one of the outer.
@@ -177,6 +203,9 @@ func TestOverlapsShareAllocatedKeys(t *testing.T) {
 			t.Fatalf("%v was allocated twice", c.Key)
 		}
 		seen[c.Key] = true
+	}
+	if got, want := p.Stats(allocator.IPv4), (allocator.Stats{Size: 254, Used: 254}); got != want {
+		t.Errorf("got %+v, want %+v", got, want)
 	}
 	for _, r := range p.Ranges() {
 		if r.Stats.Free() != 0 {
@@ -254,7 +283,7 @@ func TestExpiredReservationIsFree(t *testing.T) {
 				t.Errorf("releasing too late: %v", err)
 			}
 		}
-		if got := b.Ranges()[0].Stats.Used; got != 2 {
+		if got := b.Stats(allocator.IPv4).Used; got != 2 {
 			t.Errorf("addresses in use after late releases: got %d, want the 2 of b", got)
 		}
 	})
@@ -280,7 +309,7 @@ func TestRunWatches(t *testing.T) {
 		}
 		mustRelease(t, a, kept...)
 		synctest.Wait()
-		if got := b.Claims(); len(got) > 0 || b.Ranges()[0].Stats.Used != 0 || store.calls["load"] != 2 {
+		if got := b.Claims(); len(got) > 0 || b.Stats(allocator.IPv4).Used != 0 || store.calls["load"] != 2 {
 			t.Errorf("after the release: b knows %v, and both pools have read the store %d times, want none and once each", got, store.calls["load"])
 		}
 		cancel()

@@ -103,12 +103,12 @@ func TestNoLockOverIO(t *testing.T) {
 		if got := store.calls["commit"]; got != 32 {
 			t.Errorf("writes that have begun while none has ended: got %d, want 32", got)
 		}
-		if got := len(p.Claims()); got != 0 {
+		if got := p.Stats(allocator.IPv4).Used; got != 0 {
 			t.Errorf("addresses in use before the store has them: got %d, want none", got)
 		}
 		close(store.blocked)
 		wg.Wait()
-		if got := p.Ranges()[0].Stats.Used; got != 32 {
+		if got := p.Stats(allocator.IPv4).Used; got != 32 {
 			t.Errorf("got %d addresses, want 32", got)
 		}
 	})

@@ -39,25 +39,25 @@ func (o *occupancy) Collect(all chan<- prometheus.Metric) {
 	if pool == nil {
 		return
 	}
-	hasPorts, used, free := false, uint64(0), uint64(0)
+	hasPorts := false
 	for _, r := range pool.Ranges() {
-		available := r.Stats.Free()
-		if r.Config.Draining {
-			available = 0
-		}
-		switch {
-		case r.Config.Prefix.IsValid():
-			all <- gauge(o.ips, r.Stats.Used, r.Config.String())
-			all <- gauge(o.freeIPs, available, r.Config.String())
+		if !r.Config.Prefix.IsValid() {
+			hasPorts = true
 			continue
-		case !r.Config.Draining:
-			used += r.Stats.Used
 		}
-		hasPorts, free = true, free+available
+		free := r.Stats.Free()
+		if r.Config.Draining {
+			free = 0
+		}
+		cidr := r.Config.String()
+		all <- gauge(o.ips, r.Stats.Used, cidr)
+		all <- gauge(o.freeIPs, free, cidr)
 	}
-	if hasPorts { // These have no label for the range.
-		all <- gauge(o.ports, used)
-		all <- gauge(o.freePorts, free)
+	if hasPorts {
+		// These have no label for the range; a port in several ranges counts once.
+		s := pool.Stats(allocator.Port)
+		all <- gauge(o.ports, s.Used)
+		all <- gauge(o.freePorts, s.Free())
 	}
 }
 
