@@ -15,6 +15,9 @@ import (
 const (
 	// maxHistory is how many changes a watcher may lag behind, at least.
 	maxHistory = 4096
+	// maxBatch is how many commits are written to a journal at once, at most, and so how many fail
+	// together.
+	maxBatch = 1024
 	// maxYields is how often gather yields to goroutines that may join a write.
 	maxYields = 64
 )
@@ -145,8 +148,8 @@ func (m *Memory) flush() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for last := 0; m.gather(last); {
-		batch := m.queue
-		m.queue, last = nil, len(batch)
+		batch := m.queue[:min(len(m.queue), maxBatch)]
+		m.queue, last = slices.Clone(m.queue[len(batch):]), len(batch)
 		err := m.mend()
 		if err == nil {
 			err = m.write(batch)

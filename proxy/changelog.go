@@ -32,7 +32,10 @@ type ChangeCounts struct {
 
 // received is what a tracker had received when it returned a snapshot.
 type received struct {
-	counts ChangeCounts
+	log *changeLog // of the tracker
+	// counts are those that the snapshot takes into account. They grow while it is the newest one, by
+	// changes that made no difference; the tracker's lock guards them.
+	counts *ChangeCounts
 	// recorded is the number of ChangeTimes so far. times are the last of them: those since the
 	// snapshot that Next was called with, except for the first dropped ones.
 	recorded, dropped uint64
@@ -41,7 +44,8 @@ type received struct {
 
 // ChangeTimes yields the times of the changes between s and the Snapshot that Next was called
 // with; nothing if that was the zero one. A Service that changed in several snapshots comes
-// once for each.
+// once for each. They are to be read only: all consumers have the same. A [Runner] passes one
+// Snapshot on several times, at retries and resyncs: an observer that counts must count it once.
 func (s Snapshot) ChangeTimes() iter.Seq[ChangeTimes] {
 	if s.received == nil {
 		return slices.Values[[]ChangeTimes](nil)
@@ -77,8 +81,9 @@ type changeLog struct {
 	// hasNode says that the Node object was received.
 	hasNode bool
 	// received counts the objects that the tracker received, published those that the newest
-	// snapshot takes into account.
-	received, published ChangeCounts
+	// snapshot takes into account, which has them too.
+	received  ChangeCounts
+	published *ChangeCounts
 	// open are the changes since the last snapshot.
 	open map[types.NamespacedName]ChangeTimes
 	// times are the last ones of all that were recorded, in the order of snapshots. Snapshots
@@ -144,6 +149,7 @@ func (l *changeLog) publish(name types.NamespacedName) {
 		return
 	}
 	delete(l.open, name)
+	x.TriggersIPv4, x.TriggersIPv6 = slices.Clip(x.TriggersIPv4), slices.Clip(x.TriggersIPv6) // for all consumers
 	if len(l.times) == cap(l.times) {
 		l.times = slices.Grow(l.times, max(16, len(l.times)))
 	}
@@ -153,8 +159,12 @@ func (l *changeLog) publish(name types.NamespacedName) {
 
 // done ends the making of a snapshot, before which there were earlier ChangeTimes. It removes the
 // changes that the snapshot does not have: they made no difference.
-func (l *changeLog) done(earlier uint64) {
-	l.recording, l.published = true, l.received
+func (l *changeLog) done(earlier uint64, isNew bool) {
+	l.recording = true
+	if isNew {
+		l.published = new(ChangeCounts)
+	}
+	*l.published = l.received
 	if len(l.open) > 1024 {
 		l.open = map[types.NamespacedName]ChangeTimes{} // clearing a map takes time in its capacity, also if it is empty
 	}
@@ -167,8 +177,8 @@ func (l *changeLog) done(earlier uint64) {
 
 // since returns what was received until now, with the ChangeTimes since a snapshot.
 func (l *changeLog) since(after Snapshot) *received {
-	r := &received{counts: l.received, recorded: l.recorded}
-	if after.received == nil || after.received.recorded > l.recorded {
+	r := &received{log: l, counts: l.published, recorded: l.recorded}
+	if after.received == nil || after.received.log != l {
 		return r // The caller has no snapshot, or not one of this tracker.
 	}
 	missed := l.recorded - after.received.recorded
@@ -185,18 +195,16 @@ func (t *ServiceChangeTracker) Received() ChangeCounts {
 	return t.changeLog.received
 }
 
-// Pending returns how many changes the tracker has received since it returned s. None is pending
-// that made no difference, once a call of Next has found so while s is the newest snapshot.
+// Pending returns how many changes the tracker has received that s, a snapshot of this tracker, does
+// not take into account. A change that makes no difference is pending until a call of Next has found
+// that s is still the newest snapshot.
 func (t *ServiceChangeTracker) Pending(s Snapshot) ChangeCounts {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	var known ChangeCounts
-	switch {
-	case s.generation == t.snapshot.generation:
-		known = t.changeLog.published
-	case s.received != nil:
-		known = s.received.counts
-	}
 	all := t.changeLog.received
+	if s.received == nil || s.received.log != &t.changeLog {
+		return all
+	}
+	known := s.received.counts
 	return ChangeCounts{all.Services - known.Services, all.EndpointSlices - known.EndpointSlices}
 }

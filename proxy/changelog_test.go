@@ -205,7 +205,7 @@ func TestDroppedChangeTimes(t *testing.T) {
 			l.service(name)
 			l.publish(name)
 		}
-		l.done(earlier)
+		l.done(earlier, true)
 		longest = max(longest, len(l.times))
 		newest := l.since(last)
 		if newest.dropped != 0 || len(newest.times) != each || newest.times[0].Name.Name != fmt.Sprint(i*each) {
@@ -255,6 +255,17 @@ func TestPending(t *testing.T) {
 	tr.UpdateService(apiService("b", "10.96.0.2"))
 	second := next(t, tr, first)
 	want("in the next snapshot", second, ChangeCounts{4, 2}, ChangeCounts{})
+	// Another consumer finds out that a change makes no difference, and then takes one that does.
+	tr.UpdateEndpointSlice(apiSlice("a-1", "a", "10.0.0.1"))
+	if s, wait := tr.poll(second); wait == nil {
+		t.Errorf("got generation %d, want none: nothing has changed", s.generation)
+	}
+	tr.UpdateService(apiService("c", "10.96.0.3"))
+	next(t, tr, second)
+	want("after another consumer", second, ChangeCounts{5, 3}, ChangeCounts{1, 0})
+	other := NewServiceChangeTracker(TrackerOptions{})
+	other.Synced()
+	want("of another tracker", next(t, other, Snapshot{}), ChangeCounts{5, 3}, ChangeCounts{5, 3})
 }
 
 // Load balancers may use the node once its object is known and does not exclude it.

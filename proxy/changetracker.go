@@ -14,7 +14,8 @@ import (
 	"github.com/vipkit/vipkit/internal/pmap"
 )
 
-// NewServiceChangeTracker returns an empty tracker.
+// NewServiceChangeTracker returns an empty tracker. Run its method LogMissing beside a [Runner]: as long
+// as inputs are missing, no snapshot comes, and only LogMissing says why.
 func NewServiceChangeTracker(options TrackerOptions) *ServiceChangeTracker {
 	if options.Accept == nil {
 		options.Accept = acceptUnlabelled
@@ -84,7 +85,7 @@ type portState struct {
 	service *serviceState
 	spec    *portSpec
 	key     endpoints.PortKey
-	// dirtyIndex is the index of the port in tracker.dirty plus one; 0 if it is not
+	// dirtyIndex is the index of the port in the tracker's list dirty plus one; 0 if it is not
 	// in the list.
 	dirtyIndex int
 	// claims are the port's, in the order of its candidates.
@@ -300,7 +301,8 @@ func (t *ServiceChangeTracker) setNode(node *Node) {
 
 // Synced must be called after all existing objects have been handed over.
 // Before that, Next returns no snapshot: it would remove working objects of
-// the dataplane whose Services the tracker has not received yet.
+// the dataplane whose Services the tracker has not received yet. [ServiceChangeTracker.LogMissing]
+// logs that it was not called.
 func (t *ServiceChangeTracker) Synced() {
 	t.mu.Lock()
 	defer t.mu.Unlock()

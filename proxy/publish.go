@@ -44,7 +44,8 @@ func (t *ServiceChangeTracker) poll(after Snapshot) (Snapshot, <-chan struct{}) 
 // publish updates the snapshot. A change that was reverted since the last one is no
 // change.
 func (t *ServiceChangeTracker) publish() {
-	defer t.changeLog.done(t.changeLog.recorded)
+	earlier, before := t.changeLog.recorded, t.snapshot.generation
+	defer func() { t.changeLog.done(earlier, t.snapshot.generation != before) }()
 	t.problems.checkNodePorts(&t.options, t.node)
 	first := t.snapshot.generation == 0
 	if !first && len(t.dirty) == 0 && len(t.removed) == 0 && !t.problems.stale && t.snapshot.node == t.node {

@@ -47,7 +47,8 @@ type Runner struct {
 	// Logger gets one line for each failed Apply, and one each time that Flows fails. If the
 	// Backend checks settings of the node that break Services (backends.NodeChecker), it
 	// also gets, at the start and at each resync, one line for each setting that is found or
-	// fixed. The zero value discards them.
+	// fixed. The zero value discards them. What a tracker waits for is not in this log:
+	// [ServiceChangeTracker.LogMissing] writes it.
 	Logger logr.Logger
 
 	watching uint32 //nolint:modernize // 1 or 0; programs may copy a Runner that does not run, and no atomic.Bool

@@ -34,8 +34,9 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	now, status := time.Now(), http.StatusOK
+	isEligible := s.options.NodeEligible() // not under the lock, for which the Runner may wait
 	s.mu.RLock()
-	updated, isHealthy, isEligible := s.fresh.updated, s.fresh.healthy(now), s.options.NodeEligible()
+	updated, isHealthy := s.fresh.updated, s.fresh.healthy(now)
 	s.mu.RUnlock()
 	body := proxyState{LastUpdated: updated, CurrentTime: now, Healthy: isHealthy}
 	if !updated.IsZero() {

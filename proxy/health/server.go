@@ -23,7 +23,8 @@ type Options struct {
 	// the deadlines with [http.ResponseController].
 	Pages map[string]http.Handler
 	// NodeEligible reports whether load balancers may send new connections to the node: method
-	// NodeEligible of a [proxy.ServiceChangeTracker]. Nil means that they always may.
+	// NodeEligible of a [proxy.ServiceChangeTracker], which is false until the tracker has received
+	// its Node: a program that hands over no Nodes leaves it nil, which means that they always may.
 	NodeEligible func() bool
 	// Timeout is how old the last verified state of the dataplane may be, and
 	// how long a change may wait to be programmed, before the proxy counts as
