@@ -266,7 +266,7 @@ func testRemovedMeanwhile(t *testing.T, s *flowStage, all string, want [3]string
 	} {
 		s.Apply(t, s.with(all, "A"))
 		before := [3]string{"A", "A", "A"}
-		if got := servers(before); got != before {
+		if got := s.settled(t, servers, before); got != before {
 			t.Fatalf("servers of the clients before frontends are removed, tables %s: got %q, want %q", what, got, before)
 		}
 		s.startAgent(t)

@@ -29,9 +29,15 @@ func TestCheckNode(t *testing.T) {
 		b := n.start(t, userspace.Options{Capture: c})
 		for _, value := range []string{"0", "1"} {
 			testenv.NoError(t, n.node().Sysctl("net/ipv4/conf/all/src_valid_mark", value))
-			named := slices.ContainsFunc(n.check(t, b), func(p *proxy.Problem) bool { return p.Field == "net.ipv4.conf.all.src_valid_mark" })
-			if want := c == userspace.TPROXY && value == "1"; named != want {
-				t.Errorf("src_valid_mark %s is a problem: got %v, want %v", value, named, want)
+			var want, got []string
+			if c == userspace.TPROXY && value == "1" {
+				want = []string{"net.ipv4.conf.all.src_valid_mark"}
+			}
+			for _, p := range n.check(t, b) {
+				got = append(got, p.Field)
+			}
+			if !slices.Equal(got, want) {
+				t.Errorf("with src_valid_mark %s: got problems of %q, want %q", value, got, want)
 			}
 		}
 	})
