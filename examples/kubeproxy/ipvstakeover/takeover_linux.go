@@ -113,7 +113,7 @@ func (l *leftovers) open() (err error) {
 	link, err := netlink.LinkByName(device)
 	_, isMissing := errors.AsType[netlink.LinkNotFoundError](err)
 	switch {
-	case isMissing, err == nil && link.Type() != "dummy": // another program has the latter
+	case isMissing, err == nil && link.Type() != "dummy": // a device of another type is another program's
 		return nil
 	case err != nil:
 		return fmt.Errorf("device %s: %w", device, err)
