@@ -63,13 +63,13 @@ const (
 	// rewriting writes each open chain that differs as a whole, before rules lead to it: the kernel
 	// refuses jumps to chains with rules of other programs that are invalid in the hook.
 	rewriting
-	// adding is gently without removals.
+	// adding is gently without removals. It empties no open chain.
 	adding
 )
 
 // ManyRemovals is the maximum number of rules that are removed from a chain one by one, in changes only in
 // the flavour that uses nf_tables. There, each takes about 2 ms; for more rules, reading everything
-// and writing the whole chain is faster.
+// and writing the whole chain is faster. Additions do not count, because they take far less time.
 const ManyRemovals = 128
 
 // plan is the difference between what exists and what is wanted.
@@ -123,29 +123,55 @@ func (p *plan) differs(ref chainRef, o *Op) bool {
 	return !exists || !p.knows(ref) || Lines(found) != o.Value
 }
 
-// openChain adds what makes an open chain have the wanted rules: single rules, or the whole chain.
+// openChain adds what makes an open chain have the wanted rules: single rules, or the whole chain. A whole
+// chain of table filter is written after the other tables, so that packets are rejected by old rules
+// until table nat translates them. Missing rules are added before.
 func (p *plan) openChain(ref chainRef, wanted []Op) {
 	found, exists := p.chains[ref]
 	if !exists {
 		p.ops = append(p.ops, wanted...)
 		return
 	}
-	single, can := p.singleRules(ref, found, wanted)
-	if can && (len(single) == 0 || p.scope != rewriting && len(single) <= ManyRemovals) {
-		p.ops = append(p.ops, single...)
+	added, removed, can := p.singleRules(ref, found, wanted)
+	switch {
+	case p.scope == adding:
+		p.ops = append(p.ops, added...)
+		return
+	case can && (len(added)+len(removed) == 0 || p.scope == gently && len(removed) <= ManyRemovals):
+		p.ops = append(append(p.ops, removed...), added...)
 		return
 	}
-	for _, o := range wanted {
-		if o.Key.Rule == "" {
-			o.Kind = backends.Replace
-		}
-		p.ops = append(p.ops, o)
+	whole := Op{Kind: backends.Replace, Key: ref.key(), Value: wholeChain(wanted)}
+	if p.scope == gently && ref.table == Filter {
+		p.ops = append(p.ops, added...)
+		whole.Key.Back = true
 	}
+	p.ops = append(p.ops, whole)
 }
 
-// singleRules returns the additions and removals of single rules that an open chain needs. It cannot if the
-// rules are not known, one exists twice, or one for the front is behind one for the back.
-func (p *plan) singleRules(ref chainRef, found []string, wanted []Op) (ops []Op, can bool) {
+// wholeChain returns the value of an open chain that is written at once.
+func wholeChain(wanted []Op) string {
+	var front, back []string
+	for _, o := range wanted {
+		switch {
+		case o.Key.Rule == "":
+		case o.Key.Back:
+			back = append(back, o.Key.Rule)
+		default:
+			front = append(front, o.Key.Rule)
+		}
+	}
+	return Lines(append(front, back...))
+}
+
+// singleRules returns the additions and removals of single rules that an open chain needs. They cannot make
+// the chain right if its rules are not known, so that all are added, if one exists twice, or if one for the
+// front is behind one for the back.
+func (p *plan) singleRules(ref chainRef, found []string, wanted []Op) (added, removed []Op, can bool) {
+	can = p.knows(ref)
+	if !can {
+		found = nil
+	}
 	missing := make(map[string]Op, len(wanted))
 	for _, o := range wanted {
 		if o.Key.Rule != "" {
@@ -157,21 +183,21 @@ func (p *plan) singleRules(ref chainRef, found []string, wanted []Op) (ops []Op,
 		o, isWanted := missing[rule]
 		switch {
 		case is[rule], isWanted && isBack && !o.Key.Back:
-			return nil, false
+			can = false
 		case isWanted:
 			isBack = o.Key.Back
-			delete(missing, rule)
-		case p.scope != adding:
-			ops = append(ops, Op{Kind: backends.Remove, Key: Key{Table: ref.table, Chain: ref.name, Rule: rule}})
+		default:
+			removed = append(removed, Op{Kind: backends.Remove, Key: Key{Table: ref.table, Chain: ref.name, Rule: rule}})
 		}
+		delete(missing, rule)
 		is[rule] = true
 	}
 	for _, o := range wanted {
 		if _, isMissing := missing[o.Key.Rule]; isMissing {
-			ops = append(ops, o)
+			added = append(added, o)
 		}
 	}
-	return ops, p.knows(ref)
+	return added, removed, can
 }
 
 // jumpsOf adds what makes a chain of the kernel, or of another program, have the wanted own rules. If

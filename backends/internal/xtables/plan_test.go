@@ -1,6 +1,7 @@
 package xtables
 
 import (
+	"fmt"
 	"maps"
 	"math/rand/v2"
 	"slices"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
+	"github.com/vipkit/vipkit/internal/testing/objects"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -146,6 +148,70 @@ func TestAdoption(t *testing.T) {
 	}
 }
 
+// many returns so many rules that nobody wants.
+func many(n int) []string {
+	return objects.Many(n, func(i int) string { return fmt.Sprintf("unwanted%d", i) })
+}
+
+// Many rules are added one by one, and many are not removed one by one.
+func TestPlansOfManyRules(t *testing.T) {
+	t.Parallel()
+	n := newNames("vipkit")
+	for _, table := range []Table{NAT, Filter} {
+		ref := chainRef{table, "VIPKIT-SERVICES"}
+		wanted := []Op{{Key: ref.key()}}
+		for _, rule := range many(ManyRemovals + 1) {
+			wanted = append(wanted, Op{Key: Key{Table: table, Chain: ref.name, Rule: rule}})
+		}
+		lone, whole := Op{Key: Key{Table: table, Chain: ref.name, Rule: "b"}}, Op{Kind: backends.Replace, Key: ref.key(), Value: "b\n"}
+		removed := []Op{whole}
+		if table == Filter {
+			whole.Key.Back = true
+			removed = []Op{lone, whole}
+		}
+		for _, c := range []struct {
+			found        []string
+			wanted, want []Op
+			how          scope
+		}{
+			{nil, wanted, wanted[1:], gently},
+			{[]string{"a"}, wanted, wanted[1:], adding},
+			{many(ManyRemovals + 1), []Op{wanted[0], lone}, removed, gently},
+		} {
+			got, _ := model{ref: c.found}.seen(n).plan(n, c.wanted, c.how)
+			if diff := cmp.Diff(c.want, got, cmp.AllowUnexported(Key{})); diff != "" {
+				t.Errorf("table %s, %d rules (%d): operations (-want +got):\n%s", table, len(c.found), c.how, diff)
+			}
+		}
+	}
+}
+
+// Until table nat is written, an open chain of table filter loses no rule.
+func TestRejectionsStay(t *testing.T) {
+	t.Parallel()
+	r := testenv.Random(t)
+	n := newNames("vipkit")
+	for step := range 300 {
+		m := model{}
+		m.write(t, slices.Concat(randomLoad(t, r)...))
+		damage(r, m)
+		before, want := m.clone(), slices.Concat(randomLoad(t, r)...)
+		ops, _ := m.seen(n).plan(n, want, gently)
+		text, _, writesNAT := strings.Cut(string(scriptOf(t, ops).text), "*nat\n")
+		if !writesNAT {
+			continue
+		}
+		testenv.NoError(t, m.restore(text))
+		for ref, rules := range before {
+			for _, rule := range rules {
+				if ref.table == Filter && n.Owns(ref.table, ref.name) && n.IsOpen(ref.name) && !slices.Contains(m[ref], rule) {
+					t.Fatalf("step %d: before table nat is written, chain %s of filter: got %q, want %q to stay", step, ref.name, m[ref], rule)
+				}
+			}
+		}
+	}
+}
+
 // A chain that is not as wanted gets single rules, or is written as a whole if its rules are not known, if
 // the front and the back are mixed, or if rules of other programs may be invalid.
 func TestPlans(t *testing.T) {
@@ -153,7 +219,9 @@ func TestPlans(t *testing.T) {
 	n := newNames("vipkit")
 	ref := chainRef{Filter, "VIPKIT-SERVICES"}
 	wanted := written(t, "+ filter VIPKIT-SERVICES", "+ filter VIPKIT-SERVICES < a", "+ filter VIPKIT-SERVICES < b", "+ filter VIPKIT-SERVICES > y", "+ filter VIPKIT-SERVICES > z")
-	whole := slices.Concat([]Op{{Kind: backends.Replace, Key: ref.key()}}, wanted[1:])
+	whole := Op{Kind: backends.Replace, Key: ref.key(), Value: "a\nb\ny\nz\n"}
+	late := whole // after table nat
+	late.Key.Back = true
 	without := func(rule string) Op {
 		return Op{Kind: backends.Remove, Key: Key{Table: Filter, Chain: ref.name, Rule: rule}}
 	}
@@ -167,11 +235,18 @@ func TestPlans(t *testing.T) {
 		{"as wanted", []string{"a", "b", "y", "z"}, false, gently, nil},
 		{"as wanted", []string{"a", "b", "y", "z"}, false, rewriting, nil},
 		{"in another order", []string{"b", "a", "z", "y"}, false, gently, nil},
-		{"in the wrong halves", []string{"a", "y", "b", "z"}, false, gently, whole},
-		{"misread", []string{"a", "b", "y", "z"}, true, gently, whole},
+		{"in the wrong halves", []string{"a", "y", "b", "z"}, false, gently, []Op{late}},
+		{"in the wrong halves, one missing", []string{"a", "y", "b"}, false, gently, []Op{wanted[4], late}},
+		{"in the wrong halves, one missing", []string{"a", "y", "b"}, false, adding, wanted[4:]},
+		{"misread", []string{"a", "b", "y", "z"}, true, gently, append(slices.Clone(wanted[1:]), late)},
+		{"misread", []string{"a", "b", "y", "z"}, true, rewriting, []Op{whole}},
 		{"one missing", []string{"a", "b", "z"}, false, gently, wanted[3:4]},
-		{"one missing", []string{"a", "b", "z"}, false, rewriting, whole},
-		{"twice", []string{"a", "a", "b", "y", "z"}, false, gently, whole},
+		{"one missing", []string{"a", "b", "z"}, false, rewriting, []Op{whole}},
+		{"twice", []string{"a", "a", "b", "y", "z"}, false, gently, []Op{late}},
+		{"twice, one missing", []string{"a", "a", "y", "z"}, false, gently, []Op{wanted[2], late}},
+		{"twice, one missing", []string{"a", "a", "y", "z"}, false, adding, wanted[2:3]},
+		{"too many more", append(many(ManyRemovals+1), "b", "y", "z"), false, gently, []Op{wanted[1], late}},
+		{"too many more", append(many(ManyRemovals+1), "b", "y", "z"), false, adding, wanted[1:2]},
 		{"one more", []string{"a", "b", "y", "c", "z"}, false, gently, []Op{without("c")}},
 		{"another one", []string{"a", "c", "y", "z"}, false, gently, []Op{without("c"), wanted[2]}},
 		{"another one", []string{"a", "c", "y", "z"}, false, adding, wanted[2:3]},
