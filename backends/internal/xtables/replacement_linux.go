@@ -118,8 +118,11 @@ func (r *replacement) Finish(ctx context.Context) error {
 	} else {
 		err = k.load(ctx, e, r.accepted)
 	}
-	if err == nil {
+	switch {
+	case err == nil:
 		k.counts.hold(r.accepted, true)
+	case isRefusal(err):
+		err = fmt.Errorf("%w: the existing objects stay in effect: parts of the new ones that are accepted alone are refused together: %w", backends.ErrExhausted, err)
 	}
 	return err
 }
@@ -131,6 +134,27 @@ func (k *kernel) load(ctx context.Context, e *existing, wanted []Op) error {
 		return err
 	}
 	if e, err = k.find(ctx); err != nil {
+		return err
+	}
+	return k.rewrite(ctx, e, wanted)
+}
+
+// rewrite makes the wanted objects of what exists, by whole chains. Table filter is written as a whole after
+// the others, so that old rules reject packets until table nat translates them. Missing rules that
+// reject packets are added before, if the kernel accepts them in the existing chains.
+func (k *kernel) rewrite(ctx context.Context, e *existing, wanted []Op) error {
+	isOfFilter := func(o Op) bool { return o.Key.Table == Filter }
+	missing, _ := e.plan(k.names, wanted, adding)
+	missing = slices.DeleteFunc(missing, func(o Op) bool { return !isOfFilter(o) || isHook(o.Key.Chain) })
+	if err := k.write(ctx, missing); err != nil && !isRefusal(err) {
+		return err
+	}
+	others, _ := e.plan(k.names, wanted, rewriting)
+	if err := k.write(ctx, slices.DeleteFunc(others, isOfFilter)); err != nil {
+		return err
+	}
+	e, err := k.find(ctx)
+	if err != nil {
 		return err
 	}
 	return k.adopt(ctx, e, wanted, rewriting)
