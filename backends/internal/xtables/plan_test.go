@@ -148,9 +148,9 @@ func TestAdoption(t *testing.T) {
 	}
 }
 
-// many returns so many rules that nobody wants.
-func many(n int) []string {
-	return objects.Many(n, func(i int) string { return fmt.Sprintf("unwanted%d", i) })
+// tooMany returns more rules than are removed one by one.
+func tooMany() []string {
+	return objects.Many(ManyRemovals+1, func(i int) string { return fmt.Sprintf("rule%d", i) })
 }
 
 // Many rules are added one by one, and many are not removed one by one.
@@ -160,7 +160,7 @@ func TestPlansOfManyRules(t *testing.T) {
 	for _, table := range []Table{NAT, Filter} {
 		ref := chainRef{table, "VIPKIT-SERVICES"}
 		wanted := []Op{{Key: ref.key()}}
-		for _, rule := range many(ManyRemovals + 1) {
+		for _, rule := range tooMany() {
 			wanted = append(wanted, Op{Key: Key{Table: table, Chain: ref.name, Rule: rule}})
 		}
 		lone, whole := Op{Key: Key{Table: table, Chain: ref.name, Rule: "b"}}, Op{Kind: backends.Replace, Key: ref.key(), Value: "b\n"}
@@ -176,7 +176,7 @@ func TestPlansOfManyRules(t *testing.T) {
 		}{
 			{nil, wanted, wanted[1:], gently},
 			{[]string{"a"}, wanted, wanted[1:], adding},
-			{many(ManyRemovals + 1), []Op{wanted[0], lone}, removed, gently},
+			{tooMany(), []Op{wanted[0], lone}, removed, gently},
 		} {
 			got, _ := model{ref: c.found}.seen(n).plan(n, c.wanted, c.how)
 			if diff := cmp.Diff(c.want, got, cmp.AllowUnexported(Key{})); diff != "" {
@@ -245,8 +245,8 @@ func TestPlans(t *testing.T) {
 		{"twice", []string{"a", "a", "b", "y", "z"}, false, gently, []Op{late}},
 		{"twice, one missing", []string{"a", "a", "y", "z"}, false, gently, []Op{wanted[2], late}},
 		{"twice, one missing", []string{"a", "a", "y", "z"}, false, adding, wanted[2:3]},
-		{"too many more", append(many(ManyRemovals+1), "b", "y", "z"), false, gently, []Op{wanted[1], late}},
-		{"too many more", append(many(ManyRemovals+1), "b", "y", "z"), false, adding, wanted[1:2]},
+		{"too many more", append(tooMany(), "b", "y", "z"), false, gently, []Op{wanted[1], late}},
+		{"too many more", append(tooMany(), "b", "y", "z"), false, adding, wanted[1:2]},
 		{"one more", []string{"a", "b", "y", "c", "z"}, false, gently, []Op{without("c")}},
 		{"another one", []string{"a", "c", "y", "z"}, false, gently, []Op{without("c"), wanted[2]}},
 		{"another one", []string{"a", "c", "y", "z"}, false, adding, wanted[2:3]},
