@@ -127,43 +127,58 @@ func (r *replacement) Finish(ctx context.Context) error {
 	return err
 }
 
-// load makes the wanted objects of what exists, as gently as the kernel allows.
+// load makes the wanted objects of what exists, as gently as the kernel allows. Before it rewrites chains, it
+// adds the missing rules that reject packets, if the kernel accepts them in the existing chains.
 func (k *kernel) load(ctx context.Context, e *existing, wanted []Op) error {
-	err := k.adopt(ctx, e, wanted, gently)
-	if !isRefusal(err) {
-		return err
-	}
-	if e, err = k.find(ctx); err != nil {
-		return err
-	}
-	return k.rewrite(ctx, e, wanted)
-}
-
-// rewrite makes the wanted objects of what exists, by whole chains. Table filter is written as a whole after
-// the others, so that old rules reject packets until table nat translates them. Missing rules that
-// reject packets are added before, if the kernel accepts them in the existing chains.
-func (k *kernel) rewrite(ctx context.Context, e *existing, wanted []Op) error {
-	isOfFilter := func(o Op) bool { return o.Key.Table == Filter }
-	missing, _ := e.plan(k.names, wanted, adding)
-	missing = slices.DeleteFunc(missing, func(o Op) bool { return !isOfFilter(o) || isHook(o.Key.Chain) })
-	if err := k.write(ctx, missing); err != nil && !isRefusal(err) {
-		return err
-	}
-	others, _ := e.plan(k.names, wanted, rewriting)
-	if err := k.write(ctx, slices.DeleteFunc(others, isOfFilter)); err != nil {
-		return err
+	refusal := k.adopt(ctx, e, wanted, gently)
+	if !isRefusal(refusal) {
+		return refusal
 	}
 	e, err := k.find(ctx)
 	if err != nil {
 		return err
 	}
+	if len(e.chains)+len(e.jumps) == 0 { // there is nothing to rewrite
+		return refusal
+	}
+	missing, _ := e.plan(k.names, wanted, adding)
+	_, missing = partition(missing)
+	missing = slices.DeleteFunc(missing, func(o Op) bool { return isHook(o.Key.Chain) })
+	if err = k.write(ctx, missing); err == nil {
+		if e, err = k.find(ctx); err != nil {
+			return err
+		}
+	}
+	if err != nil && !isRefusal(err) {
+		return err
+	}
 	return k.adopt(ctx, e, wanted, rewriting)
 }
 
+// partition returns the operations on table filter apart from the others.
+func partition(ops []Op) (others, filter []Op) {
+	for i := range ops {
+		if ops[i].Key.Table == Filter {
+			filter = append(filter, ops[i])
+		} else {
+			others = append(others, ops[i])
+		}
+	}
+	return others, filter
+}
+
 // adopt makes the wanted objects of what exists. Unwanted chains are removed last and apart, because
-// something may refer to one of them.
+// something may refer to one of them. Rewriting, it writes table filter as a whole after the others, so that
+// old rules reject packets until table nat translates them.
 func (k *kernel) adopt(ctx context.Context, e *existing, wanted []Op, s scope) error {
 	ops, unwanted := e.plan(k.names, wanted, s)
+	if s == rewriting {
+		var others []Op
+		others, ops = partition(ops)
+		if err := k.write(ctx, others); err != nil {
+			return err
+		}
+	}
 	if err := k.write(ctx, ops); err != nil {
 		return err
 	}
