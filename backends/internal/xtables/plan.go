@@ -133,11 +133,7 @@ func (p *plan) openChain(ref chainRef, wanted []Op) {
 		return
 	}
 	added, removed, can := p.singleRules(ref, found, wanted)
-	switch {
-	case p.scope == adding:
-		p.ops = append(p.ops, added...)
-		return
-	case can && (len(added)+len(removed) == 0 || p.scope == gently && len(removed) <= ManyRemovals):
+	if p.scope == adding || can && (len(added)+len(removed) == 0 || p.scope == gently && len(removed) <= ManyRemovals) {
 		p.ops = append(append(p.ops, removed...), added...)
 		return
 	}
@@ -153,11 +149,9 @@ func (p *plan) openChain(ref chainRef, wanted []Op) {
 func wholeChain(wanted []Op) string {
 	var front, back []string
 	for _, o := range wanted {
-		switch {
-		case o.Key.Rule == "":
-		case o.Key.Back:
+		if o.Key.Back {
 			back = append(back, o.Key.Rule)
-		default:
+		} else if o.Key.Rule != "" {
 			front = append(front, o.Key.Rule)
 		}
 	}
@@ -186,7 +180,7 @@ func (p *plan) singleRules(ref chainRef, found []string, wanted []Op) (added, re
 			can = false
 		case isWanted:
 			isBack = o.Key.Back
-		default:
+		case p.scope != adding:
 			removed = append(removed, Op{Kind: backends.Remove, Key: Key{Table: ref.table, Chain: ref.name, Rule: rule}})
 		}
 		delete(missing, rule)

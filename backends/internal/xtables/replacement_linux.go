@@ -142,8 +142,7 @@ func (k *kernel) load(ctx context.Context, e *existing, wanted []Op) error {
 		return refusal
 	}
 	missing, _ := e.plan(k.names, wanted, adding)
-	_, missing = partition(missing)
-	missing = slices.DeleteFunc(missing, func(o Op) bool { return isHook(o.Key.Chain) })
+	missing = slices.DeleteFunc(inFilter(missing, true), func(o Op) bool { return isHook(o.Key.Chain) })
 	if err = k.write(ctx, missing); err == nil {
 		if e, err = k.find(ctx); err != nil {
 			return err
@@ -155,16 +154,9 @@ func (k *kernel) load(ctx context.Context, e *existing, wanted []Op) error {
 	return k.adopt(ctx, e, wanted, rewriting)
 }
 
-// partition returns the operations on table filter apart from the others.
-func partition(ops []Op) (others, filter []Op) {
-	for i := range ops {
-		if ops[i].Key.Table == Filter {
-			filter = append(filter, ops[i])
-		} else {
-			others = append(others, ops[i])
-		}
-	}
-	return others, filter
+// inFilter returns the operations on table filter, or those on the others.
+func inFilter(ops []Op, is bool) []Op {
+	return slices.DeleteFunc(slices.Clone(ops), func(o Op) bool { return (o.Key.Table == Filter) != is })
 }
 
 // adopt makes the wanted objects of what exists. Unwanted chains are removed last and apart, because
@@ -173,11 +165,10 @@ func partition(ops []Op) (others, filter []Op) {
 func (k *kernel) adopt(ctx context.Context, e *existing, wanted []Op, s scope) error {
 	ops, unwanted := e.plan(k.names, wanted, s)
 	if s == rewriting {
-		var others []Op
-		others, ops = partition(ops)
-		if err := k.write(ctx, others); err != nil {
+		if err := k.write(ctx, inFilter(ops, false)); err != nil {
 			return err
 		}
+		ops = inFilter(ops, true)
 	}
 	if err := k.write(ctx, ops); err != nil {
 		return err
