@@ -41,7 +41,7 @@ func newBackend(options Options, around func(commit func() error) error) (proxy.
 	}
 	var own []kinds.Kind
 	for _, f := range b.Flavours() {
-		own = append(own, map[Flavour]kinds.Kind{NFT: kinds.IPTablesNFT, Legacy: kinds.IPTablesLegacy}[f])
+		own = append(own, map[xtables.Flavour]kinds.Kind{xtables.NFT: kinds.IPTablesNFT, xtables.Legacy: kinds.IPTablesLegacy}[f])
 	}
 	instance, err := kinds.Open(o.Identity, own...)
 	if err != nil {

@@ -36,23 +36,24 @@ type Options struct {
 const DefaultLockWait = xtables.DefaultLockWait
 
 // Flavour is a kind of iptables.
-type Flavour = xtables.Flavour
+type Flavour string
 
 // The flavours.
 const (
 	// Default is the flavour of the programs with plain names on this system:
 	// iptables-restore and so on. Other programs on the node most likely use the
 	// same.
-	Default = xtables.Default
+	Default Flavour = ""
 	// Legacy is the original flavour, with tables of its own in the kernel.
-	Legacy = xtables.Legacy
+	Legacy Flavour = "legacy"
 	// NFT keeps its tables in nf_tables.
-	NFT = xtables.NFT
+	NFT Flavour = "nft"
 )
 
 // ErrLocked reports that another program held the xtables lock for longer than
-// [Options.LockWait]. Nothing was changed, unless the error is a [proxy.ErrDataplaneLost], too;
-// another try may succeed.
+// [Options.LockWait]. An Apply of changes has changed nothing then, unless the error is a
+// [proxy.ErrDataplaneLost], too. An Apply from the zero Snapshot may have written some tables. Another try
+// may succeed.
 var ErrLocked = xtables.ErrLocked
 
 // complete fills in defaults, or returns an error for invalid options.
@@ -70,7 +71,7 @@ func (o Options) complete() (Options, error) {
 	if len(o.Families) == 0 {
 		o.Families = []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol}
 	}
-	engine, err := xtables.Options{Flavour: o.Flavour, LockWait: o.LockWait}.Complete()
+	engine, err := xtables.Options{Flavour: xtables.Flavour(o.Flavour), LockWait: o.LockWait}.Complete()
 	o.LockWait = engine.LockWait
 	return o, err
 }

@@ -15,7 +15,7 @@ import (
 // config returns what the engine needs.
 func (o Options) config(around func(commit func() error) error) xtables.Config {
 	c := xtables.Config{
-		Options: xtables.Options{Flavour: o.Flavour, LockWait: o.LockWait}, Names: newNames(o.Identity.Name).Names, Around: around,
+		Options: xtables.Options{Flavour: xtables.Flavour(o.Flavour), LockWait: o.LockWait}, Names: newNames(o.Identity.Name).Names, Around: around,
 	}
 	for _, family := range o.Families {
 		r := newRenderer(o, family)

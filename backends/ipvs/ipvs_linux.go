@@ -148,7 +148,7 @@ func unsupported(err error) error {
 // ruleset returns what the constant rules need.
 func (b *backend) ruleset() xtables.Config {
 	c := xtables.Config{
-		Options: xtables.Options{Flavour: b.options.Flavour, LockWait: b.options.LockWait},
+		Options: xtables.Options{Flavour: xtables.Flavour(b.options.Flavour), LockWait: b.options.LockWait},
 		Names:   xtables.Names{Prefix: b.prefix, Chains: chains(), Uncommented: true},
 	}
 	for _, f := range b.options.Families {

@@ -56,14 +56,14 @@ type Options struct {
 const DefaultDrainTimeout = 15 * time.Minute
 
 // Flavour is a kind of iptables.
-type Flavour = xtables.Flavour
+type Flavour string
 
 // The flavours.
 const (
 	// Legacy is the original flavour, with tables of its own in the kernel.
-	Legacy = xtables.Legacy
+	Legacy Flavour = "legacy"
 	// NFT keeps its tables in nf_tables.
-	NFT = xtables.NFT
+	NFT Flavour = "nft"
 )
 
 // complete fills in defaults, or returns an error for invalid options.
@@ -89,11 +89,11 @@ func (o Options) complete() (Options, error) {
 	if _, err := parseScheduler(o.Scheduler); err != nil {
 		return o, fmt.Errorf("ipvs: Options.Scheduler: %w", err)
 	}
-	x, err := xtables.Options{Flavour: o.Flavour, LockWait: o.LockWait}.Complete()
+	x, err := xtables.Options{Flavour: xtables.Flavour(o.Flavour), LockWait: o.LockWait}.Complete()
 	if err != nil {
 		return o, fmt.Errorf("ipvs: %w", err)
 	}
-	o.Flavour, o.LockWait = x.Flavour, x.LockWait
+	o.Flavour, o.LockWait = Flavour(x.Flavour), x.LockWait
 	if o.DrainTimeout == 0 {
 		o.DrainTimeout = DefaultDrainTimeout
 	}

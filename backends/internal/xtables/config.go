@@ -30,8 +30,9 @@ const (
 const DefaultLockWait = 5 * time.Second
 
 // ErrLocked reports that another program held the xtables lock for longer than
-// [Options.LockWait]. Nothing was changed, unless the error is a [proxy.ErrDataplaneLost], too;
-// another try may succeed.
+// [Options.LockWait]. An Apply of changes has changed nothing then, unless the error is a
+// [proxy.ErrDataplaneLost], too. An Apply from the zero Snapshot may have written some tables. Another try
+// may succeed.
 var ErrLocked = errors.New("another program holds the xtables lock")
 
 // Options say which programs run, and how long they wait.
