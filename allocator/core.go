@@ -1,7 +1,5 @@
 package allocator
 
-import "math/rand/v2"
-
 // probes is how many random keys are tried before the next free one after a random key
 // is taken. It keeps the choice nearly uniform up to three quarters full.
 const probes = 4
@@ -11,6 +9,8 @@ type core struct {
 	*Range
 	used, bandUsed uint64
 	taken          set
+	// random returns a number below n; tests can repeat its numbers.
+	random func(n uint64) uint64
 }
 
 // pick chooses a free offset, of which there must be one: of the upper band as long as it has one.
@@ -27,12 +27,12 @@ func (r *core) pick() uint64 {
 // least one is free: a random one, or the next free one after it.
 func (r *core) pickWithin(first, end uint64) uint64 {
 	for range probes {
-		if i := first + rand.Uint64N(end-first); r.isFree(i) {
+		if i := first + r.random(end-first); r.isFree(i) {
 			return i
 		}
 	}
 	// The lower band is used only when the upper one is full: no offset after end is free.
-	if i, ok := r.next(first + rand.Uint64N(end-first)); ok {
+	if i, ok := r.next(first + r.random(end-first)); ok {
 		return i
 	}
 	i, _ := r.next(first)

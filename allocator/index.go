@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"math"
 	"math/bits"
+	"math/rand/v2"
 	"slices"
 	"time"
 )
@@ -46,7 +47,7 @@ func newParts(ranges []Config) ([]*core, error) {
 		if err != nil {
 			return nil, err
 		}
-		parts = append(parts, &core{Range: r, taken: newSet(r.n)})
+		parts = append(parts, &core{Range: r, taken: newSet(r.n), random: rand.Uint64N})
 	}
 	return parts, nil
 }

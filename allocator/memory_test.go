@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 
@@ -85,6 +87,58 @@ func TestBrokenJournal(t *testing.T) {
 		journal.results <- nil
 		if _, err := m.Commit(t.Context(), []allocator.Op{op(3, "late")}); err != nil {
 			t.Errorf("Commit after a rollback: %v", err)
+		}
+	})
+}
+
+// batches is a journal that notes how many changes come at once. It fails at one of the writes.
+type batches struct {
+	begin chan struct{} // the first write waits for it
+	sizes []int
+	fails int
+}
+
+func (b *batches) Append(changes []allocator.Event) error {
+	<-b.begin
+	b.sizes = append(b.sizes, len(changes))
+	if len(b.sizes) == b.fails {
+		return errors.New("no space left")
+	}
+	return nil
+}
+
+func (*batches) Rollback() error { return nil }
+
+// TestBatches checks that many commits which wait are written in batches of a bounded size, and that only
+// those of a batch fail together.
+func TestBatches(t *testing.T) {
+	const limit, more = 1024, 452
+	const waiting = 2*limit + more
+	synctest.Test(t, func(t *testing.T) {
+		journal := &batches{begin: make(chan struct{}), fails: 2}
+		m := allocator.NewMemory(allocator.State{}, journal)
+		var commits sync.WaitGroup
+		var failed atomic.Int32
+		for i := range 1 + waiting {
+			commits.Go(func() {
+				_, err := m.Commit(t.Context(), []allocator.Op{{Claim: allocator.Claim{Key: allocator.PortKey(uint16(i + 1)), Owner: "me", Token: 1}}})
+				if err != nil {
+					failed.Add(1)
+				}
+			})
+			synctest.Wait() // The first commit is written alone, and the others wait.
+		}
+		close(journal.begin)
+		commits.Wait()
+		if want := []int{1, limit, limit, more}; !slices.Equal(journal.sizes, want) {
+			t.Errorf("batches: got %v, want %v", journal.sizes, want)
+		}
+		if got := failed.Load(); got != limit {
+			t.Errorf("failed commits: got %d, want %d", got, limit)
+		}
+		state, err := m.Load(t.Context())
+		if err != nil || len(state.Claims) != 1+limit+more {
+			t.Errorf("got %d claims, error %v, want %d", len(state.Claims), err, 1+limit+more)
 		}
 	})
 }

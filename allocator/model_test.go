@@ -45,6 +45,7 @@ func TestRangeAgainstModel(t *testing.T) {
 				m.r, err = allocator.NewRange(c)
 				testenv.NoError(t, err)
 				m.p = poolOf(t, c)
+				m.p.ChooseBy(rnd)
 				for range 1500 {
 					m.step(t, rnd)
 				}

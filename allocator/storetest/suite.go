@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -185,25 +184,30 @@ func testVersions(t *testing.T, s allocator.Store) {
 
 func testRace(t *testing.T, s allocator.Store) {
 	const keys, rivals = 30, 8
-	var won [keys]atomic.Int32
+	var mu sync.Mutex
+	var owners [keys][]allocator.Owner // whom each rival takes for the owner
 	var wg sync.WaitGroup
 	for r := range rivals {
 		wg.Go(func() {
 			for i := range keys {
-				_, err := s.Commit(t.Context(), put(claim(i+1, allocator.Owner(fmt.Sprint(r)), 0)))
-				switch {
-				case err == nil:
-					won[i].Add(1)
-				case !errors.Is(err, allocator.ErrConflict):
+				owner := allocator.Owner(fmt.Sprint(r))
+				_, err := s.Commit(t.Context(), put(claim(i+1, owner, 0)))
+				conflict, isConflict := errors.AsType[*allocator.ConflictError](err)
+				if isConflict {
+					owner = conflict.Current.Owner
+				} else if err != nil {
 					t.Errorf("key %d: %v", i, err)
 				}
+				mu.Lock()
+				owners[i] = append(owners[i], owner)
+				mu.Unlock()
 			}
 		})
 	}
 	wg.Wait()
-	for i := range won {
-		if n := won[i].Load(); n != 1 {
-			t.Errorf("owners of key %d: got %d, want one", i, n)
+	for i, all := range owners {
+		if slices.Sort(all); all[0] == "" || all[0] != all[rivals-1] {
+			t.Errorf("owners of key %d: got %q by the results of its rivals, want one for all", i, all)
 		}
 	}
 }
