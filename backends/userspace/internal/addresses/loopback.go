@@ -37,8 +37,6 @@ type LoopbackConfig struct {
 type Loopback struct {
 	LoopbackConfig
 	sockets
-
-	unneeded map[Key]bool // those of listeners that Sweep closes
 }
 
 var (
@@ -51,10 +49,10 @@ var (
 // used.
 func NewLoopback(c LoopbackConfig) *Loopback {
 	return &Loopback{
-		LoopbackConfig: c, unneeded: map[Key]bool{},
+		LoopbackConfig: c,
 		sockets: sockets{
 			Frontends: host.NewFrontends(netip.Addr.IsLoopback),
-			listeners: map[Key]io.Closer{},
+			listeners: map[Key]io.Closer{}, unneeded: map[Key]bool{},
 			config:    net.ListenConfig{Control: host.BindToLoopback},
 			namespace: orAnywhere(c.Namespace),
 			originOf:  func(Key, netip.Addr) engine.Origin { return engine.Node },
@@ -151,14 +149,7 @@ func (l *Loopback) Sweep(context.Context) error {
 	for k := range l.unneeded {
 		l.unlisten(k)
 	}
-	clear(l.unneeded)
 	return nil
-}
-
-// CloseListeners closes all listeners.
-func (l *Loopback) CloseListeners() error {
-	clear(l.unneeded)
-	return l.sockets.CloseListeners()
 }
 
 // Drifted implements [proxy.DriftChecker]: no other program changes sockets of this process.

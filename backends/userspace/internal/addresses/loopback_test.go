@@ -108,6 +108,13 @@ func TestListenersToBeClosedAreNotListed(t *testing.T) {
 	if got := listening(t, at); got != "1" {
 		t.Errorf("got listeners at %q, want 1", got)
 	}
+	// A listener that Sweep would have closed, and that was closed before, is opened again.
+	testenv.NoError(t, l.Commit(t.Context(), ops(backends.Remove, one)))
+	testenv.NoError(t, l.StopAccepting())
+	testenv.NoError(t, l.Commit(t.Context(), ops(backends.Add, one)))
+	if got := listening(t, at); got != "1" {
+		t.Errorf("after all listeners were closed: got listeners at %q, want 1", got)
+	}
 }
 
 // applyTwice applies a snapshot, and again if some service ports were refused, as a Runner does. It returns
