@@ -166,6 +166,20 @@ func TestConsumersTakeNothingFromEachOther(t *testing.T) {
 	})
 }
 
+// A consumer that appends to the times of triggers changes nothing for another one.
+func TestTriggersAreNotShared(t *testing.T) {
+	name := types.NamespacedName{Name: "a"}
+	roomy := make([]time.Time, 1, 4)
+	l := changeLog{open: map[types.NamespacedName]ChangeTimes{name: {Name: name, TriggersIPv4: roomy, TriggersIPv6: roomy}}}
+	l.publish(name)
+	for _, triggers := range [...][]time.Time{l.times[0].TriggersIPv4, l.times[0].TriggersIPv6} {
+		_ = append(triggers, time.Unix(1, 0))
+		if !roomy[:2][1].IsZero() {
+			t.Error("a consumer has written to the times of others")
+		}
+	}
+}
+
 // The number of recorded changes is limited, however many there are and whether or not Next
 // is called.
 func TestChangeTimesAreBounded(t *testing.T) {

@@ -117,6 +117,12 @@ func TestEligible(t *testing.T) {
 	if got, _ := request(t, s, http.MethodGet, "/healthz"); got != 200 {
 		t.Errorf("without a node: got status %d, want 200", got)
 	}
+	// A Runner goes on while a program finds out.
+	var r proxy.Observer
+	s, r = watching(t, Options{NodeEligible: func() bool { applied(r); return true }})
+	if got, _ := request(t, s, http.MethodGet, "/healthz"); got != 200 {
+		t.Errorf("while the Runner applies: got status %d, want 200", got)
+	}
 }
 
 // Each case ends at the last moment at which the proxy is healthy: a nanosecond later it is
