@@ -118,7 +118,7 @@ func act(ctx context.Context, o options, log logr.Logger) (err error) {
 	addresses := &clusterIPs{Handler: tracker, log: log, path: o.files.allocations, ranges: o.tracker.ServiceCIDRs}
 	defer func() { err = errors.Join(err, addresses.close(), local.close()) }()
 	source := newSource(o, addresses, j)
-	go tracker.LogMissing(ctx, log)
+	defer logMissing(ctx, tracker, log)()
 	runner := &proxy.Runner{
 		Source: tracker, Backend: b, ResyncInterval: resync, Logger: log,
 		Observers: []proxy.Observer{{Synced: j.synced}, metrics.Observer(tracker), local.page.Observer(tracker)},
@@ -149,6 +149,14 @@ func act(ctx context.Context, o options, log logr.Logger) (err error) {
 	}
 	log.Info("stopped; the rules stay in the kernel, -cleanup removes them")
 	return nil
+}
+
+// logMissing logs what the tracker waits for, until the result is called.
+func logMissing(ctx context.Context, tracker *proxy.ServiceChangeTracker, log logr.Logger) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	wg.Go(func() { tracker.LogMissing(ctx, log) })
+	return func() { cancel(); wg.Wait() }
 }
 
 // newSource returns what reads the files.
