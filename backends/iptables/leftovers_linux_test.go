@@ -8,7 +8,7 @@ import (
 )
 
 // The first Apply of an identity that adopts the chains of kube-proxy, and Cleanup, remove the
-// canaries of kube-proxy in the tables that the identity uses. Those of the kubelet stay.
+// canaries of kube-proxy in the tables that the identity uses. The canaries of the kubelet stay.
 func TestCanariesOfKubeProxy(t *testing.T) {
 	t.Parallel()
 	for _, f := range flavours() {

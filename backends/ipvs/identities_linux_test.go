@@ -11,7 +11,7 @@ import (
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
-// A device of another identity is no bridge, and neither kube-proxy's device nor one with another name.
+// Only a dummy device with the name of a backend ipvs is the device of another identity. That of kube-proxy is not.
 func TestDeviceOfAnotherIdentity(t *testing.T) {
 	handle := netnstest.NewNS(t).Netlink()
 	named := func(name string) netlink.LinkAttrs { return netlink.LinkAttrs{Name: name} }

@@ -363,7 +363,7 @@ func bothProtocols() proxy.Snapshot {
 	return proxy.NewSnapshot(node, ports...)
 }
 
-// and adds service ports to a snapshot, or replaces those of their names.
+// and adds service ports to a snapshot, or replaces service ports with the same names.
 func and(s proxy.Snapshot, ports ...*proxy.ServicePort) proxy.Snapshot {
 	is := func(a *proxy.ServicePort) bool {
 		return slices.ContainsFunc(ports, func(b *proxy.ServicePort) bool { return a.Name == b.Name })

@@ -181,7 +181,7 @@ func TestRoutingIsRepaired(t *testing.T) {
 }
 
 // routeDamage returns what another program may do to the routes to listeners, of which at is one, and with TPROXY to
-// those of the table.
+// the routes of the table.
 func (n network) routeDamage(t *testing.T, c userspace.Capture, at netlink.Route) map[string]func() error {
 	t.Helper()
 	h := n.node().Netlink()
@@ -298,7 +298,7 @@ func subscribeRules(ns *netns.NS) (s *nl.NetlinkSocket, err error) {
 }
 
 // WaitDrift returns soon after another program has changed the routing, or the interface that it
-// leads to, and not after the backend's own changes or those of other rules and routes.
+// leads to, and not after changes by the backend or of other rules and routes.
 func TestWaitDriftOfRouting(t *testing.T) {
 	t.Parallel()
 	forCaptures(t, func(t *testing.T, c userspace.Capture) {

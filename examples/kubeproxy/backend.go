@@ -223,7 +223,7 @@ func (c *config) cleanUp(ctx context.Context, except string, log logr.Logger) er
 			r.remove(strings.TrimSuffix(anyFlavour+"-"+string(flavour), "-"), b, err)
 		}
 	}
-	// No rule needs its sets any more: mode iptables has adopted and removed those of kube-proxy, too.
+	// No rule needs its sets any more: mode iptables has adopted and removed the rules of kube-proxy, too.
 	if c.cleanupIPVS || !c.cleanup {
 		exclude, err := c.IPVS.excluded()
 		if err == nil {

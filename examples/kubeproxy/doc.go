@@ -57,7 +57,7 @@
 // as the kernel module ip_vs, the log names it, and the agent serves in the next mode that the node
 // supports, nftables or iptables.
 //
-// Open TCP connections of mode ipvs go on when a Service has their endpoint no more: for 15 minutes
+// Open TCP connections of mode ipvs go on when a Service no longer has their endpoint: for 15 minutes
 // at most, or for -ipvs-drain-timeout, where a negative duration ends them at once. kube-proxy's
 // mode ipvs waits without limit. They end when the Service is deleted, as in kube-proxy, and when
 // the agent has changed to another mode.

@@ -215,9 +215,9 @@ func TestModeIPTablesStays(t *testing.T) {
 		return errors.Join(c.cleanUp(ctx, iptablesMode, logr.Discard()), closeBackend(b))
 	}))
 	if got := rules(); got != want {
-		t.Errorf("rules: got\n%s\nwant those of mode iptables\n%s", got, want)
+		t.Errorf("rules: got\n%s\nwant the rules of mode iptables\n%s", got, want)
 	}
 	if strings.Contains(want, "IPVS") || !strings.Contains(want, "-j KUBE-SERVICES") {
-		t.Errorf("rules: got\n%s\nwant those of mode iptables alone", want)
+		t.Errorf("rules: got\n%s\nwant the rules of mode iptables alone", want)
 	}
 }

@@ -168,7 +168,7 @@ func (c *config) ipvsSettings() []setting {
 		{field: "ipvs.tcpFinTimeout", flag: "ipvs-tcpfin-timeout", into: &i.TCPFinTimeout, help: "When TCP connections end after a FIN; 0 leaves that to the kernel."},
 		{field: "ipvs.udpTimeout", flag: "ipvs-udp-timeout", into: &i.UDPTimeout, help: "When flows of UDP end; 0 leaves that to the kernel."},
 		{flag: "ipvs-drain-timeout", into: &c.drainTimeout, traits: linuxOnly,
-			help: "How long open TCP connections go on if the Service has their endpoint no more; a negative duration ends them at once."},
+			help: "How long open TCP connections go on if the Service no longer has their endpoint; a negative duration ends them at once."},
 	}
 	for n := range all {
 		all[n].traits |= linuxOnly

@@ -67,7 +67,7 @@ type ruleCounter interface {
 	CountRules(each func(family v1.IPFamily, table string, exist, last int))
 }
 
-// abilities are those of a backend: nil if it lacks them, or until the runner begins.
+// abilities are what a backend can do: nil where it cannot, or until the runner begins.
 type abilities struct {
 	node        nodeChecker
 	traffic     trafficCounter

@@ -59,7 +59,7 @@ func (k *kernel) Check(_ *proxy.Node, port *proxy.ServicePort) error {
 	return nil
 }
 
-// missing returns those of some extensions that are missing. If a table refuses everything, that is the table
+// missing returns which of some extensions are missing. If a table refuses everything, that is the table
 // alone, or nothing if the reason is another one.
 func (k *kernel) missing(ctx context.Context, of []Extension) (missing []Extension, err error) {
 	var tried []chainRef

@@ -24,7 +24,7 @@ func RemoveNFT(ctx context.Context, conn *nfnetlink.Conn, names Names) error {
 	return conn.Commit(ctx, &b)
 }
 
-// addRemovals adds the removals of the chains in a table, after those of the rules that lead to them.
+// addRemovals adds the removals of the chains in a table, after the removals of rules that lead to them.
 func (n Names) addRemovals(ctx context.Context, conn *nfnetlink.Conn, b *nfnetlink.Batch, table nfnetlink.Table, t Table) error {
 	exists, err := n.existIn(ctx, conn, table, t)
 	if err != nil || !exists {

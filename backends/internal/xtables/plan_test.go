@@ -18,8 +18,8 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// randomLoad returns the operations of a first load of a random snapshot: those of the node,
-// and those of each service port.
+// randomLoad returns the operations of a first load of a random snapshot: for the node, and
+// for each service port.
 func randomLoad(t *testing.T, r *rand.Rand) [][]Op {
 	t.Helper()
 	renderer := newNames("vipkit")
@@ -52,7 +52,7 @@ func damage(r *rand.Rand, m model) {
 	}
 }
 
-// state returns the rules of the identity's chains. It sorts those of open chains, whose
+// state returns the rules of the identity's chains. It sorts the rules of open chains, whose
 // order has no meaning.
 func state(m model, n Names) map[string][]string {
 	out := map[string][]string{}

@@ -132,7 +132,7 @@ func (l *leftovers) open() (err error) {
 	return err
 }
 
-// adopted has the bits of the flags of virtual servers that only those of a backend have.
+// adopted are bits in the flags of virtual servers that the backend ipvs sets, and kube-proxy does not.
 const adopted = 0xffff0000
 
 // servers returns the virtual servers of kube-proxy: at addresses of its device, and at its node ports.
