@@ -202,10 +202,10 @@ func (b *Backend) CountRules(each func(family v1.IPFamily, table string, exist, 
 	}
 }
 
-// Close implements [io.Closer].
+// Close implements [io.Closer]. It closes in reverse, as what was opened later uses what was opened before.
 func (b *Backend) Close() error {
 	var errs []error
-	for _, c := range b.held {
+	for _, c := range slices.Backward(b.held) {
 		errs = append(errs, c.Close())
 	}
 	return errors.Join(errs...)
