@@ -79,18 +79,23 @@ type crowd struct {
 	wg                  sync.WaitGroup
 }
 
-// connectRepeatedly starts clients that connect repeatedly. Every connection that fails is an
-// error of the test.
+// connectRepeatedly starts clients that connect repeatedly, and returns once each of them connects. Every
+// connection that fails is an error of the test.
 func (s *testbed) connectRepeatedly(t *testing.T, address string) *crowd {
 	t.Helper()
 	const clients = 8
 	ctx, cancel := context.WithCancel(t.Context())
 	c := &crowd{cancel: cancel}
 	t.Cleanup(func() { c.end() })
+	var begun sync.WaitGroup
+	begun.Add(clients)
 	for range clients {
 		c.wg.Go(func() {
+			begins := sync.OnceFunc(begun.Done)
+			defer begins()
 			err := s.Client.Do(func() error {
 				for ctx.Err() == nil {
+					begins()
 					c.connections.Add(1)
 					if err := stagetest.Ask(context.WithoutCancel(ctx), netip.Addr{}, address); err != nil {
 						c.failed.Add(1)
@@ -104,6 +109,7 @@ func (s *testbed) connectRepeatedly(t *testing.T, address string) *crowd {
 			}
 		})
 	}
+	begun.Wait()
 	return c
 }
 
