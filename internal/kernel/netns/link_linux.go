@@ -247,17 +247,20 @@ func (n *NS) AddNeighbor(link string, ip netip.Addr, hw net.HardwareAddr) error 
 }
 
 // await waits for work that the kernel does in the background. On an idle machine that
-// takes milliseconds.
+// takes milliseconds, on a starved one seconds.
 func await(what string, isSo func() (bool, error)) error {
-	for end := time.Now().Add(5 * time.Second); ; time.Sleep(200 * time.Microsecond) {
+	for end := time.Now().Add(awaitTimeout); ; time.Sleep(200 * time.Microsecond) {
 		switch so, err := isSo(); {
 		case so || err != nil:
 			return err
 		case time.Now().After(end):
-			return fmt.Errorf("netns: timeout after 5 s while waiting until %s", what)
+			return fmt.Errorf("netns: timeout after %v while waiting until %s", awaitTimeout, what)
 		}
 	}
 }
+
+// awaitTimeout is the time after which await gives up.
+const awaitTimeout = 30 * time.Second
 
 func (n *NS) link(name string) (netlink.Link, error) {
 	l, err := n.netlink.LinkByName(name)
