@@ -34,8 +34,8 @@ type Backend interface {
 }
 
 // ErrUnsupported marks what a dataplane cannot do, also not in a retry: the kernel
-// or a program lacks a feature.
-var ErrUnsupported = errors.New("unsupported on this system")
+// or a program lacks a feature. It wraps [errors.ErrUnsupported].
+var ErrUnsupported = fmt.Errorf("%w on this system", errors.ErrUnsupported)
 
 // ErrDataplaneLost marks that the state of the dataplane is unknown, for example because
 // another program removed it. Apply from the zero [Snapshot] repairs it.
