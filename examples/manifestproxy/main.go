@@ -213,9 +213,6 @@ func follow(ctx context.Context, source *manifest.Source, runner *proxy.Runner, 
 	err := runner.Run(ctx)
 	cancel()
 	background.Wait()
-	if errors.Is(reading, context.Canceled) {
-		reading = nil
-	}
 	return errors.Join(err, reading, serving, failed)
 }
 
