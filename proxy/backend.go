@@ -79,7 +79,7 @@ func (e PortErrors) Unwrap() []error {
 func (e PortErrors) Problems() []*Problem {
 	all := make([]*Problem, 0, len(e))
 	for _, n := range slices.SortedFunc(maps.Keys(e), ServicePortName.Compare) {
-		all = append(all, &Problem{Kind: "Service", NamespacedName: n.NamespacedName, Field: "spec.ports", Err: fmt.Errorf("%v: %w", n, e[n])})
+		all = append(all, &Problem{Kind: "Service", NamespacedName: n.NamespacedName, Field: "spec.ports", Reason: NotProgrammed, Err: fmt.Errorf("%v: %w", n, e[n])})
 	}
 	return all
 }

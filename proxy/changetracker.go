@@ -255,7 +255,7 @@ func (t *ServiceChangeTracker) UpdateNode(n *v1.Node) {
 	if n == nil {
 		// The last state stays in effect: without it node ports would have no
 		// addresses, and traffic of pods would count as traffic from outside.
-		t.problems.set(key, []*Problem{{Kind: "Node", NamespacedName: key.NamespacedName, Field: "metadata.name", Err: errNodeGone}})
+		t.problems.set(key, []*Problem{{Kind: "Node", NamespacedName: key.NamespacedName, Field: "metadata.name", Reason: NodeIncomplete, Err: errNodeGone}})
 		t.wake()
 		return
 	}

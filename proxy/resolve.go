@@ -120,6 +120,7 @@ func (t *ServiceChangeTracker) withinLimit(p *portState, endpoints int) []Fronte
 		Kind:           "Service",
 		NamespacedName: p.spec.name.NamespacedName,
 		Field:          "spec.ports",
+		Reason:         TooMany,
 		Err: fmt.Errorf("port %q has %d frontends and %d endpoints, and the Service has %d ports, which are too many together: %d of the frontends are not served",
 			p.spec.name.Port, len(p.frontends), endpoints, len(p.service.ports), len(rest)),
 	}}})
