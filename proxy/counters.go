@@ -34,9 +34,10 @@ type RuleCounter interface {
 
 // RuleCount has the numbers of rules of one table.
 type RuleCount struct {
-	// Family and Table name the table: IPv4 nat.
+	// Family is the IP family of the table.
 	Family v1.IPFamily
-	Table  string
+	// Table is the name, such as nat.
+	Table string
 	// Existing counts the rules of the backend, also those in chains of the kernel, as the backend
 	// has written or found them.
 	Existing int

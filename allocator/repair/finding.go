@@ -26,6 +26,7 @@ type Use struct {
 
 // Uses are the uses of one Service, by the pools that they come from.
 type Uses struct {
+	// ClusterIPs are the uses of ClusterIPs, LoadBalancerIPs of load balancers, NodePorts of ports.
 	ClusterIPs, LoadBalancerIPs, NodePorts []Use
 }
 

@@ -116,6 +116,9 @@ func (o *Options) complete() (err error) {
 	if !o.Capture.known() {
 		return fmt.Errorf("unknown %v", o.Capture)
 	}
+	if o.Timeouts.Wake > 0 && o.Hooks.FirstConnection == nil {
+		return fmt.Errorf("Timeouts.Wake is %v, but nothing waits without Hooks.FirstConnection", o.Timeouts.Wake)
+	}
 	o.Port = cmp.Or(o.Port, DefaultPort)
 	return nil
 }

@@ -103,10 +103,13 @@ func serveMode(ctx context.Context, c *config, mode string, client *apiClient, l
 	// runner applies tracker's snapshots to the kernel.
 	tracker := proxy.NewServiceChangeTracker(a.tracker)
 	source.Handler = tracker
-	server := health.New(health.Options{
+	server, err := health.New(health.Options{
 		Address: healthz, NodeEligible: tracker.NodeEligible, Timeout: 2 * max(defaultSync, c.resyncInterval(mode)),
 		Report: a.serverReported, Answered: a.metrics.HealthAnswered, Pages: a.pagesAt(pages, registry),
 	})
+	if err != nil {
+		return err
+	}
 	runner := &proxy.Runner{
 		Source: tracker, Backend: backend, Flows: a.cleaner(), Logger: log,
 		Observers:   []proxy.Observer{a.observer(ctx), a.metrics.Observer(tracker), a.page.Observer(tracker), server.Observer()},

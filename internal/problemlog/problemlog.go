@@ -1,4 +1,3 @@
-// Package problemlog logs problems when they begin, and when they end.
 package problemlog
 
 import (

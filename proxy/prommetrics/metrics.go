@@ -2,6 +2,7 @@ package prommetrics
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -16,7 +17,8 @@ import (
 type Options struct {
 	// Mode is kube-proxy's name for the kind of backend: "nftables", "iptables"
 	// or "ipvs" bring the failure counters that kube-proxy has in this mode, and "iptables" the numbers
-	// of rules, if the backend counts them ([proxy.RuleCounter]). Any other has none.
+	// of rules, if the backend counts them ([proxy.RuleCounter]). "userspace", "kernelspace" and ""
+	// bring neither.
 	Mode string
 	// Traffic adds the metrics of what is forwarded, if the backend counts it
 	// ([proxy.TrafficCounter]): five time series for each service port. Each scrape reads them
@@ -61,6 +63,10 @@ type abilities struct {
 
 // New makes the metrics and registers them. If that fails, none is registered.
 func New(r prometheus.Registerer, o Options) (*Metrics, error) {
+	known := []string{"", "nftables", "iptables", "ipvs", "userspace", "kernelspace"}
+	if !slices.Contains(known, o.Mode) {
+		return nil, fmt.Errorf("proxy metrics: Options.Mode is %q, and must be one of %q", o.Mode, known)
+	}
 	m := &Metrics{unsure: true, failing: true, changes: changes{}}
 	all := collectors{newSnapshotCounts(m), newCarried(m)}
 	m.kube = newKubeMetrics(&all, o.Mode, m.changeCounts)
