@@ -50,5 +50,7 @@
 //     at most once; it does not import the packages of the proxy
 //   - [github.com/vipkit/vipkit/affinity]: session affinity of Services
 //
+// A Run method returns when its context ends. If it can fail, it returns nil then.
+//
 // Start with the README, or with the example below, then with package proxy.
 package vipkit

@@ -9,13 +9,16 @@ import (
 	"strings"
 )
 
-// Config describes a range. Either Prefix or the two ports are set.
+// Config describes a range. One of Prefix, Addresses and the two ports is set.
 type Config struct {
 	// Prefix is a range of addresses. Bits beyond its length are ignored.
 	// The network address is not part of it, nor is the broadcast address of
 	// IPv4. A prefix of IPv6 has at most 64 host bits unless there is a Limit, one
 	// of IPv4 at most 30.
 	Prefix netip.Prefix
+	// Addresses is a range of addresses by its ends, such as a pool of load balancers. All of them
+	// can be allocated.
+	Addresses Block
 	// FirstPort and LastPort are a range of ports, both included.
 	FirstPort, LastPort uint16
 	// SharedPool switches the band off: dynamic allocation chooses from all keys
@@ -41,6 +44,10 @@ type Block struct {
 	First, Last Key
 }
 
+func (b Block) isValid() bool {
+	return b.First.Kind() != 0 && b.First.Kind() == b.Last.Kind() && b.First.Compare(b.Last) <= 0
+}
+
 // PrefixBlock is the block of all addresses of a prefix.
 func PrefixBlock(p netip.Prefix) Block {
 	first := p.Masked().Addr()
@@ -53,18 +60,25 @@ func PrefixBlock(p netip.Prefix) Block {
 	return Block{First: AddrKey(first), Last: AddrKey(end)}
 }
 
-// ParseConfig reads a range from its canonical form: a prefix like 10.96.0.0/16,
-// or ports like 30000-32767. Everything else is [ErrInvalid]. [NewRange] checks whether
+// ParseConfig reads a range from its canonical form: a prefix like 10.96.0.0/16, addresses
+// like 10.0.0.10-10.0.0.20, or ports like 30000-32767. Everything else is [ErrInvalid]. [NewRange] checks whether
 // it can be a range.
 func ParseConfig(text string) (Config, error) {
 	if prefix, err := netip.ParsePrefix(text); err == nil {
 		return Config{Prefix: prefix}, nil
 	}
 	first, last, _ := strings.Cut(text, "-")
+	if a, err := netip.ParseAddr(first); err == nil {
+		b, err := netip.ParseAddr(last)
+		c := Config{Addresses: Block{AddrKey(a), AddrKey(b)}}
+		if err == nil && a.Zone() == "" && b.Zone() == "" {
+			return c, nil
+		}
+	}
 	from, err1 := strconv.ParseUint(first, 10, 16)
 	to, err2 := strconv.ParseUint(last, 10, 16)
 	if errors.Join(err1, err2) != nil {
-		return Config{}, fmt.Errorf("%w range: %q is neither a prefix nor a range of ports", ErrInvalid, text)
+		return Config{}, fmt.Errorf("%w range: %q is neither a prefix nor a range of addresses or ports", ErrInvalid, text)
 	}
 	return Config{FirstPort: uint16(from), LastPort: uint16(to)}, nil
 }
@@ -74,22 +88,33 @@ func (c Config) String() string {
 	if c.Prefix.IsValid() {
 		return c.Prefix.Masked().String()
 	}
+	if c.Addresses != (Block{}) {
+		return fmt.Sprintf("%v-%v", c.Addresses.First, c.Addresses.Last)
+	}
 	return fmt.Sprintf("%d-%d", c.FirstPort, c.LastPort)
 }
 
 // check validates the configuration.
 func (c Config) check() error {
-	isPorts := c.FirstPort > 0 || c.LastPort > 0
+	isPorts, isBlock := c.FirstPort > 0 || c.LastPort > 0, c.Addresses != (Block{})
+	kinds := 0
+	for _, is := range [...]bool{c.Prefix.IsValid(), isBlock, isPorts} {
+		if is {
+			kinds++
+		}
+	}
 	switch {
-	case c.Prefix.IsValid() == isPorts:
-		return fmt.Errorf("%w range %v: it needs either a prefix or ports", ErrInvalid, c)
+	case kinds != 1:
+		return fmt.Errorf("%w range %v: it needs a prefix, addresses or ports, and no two of them", ErrInvalid, c)
+	case isBlock && (!c.Addresses.isValid() || c.Addresses.First.Kind() == Port):
+		return fmt.Errorf("%w range of addresses %v: its ends are of two kinds, or the first is above the last", ErrInvalid, c)
 	case isPorts && (c.FirstPort == 0 || c.FirstPort > c.LastPort):
 		return fmt.Errorf("%w range of ports %v: the first is 0, or above the last", ErrInvalid, c)
 	case c.Prefix.Addr().Is4In6():
 		return fmt.Errorf("%w range %v: it is IPv4, written as IPv6", ErrInvalid, c)
 	}
 	for _, b := range c.Exclude {
-		if b.First.Kind() == 0 || b.First.Kind() != b.Last.Kind() || b.First.Compare(b.Last) > 0 {
+		if !b.isValid() {
 			return fmt.Errorf("%w excluded block %v to %v: its ends are of two kinds, or the first is above the last", ErrInvalid, b.First, b.Last)
 		}
 	}

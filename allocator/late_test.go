@@ -87,7 +87,7 @@ func TestLateRepliesRestoreNothing(t *testing.T) {
 				p, other := newPool(t, store, "10.96.0.0/24"), newPool(t, store.Store, "10.96.0.0/24")
 				ctx, cancel := context.WithCancel(t.Context())
 				var running sync.WaitGroup
-				running.Go(func() { _ = p.Run(ctx) }) // It ends with its context.
+				running.Go(func() { p.Run(ctx) })
 				var has []allocator.Claim
 				if c.has != "" {
 					has = mustReserve(t, other, "web", exactly(t, "10.96.0.9"))

@@ -3,6 +3,7 @@ package allocator
 import (
 	"cmp"
 	"encoding/binary"
+	"math"
 	"math/bits"
 	"net/netip"
 	"slices"
@@ -25,14 +26,19 @@ func NewRange(c Config) (*Range, error) {
 		return nil, err
 	}
 	r := &Range{config: c}
-	if c.Prefix.IsValid() {
-		if err := r.setPrefix(); err != nil {
-			return nil, err
-		}
-	} else {
+	var err error
+	switch {
+	case c.Prefix.IsValid():
+		err = r.setPrefix()
+	case c.FirstPort > 0:
 		r.kind, r.lo = Port, uint64(c.FirstPort)
 		r.n = uint64(c.LastPort) - uint64(c.FirstPort) + 1
 		r.band = c.bandOf(r.n, portShare, maxPortBand)
+	default:
+		err = r.setAddresses()
+	}
+	if err != nil {
+		return nil, err
 	}
 	r.blocked = r.spansOf(c.Exclude)
 	r.size, r.bandSize = r.n, r.band
@@ -57,6 +63,27 @@ func (r *Range) setPrefix() error {
 	b := base.As16()
 	low, carry := bits.Add64(binary.BigEndian.Uint64(b[8:]), 1, 0)
 	r.hi, r.lo = binary.BigEndian.Uint64(b[:8])+carry, low
+	return nil
+}
+
+// setAddresses sets kind, first key, number of keys and band of a range of addresses by its ends.
+func (r *Range) setAddresses() error {
+	first, last := r.config.Addresses.First.addr.As16(), r.config.Addresses.Last.addr.As16()
+	r.kind = r.config.Addresses.First.Kind()
+	r.hi, r.lo = binary.BigEndian.Uint64(first[:8]), binary.BigEndian.Uint64(first[8:])
+	n, borrow := bits.Sub64(binary.BigEndian.Uint64(last[8:]), r.lo, 0)
+	hi, _ := bits.Sub64(binary.BigEndian.Uint64(last[:8]), r.hi, borrow)
+	if hi > 0 || n == math.MaxUint64 {
+		if r.config.Limit == 0 {
+			return &RangeError{Reason: ErrTooLarge, Range: r.config.String()}
+		}
+		n = math.MaxUint64 - 1
+	}
+	r.n = n + 1
+	if r.config.Limit > 0 {
+		r.n = min(r.n, r.config.Limit)
+	}
+	r.band = r.config.bandOf(r.n, ipShare, maxIPBand)
 	return nil
 }
 

@@ -87,6 +87,40 @@ func TestErrorsNameTheirObjects(t *testing.T) {
 	}
 }
 
+// A range by its ends has all addresses from the first to the last, across any boundary.
+func TestRangesByTheirEnds(t *testing.T) {
+	for _, c := range []struct {
+		text    string
+		size    uint64
+		in, out []string
+	}{
+		{"10.0.0.10-10.0.0.20", 11, []string{"10.0.0.10", "10.0.0.20"}, []string{"10.0.0.9", "10.0.0.21", "::1"}},
+		{"10.0.0.255-10.0.1.0", 2, []string{"10.0.0.255", "10.0.1.0"}, []string{"10.0.0.254", "10.0.1.1"}},
+		{"fd00::ffff:ffff:ffff:ffff-fd00:0:0:1::1", 3, []string{"fd00:0:0:1::"}, []string{"fd00:0:0:1::2"}},
+		{"192.0.2.1-192.0.2.1", 1, []string{"192.0.2.1"}, []string{"192.0.2.0", "192.0.2.2"}},
+	} {
+		r, err := allocator.NewRange(config(t, c.text))
+		testenv.NoError(t, err)
+		if r.String() != c.text || r.Size() != c.size {
+			t.Errorf("%s: got %s with %d keys, want %d", c.text, r, r.Size(), c.size)
+		}
+		for i, text := range append(slices.Clone(c.in), c.out...) {
+			offset, is := r.Offset(mustKey(t, text))
+			if want := i < len(c.in); is != want || is && r.Key(offset).String() != text {
+				t.Errorf("%s: %s is in range: got %t, want %t and the same key", c.text, text, is, want)
+			}
+		}
+	}
+	huge := allocator.Config{Addresses: allocator.Block{First: mustKey(t, "fd00::"), Last: mustKey(t, "fd01::")}}
+	if _, err := allocator.NewRange(huge); !errors.Is(err, allocator.ErrTooLarge) {
+		t.Errorf("%v: got error %v, want %v", huge, err, allocator.ErrTooLarge)
+	}
+	huge.Limit = 9
+	if r, err := allocator.NewRange(huge); err != nil || r.Size() != 9 {
+		t.Errorf("%v with a limit of 9: got %v, error %v, want 9 keys", huge, r, err)
+	}
+}
+
 func TestInvalidConfigs(t *testing.T) {
 	six := netip.MustParsePrefix("fd00::/64")
 	for name, c := range map[string]allocator.Config{
@@ -98,12 +132,17 @@ func TestInvalidConfigs(t *testing.T) {
 		"backward block":    {Prefix: six, Exclude: []allocator.Block{{First: mustKey(t, "::2"), Last: mustKey(t, "::1")}}},
 		"block of two sets": {Prefix: six, Exclude: []allocator.Block{{First: mustKey(t, "10.0.0.1"), Last: mustKey(t, "::1")}}},
 		"empty block":       {Prefix: six, Exclude: []allocator.Block{{}}},
+		"ends backwards":    {Addresses: allocator.Block{First: mustKey(t, "::2"), Last: mustKey(t, "::1")}},
+		"one end":           {Addresses: allocator.Block{First: mustKey(t, "::2")}},
+		"ends of two kinds": {Addresses: allocator.Block{First: mustKey(t, "10.0.0.1"), Last: mustKey(t, "::1")}},
+		"ends of ports":     {Addresses: allocator.Block{First: mustKey(t, "80"), Last: mustKey(t, "81")}},
+		"prefix and ends":   {Prefix: six, Addresses: allocator.Block{First: mustKey(t, "::1"), Last: mustKey(t, "::1")}},
 	} {
 		if r, err := allocator.NewRange(c); !errors.Is(err, allocator.ErrInvalid) {
 			t.Errorf("%s: got %v, error %v, want %v", name, r, err, allocator.ErrInvalid)
 		}
 	}
-	for _, text := range []string{"", "10.0.0.0", "10.0.0.0/33", "80", "a-b", "1-65536"} {
+	for _, text := range []string{"", "10.0.0.0", "10.0.0.0/33", "80", "a-b", "1-65536", "10.0.0.1-", "10.0.0.1-9", "fe80::1%a-fe80::2"} {
 		if c, err := allocator.ParseConfig(text); !errors.Is(err, allocator.ErrInvalid) {
 			t.Errorf("ParseConfig(%q): got %v, error %v, want %v", text, c, err, allocator.ErrInvalid)
 		}

@@ -14,13 +14,13 @@ const (
 	maxPause = 5 * time.Second
 )
 
-// Run watches the store and frees reservations that have ended, until ctx ends,
-// whose cause it returns. A pool also works without Run; it then learns which keys other
+// Run watches the store and frees reservations that have ended, until ctx ends.
+// A pool also works without Run; it then learns which keys other
 // pools have freed only when it finds no free key.
 //
 // After an error Run reads the whole store again. The pause before that grows as long as
 // watches fail soon, even if reading works, because reading the whole store is expensive.
-func (p *Pool) Run(ctx context.Context) error {
+func (p *Pool) Run(ctx context.Context) {
 	var sweeping sync.WaitGroup
 	sweeping.Go(func() { p.sweep(ctx) })
 	defer sweeping.Wait()
@@ -33,12 +33,9 @@ func (p *Pool) Run(ctx context.Context) error {
 				gap = minPause
 			}
 		}
-		if err := pause.For(ctx, gap); err != nil {
-			return err
-		}
+		_ = pause.For(ctx, gap) // The loop ends with ctx.
 		gap = min(2*gap, maxPause)
 	}
-	return context.Cause(ctx)
 }
 
 // follow watches the store until the watch ends.

@@ -7,8 +7,6 @@ import (
 	"iter"
 	"sync"
 
-	v1 "k8s.io/api/core/v1"
-
 	"github.com/vipkit/vipkit/internal/enum"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -108,37 +106,6 @@ type NodeChecker interface {
 	// the network namespace of the calling thread. It may be called at any time and
 	// from any goroutine.
 	CheckNode(s proxy.Snapshot) []*proxy.Problem
-}
-
-// TrafficCounter is an optional ability of a [proxy.Backend], for dataplanes that count what they
-// forward. Package prommetrics has metrics of it.
-type TrafficCounter interface {
-	// CountTraffic calls each with the totals of service ports of s, usually the snapshot that
-	// the dataplane holds: connections, and packets and bytes to endpoints (first) and back
-	// to clients (second). It leaves out service ports that the dataplane does not have. Counters
-	// restart at zero when the kernel object is recreated. It may be called from any goroutine.
-	CountTraffic(ctx context.Context, s proxy.Snapshot, each func(port proxy.ServicePortName, connections uint64, packets, bytes [2]uint64)) error
-}
-
-// RuleCounter is an optional ability of a [proxy.Backend] that writes rules of iptables. Package prommetrics
-// has metrics of it.
-type RuleCounter interface {
-	// CountRules calls each with numbers of rules of a table: those of the backend that exist, also in
-	// chains of the kernel, as it has written them or found them there, and those that the last Apply
-	// wrote. It reads nothing from the kernel, and may be called from any goroutine.
-	CountRules(each func(family v1.IPFamily, table string, exist, last int))
-}
-
-// ConnectionCounter is an optional ability of a [proxy.Backend] that carries connections itself.
-// Package prommetrics has metrics of it.
-type ConnectionCounter interface {
-	// CountConnections returns how many TCP connections (first) and UDP sessions (second) there are
-	// now, and totals since the start: accepted TCP connections; connections and sessions that were
-	// refused, since no endpoint could be reached (first), no route forwards them (second), or
-	// they were beyond a limit (third; also datagrams, and sessions that newer ones replaced);
-	// errors of listeners; and bytes of data to endpoints (first) and back to clients (second). It
-	// may be called from any goroutine.
-	CountConnections() (open [2]int, accepted uint64, refused [3]uint64, faults uint64, bytes [2]uint64)
 }
 
 // Op adds, replaces or removes one object.

@@ -39,12 +39,12 @@ func without(s *discoveryv1.EndpointSlice) *discoveryv1.EndpointSlice {
 	return s
 }
 
-func httpKey(service string) PortKey {
-	return PortKey{
-		Service:  types.NamespacedName{Namespace: "default", Name: service},
-		Port:     "http",
-		Protocol: v1.ProtocolTCP,
-		Family:   v1.IPv4Protocol,
+func httpKey(service string) ServicePortName {
+	return ServicePortName{
+		NamespacedName: types.NamespacedName{Namespace: "default", Name: service},
+		Port:           "http",
+		Protocol:       v1.ProtocolTCP,
+		Family:         v1.IPv4Protocol,
 	}
 }
 
@@ -81,7 +81,7 @@ func bigCache(tb testing.TB) (*Cache, *discoveryv1.EndpointSlice) {
 }
 
 // alternate updates two versions of a slice in turn, and selects, as a tracker does.
-func alternate(b *testing.B, c *Cache, key PortKey, even, odd *discoveryv1.EndpointSlice) {
+func alternate(b *testing.B, c *Cache, key ServicePortName, even, odd *discoveryv1.EndpointSlice) {
 	b.Helper()
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {

@@ -15,9 +15,9 @@ import (
 // lists that it returned are.
 type Cache struct {
 	reader  reader
-	changed func(PortKey)
+	changed func(ServicePortName)
 	slices  map[types.NamespacedName]*sliceState
-	ports   map[PortKey]*port
+	ports   map[ServicePortName]*port
 	// touched are the ports that the current call has changed.
 	touched []*port
 	// parts is a buffer of setParts.
@@ -41,15 +41,15 @@ type sliceState struct {
 // [Cache.Delete] and [Cache.SetView] it calls changed, once for every service
 // port whose endpoints may have changed, whether or not that Service exists.
 // changed may read the Cache but not change it; nil is allowed.
-func NewCache(view View, changed func(PortKey)) *Cache {
+func NewCache(view View, changed func(ServicePortName)) *Cache {
 	if changed == nil {
-		changed = func(PortKey) {}
+		changed = func(ServicePortName) {}
 	}
 	return &Cache{
 		reader:  reader{view: view, names: names{}},
 		changed: changed,
 		slices:  map[types.NamespacedName]*sliceState{},
-		ports:   map[PortKey]*port{},
+		ports:   map[ServicePortName]*port{},
 	}
 }
 
@@ -58,7 +58,7 @@ func NewCache(view View, changed func(PortKey)) *Cache {
 // an address, the list has the first one in that order. Callers must not change the
 // list or its endpoints, and the Cache does not. An unchanged endpoint is the same
 // pointer in the next list. A service port without endpoints has a nil list.
-func (c *Cache) Endpoints(key PortKey) []*Endpoint {
+func (c *Cache) Endpoints(key ServicePortName) []*Endpoint {
 	if p := c.ports[key]; p != nil {
 		return p.endpoints()
 	}
@@ -66,7 +66,9 @@ func (c *Cache) Endpoints(key PortKey) []*Endpoint {
 }
 
 // Select selects from the endpoints of a service port, as the function [Select] does.
-func (c *Cache) Select(key PortKey, p Policy) Selection { return selectSorted(c.Endpoints(key), p) }
+func (c *Cache) Select(key ServicePortName, p Policy) Selection {
+	return selectSorted(c.Endpoints(key), p)
+}
 
 // Update adds a slice, or replaces it. It ignores the parts that it cannot use; the error
 // joins a [FieldError] for each of them. A slice that belongs to no Service contributes
@@ -85,7 +87,7 @@ func (c *Cache) Update(slice *discoveryv1.EndpointSlice) error {
 		known = &sliceState{}
 		c.fill(known)
 		c.slices[types.NamespacedName{
-			Namespace: known.parts[0].port.key.Service.Namespace,
+			Namespace: known.parts[0].port.key.Namespace,
 			Name:      strings.Clone(name.Name),
 		}] = known
 	default:
@@ -130,5 +132,5 @@ func appendPorts(to []portNumber, parts []*part) []portNumber {
 
 func (s *sliceState) belongsTo(c *content) bool {
 	key := &s.parts[0].port.key
-	return key.Service == c.service && key.Family == c.family
+	return key.NamespacedName == c.service && key.Family == c.family
 }

@@ -344,7 +344,7 @@ func TestHintsAndSelect(t *testing.T) {
 func TestNoticeComesLast(t *testing.T) {
 	var c *Cache
 	got := map[string][]string{}
-	c = NewCache(View{}, func(k PortKey) { got[keyText(k)] = text(c.Endpoints(k)) })
+	c = NewCache(View{}, func(k ServicePortName) { got[keyText(k)] = text(c.Endpoints(k)) })
 	must(t, c.Update(apiSlice("a", "web", "10.0.0.1")))
 	must(t, c.Update(objects.Edited(apiSlice("a", "app", "10.0.0.2"), func(*discoveryv1.EndpointSlice) {})))
 	want := map[string][]string{httpPort: nil, "ns/app:http/TCP/IPv4": {"10.0.0.2:80 R"}}

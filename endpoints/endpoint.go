@@ -6,9 +6,6 @@ import (
 	"net/netip"
 	"strings"
 
-	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
-
 	"github.com/vipkit/vipkit/internal/enum"
 )
 
@@ -107,17 +104,4 @@ func falseFirst(a, b bool) int {
 		return -1
 	}
 	return 1
-}
-
-// PortKey identifies one port of one Service in one IP family: the fields in which an
-// EndpointSlice port and a Service port must be equal.
-type PortKey struct {
-	// Service is the Service.
-	Service types.NamespacedName
-	// Port is the name of the port; empty for an unnamed one.
-	Port string
-	// Protocol is TCP, UDP or SCTP.
-	Protocol v1.Protocol
-	// Family is the family of the addresses.
-	Family v1.IPFamily
 }

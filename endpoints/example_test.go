@@ -33,8 +33,8 @@ func ExampleSelect() {
 }
 
 func ExampleCache() {
-	cache := endpoints.NewCache(endpoints.View{NodeName: "here"}, func(key endpoints.PortKey) {
-		fmt.Println("changed:", key.Service, key.Port)
+	cache := endpoints.NewCache(endpoints.View{NodeName: "here"}, func(key endpoints.ServicePortName) {
+		fmt.Println("changed:", key.NamespacedName, key.Port)
 	})
 	http, port, node := "http", int32(8080), "here"
 	err := cache.Update(&discoveryv1.EndpointSlice{
@@ -53,11 +53,11 @@ func ExampleCache() {
 	})
 	fmt.Println("wrong:", err)
 
-	for _, e := range cache.Endpoints(endpoints.PortKey{
-		Service:  types.NamespacedName{Namespace: "shop", Name: "cart"},
-		Port:     "http",
-		Protocol: v1.ProtocolTCP,
-		Family:   v1.IPv4Protocol,
+	for _, e := range cache.Endpoints(endpoints.ServicePortName{
+		NamespacedName: types.NamespacedName{Namespace: "shop", Name: "cart"},
+		Port:           "http",
+		Protocol:       v1.ProtocolTCP,
+		Family:         v1.IPv4Protocol,
 	}) {
 		fmt.Println(e.Addr, e.Local)
 	}

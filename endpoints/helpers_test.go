@@ -60,21 +60,21 @@ func apiSlice(name, service string, endpoints ...string) *discoveryv1.EndpointSl
 }
 
 // webPort is the key of a port of Service ns/web, TCP and IPv4.
-func webPort(port string) PortKey {
-	return PortKey{
-		Service:  types.NamespacedName{Namespace: "ns", Name: "web"},
-		Port:     port,
-		Protocol: v1.ProtocolTCP,
-		Family:   v1.IPv4Protocol,
+func webPort(port string) ServicePortName {
+	return ServicePortName{
+		NamespacedName: types.NamespacedName{Namespace: "ns", Name: "web"},
+		Port:           port,
+		Protocol:       v1.ProtocolTCP,
+		Family:         v1.IPv4Protocol,
 	}
 }
 
 func sliceName(name string) types.NamespacedName { return objects.Name("ns/" + name) }
 
 // notices collects the calls of changed by a Cache.
-type notices struct{ keys []PortKey }
+type notices struct{ keys []ServicePortName }
 
-func (n *notices) add(k PortKey) { n.keys = append(n.keys, k) }
+func (n *notices) add(k ServicePortName) { n.keys = append(n.keys, k) }
 
 // take returns the notices since the last take, as sorted text.
 func (n *notices) take() []string {
@@ -87,8 +87,8 @@ func (n *notices) take() []string {
 	return out
 }
 
-func keyText(k PortKey) string {
-	return fmt.Sprintf("%s:%s/%s/%s", k.Service, k.Port, k.Protocol, k.Family)
+func keyText(k ServicePortName) string {
+	return fmt.Sprintf("%s:%s/%s/%s", k.NamespacedName, k.Port, k.Protocol, k.Family)
 }
 
 // contents formats the endpoints of all ports of a Cache.

@@ -24,8 +24,8 @@ func (o *oracle) update(s *discoveryv1.EndpointSlice) {
 }
 
 // records returns all usable records of all ports, in order.
-func (o *oracle) records() map[PortKey][]*Endpoint {
-	out := map[PortKey][]*Endpoint{}
+func (o *oracle) records() map[ServicePortName][]*Endpoint {
+	out := map[ServicePortName][]*Endpoint{}
 	for _, s := range o.objects {
 		service := s.Labels[discoveryv1.LabelServiceName]
 		family := v1.IPFamily(s.AddressType)
@@ -33,7 +33,7 @@ func (o *oracle) records() map[PortKey][]*Endpoint {
 			continue
 		}
 		for _, n := range usablePorts(s) {
-			key := PortKey{Service: types.NamespacedName{Namespace: s.Namespace, Name: service}, Port: n.name, Protocol: n.protocol, Family: family}
+			key := ServicePortName{NamespacedName: types.NamespacedName{Namespace: s.Namespace, Name: service}, Port: n.name, Protocol: n.protocol, Family: family}
 			for i := range s.Endpoints {
 				if e, ok := o.endpointOf(&s.Endpoints[i], family, n.number); ok {
 					out[key] = append(out[key], &e)

@@ -128,11 +128,11 @@ func (c *Cache) share(p *part, list []*Endpoint) {
 
 // addPart adds a part, still without a list, to its port.
 func (c *Cache) addPart(n portNumber) *part {
-	key := PortKey{Service: c.reader.service, Port: n.name, Protocol: n.protocol, Family: c.reader.family}
+	key := ServicePortName{NamespacedName: c.reader.service, Port: n.name, Protocol: n.protocol, Family: c.reader.family}
 	owner := c.ports[key]
 	if owner == nil {
-		key.Service.Namespace = strings.Clone(key.Service.Namespace)
-		key.Service.Name = strings.Clone(key.Service.Name)
+		key.Namespace = strings.Clone(key.Namespace)
+		key.Name = strings.Clone(key.Name)
 		key.Port = strings.Clone(key.Port)
 		owner = &port{key: key}
 		c.ports[key] = owner

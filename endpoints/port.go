@@ -9,7 +9,7 @@ import (
 // port is one port of one Service in one family, with the endpoints of all
 // slices that have it. It exists as long as it has a part.
 type port struct {
-	key   PortKey
+	key   ServicePortName
 	parts []*part
 	// list is the published list, as of the last merge.
 	list []*Endpoint

@@ -38,9 +38,9 @@ type history struct {
 	objects.Generator
 	cache   *Cache
 	oracle  *oracle
-	noticed map[PortKey]int
+	noticed map[ServicePortName]int
 	// records are those of the oracle before the step.
-	records map[PortKey][]*Endpoint
+	records map[ServicePortName][]*Endpoint
 	// returned are lists that the Cache returned, with copies from that time.
 	returned []returnedList
 }
@@ -51,10 +51,10 @@ type returnedList struct {
 }
 
 func newHistory(r *rand.Rand) *history {
-	h := &history{Generator: objects.Generator{Rand: r, Unusual: 8, Scarce: true, Node: "here"}, noticed: map[PortKey]int{}}
+	h := &history{Generator: objects.Generator{Rand: r, Unusual: 8, Scarce: true, Node: "here"}, noticed: map[ServicePortName]int{}}
 	view := h.view()
 	h.oracle = newOracle(view)
-	h.cache = NewCache(view, func(k PortKey) { h.noticed[k]++ })
+	h.cache = NewCache(view, func(k ServicePortName) { h.noticed[k]++ })
 	return h
 }
 
@@ -95,7 +95,7 @@ func (h *history) step() string {
 	return ""
 }
 
-func (h *history) checkNotices(now map[PortKey][]*Endpoint, exact bool) string {
+func (h *history) checkNotices(now map[ServicePortName][]*Endpoint, exact bool) string {
 	for _, key := range keysOf(now, h.records, h.noticed) {
 		changed := !slices.EqualFunc(now[key], h.records[key], same)
 		switch n := h.noticed[key]; {
@@ -110,8 +110,8 @@ func (h *history) checkNotices(now map[PortKey][]*Endpoint, exact bool) string {
 	return ""
 }
 
-func keysOf(a, b map[PortKey][]*Endpoint, c map[PortKey]int) []PortKey {
-	all := map[PortKey]bool{}
+func keysOf(a, b map[ServicePortName][]*Endpoint, c map[ServicePortName]int) []ServicePortName {
+	all := map[ServicePortName]bool{}
 	for k := range a {
 		all[k] = true
 	}
@@ -121,7 +121,7 @@ func keysOf(a, b map[PortKey][]*Endpoint, c map[PortKey]int) []PortKey {
 	for k := range c {
 		all[k] = true
 	}
-	var out []PortKey
+	var out []ServicePortName
 	for k := range all {
 		out = append(out, k)
 	}

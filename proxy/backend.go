@@ -34,8 +34,8 @@ type Backend interface {
 }
 
 // ErrUnsupported marks what a dataplane cannot do, also not in a retry: the kernel
-// or a program lacks a feature.
-var ErrUnsupported = errors.New("unsupported on this system")
+// or a program lacks a feature. It wraps [errors.ErrUnsupported].
+var ErrUnsupported = fmt.Errorf("%w on this system", errors.ErrUnsupported)
 
 // ErrDataplaneLost marks that the state of the dataplane is unknown, for example because
 // another program removed it. Apply from the zero [Snapshot] repairs it.
@@ -79,7 +79,7 @@ func (e PortErrors) Unwrap() []error {
 func (e PortErrors) Problems() []*Problem {
 	all := make([]*Problem, 0, len(e))
 	for _, n := range slices.SortedFunc(maps.Keys(e), ServicePortName.Compare) {
-		all = append(all, &Problem{Kind: "Service", NamespacedName: n.NamespacedName, Field: "spec.ports", Err: fmt.Errorf("%v: %w", n, e[n])})
+		all = append(all, &Problem{Kind: "Service", NamespacedName: n.NamespacedName, Field: "spec.ports", Reason: NotProgrammed, Err: fmt.Errorf("%v: %w", n, e[n])})
 	}
 	return all
 }

@@ -84,7 +84,6 @@ type serviceState struct {
 type portState struct {
 	service *serviceState
 	spec    *portSpec
-	key     endpoints.PortKey
 	// dirtyIndex is the index of the port in the tracker's list dirty plus one; 0 if it is not
 	// in the list.
 	dirtyIndex int
@@ -159,12 +158,7 @@ func (t *ServiceChangeTracker) claim(spec *serviceSpec, old *serviceState) *serv
 		s.version = old.version + 1
 	}
 	for i := range spec.ports {
-		n := spec.ports[i].name
-		s.ports[i] = &portState{
-			service: s,
-			spec:    &spec.ports[i],
-			key:     n.endpointKey(),
-		}
+		s.ports[i] = &portState{service: s, spec: &spec.ports[i]}
 		t.claims.add(s.ports[i])
 	}
 	compare := func(a, b *portState) int { return a.spec.name.Compare(b.spec.name) }
@@ -228,19 +222,18 @@ func (t *ServiceChangeTracker) DeleteEndpointSlice(name types.NamespacedName) {
 // InAPI of package conntrack.
 func (t *ServiceChangeTracker) HasEndpoint(name ServicePortName, at netip.AddrPort) bool {
 	t.mu.Lock()
-	all := t.cache.Endpoints(name.endpointKey())
+	all := t.cache.Endpoints(name)
 	t.mu.Unlock()
 	_, ok := slices.BinarySearchFunc(all, at, func(e *endpoints.Endpoint, at netip.AddrPort) int { return e.Addr.Compare(at) })
 	return ok
 }
 
 // endpointsChanged is called by the cache; it requires t.mu.
-func (t *ServiceChangeTracker) endpointsChanged(key endpoints.PortKey) {
-	s := t.services[key.Service]
+func (t *ServiceChangeTracker) endpointsChanged(name ServicePortName) {
+	s := t.services[name.NamespacedName]
 	if s == nil {
 		return
 	}
-	name := ServicePortName{NamespacedName: key.Service, Port: key.Port, Protocol: key.Protocol, Family: key.Family}
 	compare := func(p *portState, name ServicePortName) int { return p.spec.name.Compare(name) }
 	if i, ok := slices.BinarySearchFunc(s.byName, name, compare); ok {
 		t.mark(s.byName[i])
@@ -262,7 +255,7 @@ func (t *ServiceChangeTracker) UpdateNode(n *v1.Node) {
 	if n == nil {
 		// The last state stays in effect: without it node ports would have no
 		// addresses, and traffic of pods would count as traffic from outside.
-		t.problems.set(key, []*Problem{{Kind: "Node", NamespacedName: key.NamespacedName, Field: "metadata.name", Err: errNodeGone}})
+		t.problems.set(key, []*Problem{{Kind: "Node", NamespacedName: key.NamespacedName, Field: "metadata.name", Reason: NodeIncomplete, Err: errNodeGone}})
 		t.wake()
 		return
 	}

@@ -69,7 +69,7 @@ func (c conflicts) problems(service types.NamespacedName, owners map[claimKey]ty
 		if more > 0 {
 			text += fmt.Sprintf(", and %d more are taken", more)
 		}
-		out = append(out, &Problem{Kind: "Service", NamespacedName: service, Field: candidateField(c.kind), Err: errors.New(text)})
+		out = append(out, &Problem{Kind: "Service", NamespacedName: service, Field: candidateField(c.kind), Reason: AddressConflict, Err: errors.New(text)})
 	}
 	return out
 }

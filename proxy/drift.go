@@ -54,7 +54,7 @@ func (x *executor) drifted(ctx context.Context) bool {
 	}
 	found := true
 	if err := safely(func() error { found = d.Drifted(ctx); return nil }); err != nil {
-		x.Logger.Error(err, "drift check failed; reading the whole dataplane")
+		x.logError(err, "drift check failed; reading the whole dataplane")
 	}
 	return found
 }
@@ -74,7 +74,7 @@ func (x *executor) watch(ctx context.Context) context.Context {
 		wait := func() error {
 			err := safely(func() error { return w.WaitDrift(ctx) })
 			if errors.Is(err, ErrDataplaneLost) {
-				x.Logger.Error(err, "waiting for drift failed; drift is repaired at the next resync")
+				x.logError(err, "waiting for drift failed; drift is repaired at the next resync")
 			}
 			return err
 		}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/vipkit/vipkit/internal/pause"
+	"github.com/vipkit/vipkit/internal/problemlog"
 )
 
 // executor carries out the actions of a Runner, and knows what does not decide about them.
@@ -16,8 +17,10 @@ type executor struct {
 	*Runner
 	// limits are the limits of what the dataplane holds.
 	limits limits
-	// found are the problems of the node that were logged.
-	found []*Problem
+	// found are the problems of the node that were logged, problems and limited those of the
+	// snapshot and those that are limits.
+	found             []*Problem
+	problems, limited problemlog.Log[*Problem]
 	// untilDrift ends when the backend has noticed drift; nil while no goroutine waits
 	// for drift. watchers are these goroutines.
 	untilDrift context.Context
@@ -42,7 +45,7 @@ func (x *executor) do(ctx context.Context, s *state, a action) event {
 	case actVerify:
 		x.verify(ctx, s.applied)
 	case actReport:
-		x.Logger.Error(a.err, a.what, "retryAfter", time.Until(a.until).Round(time.Millisecond).String())
+		x.logError(a.err, a.what, "retryAfter", time.Until(a.until).Round(time.Millisecond).String())
 	case actRest:
 		_ = pause.For(ctx, x.MinInterval) // The Runner ends if the context has.
 	case actEnd: // Run ends.
@@ -94,6 +97,7 @@ func (x *executor) apply(ctx context.Context, s *state) event {
 	if account.Full {
 		x.checkNode(s.want)
 	}
+	x.problems.Update(x.Logger, "object problem", s.want.problems.all(), (*Problem).place)
 	for _, o := range x.Observers {
 		if o.Started != nil {
 			o.Started(account)
@@ -134,6 +138,7 @@ func (x *executor) program(ctx context.Context, s *state, a *Sync) (programmed, 
 		x.limits.follow(c, s.applied, a.Applied)
 	}
 	a.Limits = x.limits.list
+	x.limited.Update(x.Logger, "served with limits", a.Limits, (*Problem).place)
 	return programmed, followed
 }
 

@@ -57,7 +57,7 @@ func (l *limits) follow(c limitChecker, old, new Snapshot) {
 func limitsFor(c limitChecker, node *Node, port *ServicePort) (found []*Problem) {
 	defer func() {
 		if p := recover(); p != nil {
-			found = []*Problem{{Kind: "Service", NamespacedName: port.Name.NamespacedName, Field: "spec", Err: fmt.Errorf("limits of %v are unknown: panic: %v", port.Name, p)}}
+			found = []*Problem{{Kind: "Service", NamespacedName: port.Name.NamespacedName, Field: "spec", Reason: ServedWithLimits, Err: fmt.Errorf("limits of %v are unknown: panic: %v", port.Name, p)}}
 		}
 	}()
 	return c.CheckLimits(node, port)

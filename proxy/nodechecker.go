@@ -16,7 +16,7 @@ func (x *executor) checkNode(s Snapshot) {
 	}
 	var found []*Problem
 	if err := safely(func() error { found = c.CheckNode(s); return nil }); err != nil {
-		x.Logger.Error(err, "check of node settings failed")
+		x.logError(err, "check of node settings failed")
 		return
 	}
 	for _, p := range found {

@@ -107,7 +107,7 @@ func TestOptionalAbilitiesThatPanic(t *testing.T) {
 		var log []string
 		b := &buggy{}
 		r := &Runner{Source: tr, Backend: b, ResyncInterval: time.Minute, Logger: funcr.New(func(_, args string) {
-			message, _, _ := strings.Cut(args, `\n`) // without the stack
+			message, _, _ := strings.Cut(args, ` "stack"="goroutine `)
 			mu.Lock()
 			defer mu.Unlock()
 			log = append(log, message)
@@ -122,9 +122,9 @@ func TestOptionalAbilitiesThatPanic(t *testing.T) {
 				t.Errorf("%s: got %d calls, want %d", [...]string{"Drifted", "WaitDrift", "CheckNode"}[i], got, want)
 			}
 		}
-		const lost = `"error"="dataplane state unknown: panic: `
-		node, wait := `"msg"="check of node settings failed" `+lost+`node`, `"msg"="waiting for drift failed; drift is repaired at the next resync" `+lost+`wait`
-		want := []string{node, wait, wait, `"msg"="drift check failed; reading the whole dataplane" ` + lost + `drifted`, node, wait}
+		lost := func(what string) string { return `"error"="dataplane state unknown: panic: ` + what + `"` }
+		node, wait := `"msg"="check of node settings failed" `+lost("node"), `"msg"="waiting for drift failed; drift is repaired at the next resync" `+lost("wait")
+		want := []string{node, wait, wait, `"msg"="drift check failed; reading the whole dataplane" ` + lost("drifted"), node, wait}
 		slices.Sort(want) // WaitDrift and the resync after a minute run side by side
 		mu.Lock()
 		slices.Sort(log)

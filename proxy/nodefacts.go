@@ -25,7 +25,7 @@ func readNode(n *v1.Node) (nodeFacts, []*Problem) {
 	facts := nodeFacts{zone: n.Labels[v1.LabelTopologyZone]}
 	var problems []*Problem
 	report := func(field string, err error) {
-		problems = append(problems, &Problem{Kind: "Node", NamespacedName: types.NamespacedName{Name: n.Name}, Field: field, Err: err})
+		problems = append(problems, &Problem{Kind: "Node", NamespacedName: types.NamespacedName{Name: n.Name}, Field: field, Reason: InvalidValue, Err: err})
 	}
 	facts.addresses = appendAddresses(facts.addresses, n, v1.NodeInternalIP, report)
 	facts.addresses = appendAddresses(facts.addresses, n, v1.NodeExternalIP, report)

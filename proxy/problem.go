@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -18,11 +19,35 @@ type Problem struct {
 	types.NamespacedName
 	// Field is the path of the field within the object, or the name of the setting.
 	Field string
+	// Reason is a code for programs.
+	Reason Reason
 	// Err says what is wrong with it.
 	Err error
 }
 
-// Error returns kind, namespace/name, field and reason on one line.
+// Reason is the code of what is wrong. Its values stay as they are, while the texts of errors may change.
+type Reason string
+
+// The reasons.
+const (
+	// InvalidValue: the field has a value that cannot be used. It is ignored, or read as the nearest
+	// value.
+	InvalidValue Reason = "InvalidValue"
+	// TooMany: there are more entries than the proxy serves. The others are ignored.
+	TooMany Reason = "TooMany"
+	// AddressConflict: another Service has the address and port.
+	AddressConflict Reason = "AddressConflict"
+	// NodeIncomplete: the Node object is gone, or lacks an address that Services need.
+	NodeIncomplete Reason = "NodeIncomplete"
+	// NodeSetting: a setting of the node breaks Services.
+	NodeSetting Reason = "NodeSetting"
+	// ServedWithLimits: the backend serves the Service, but not quite as it requests.
+	ServedWithLimits Reason = "ServedWithLimits"
+	// NotProgrammed: the backend could not program the service port.
+	NotProgrammed Reason = "NotProgrammed"
+)
+
+// Error returns kind, namespace/name, field and the text of Err on one line.
 func (p *Problem) Error() string {
 	name := p.Name
 	if p.Namespace != "" {
@@ -31,7 +56,19 @@ func (p *Problem) Error() string {
 	return fmt.Sprintf("%s %s: %s: %v", p.Kind, name, p.Field, p.Err)
 }
 
-// Unwrap returns the reason.
+// MarshalJSON returns kind, namespace, name, field and reason, and the text of Err as message.
+func (p *Problem) MarshalJSON() ([]byte, error) {
+	return json.Marshal(map[string]string{
+		"kind": p.Kind, "namespace": p.Namespace, "name": p.Name, "field": p.Field, "reason": string(p.Reason), "message": p.Err.Error(),
+	})
+}
+
+// place returns what is wrong, and where, as keys and values of the log.
+func (p *Problem) place() (err error, place []any) {
+	return p.Err, []any{"kind", p.Kind, "object", strings.TrimPrefix(p.NamespacedName.String(), "/"), "field", p.Field, "reason", p.Reason}
+}
+
+// Unwrap returns Err.
 func (p *Problem) Unwrap() error { return p.Err }
 
 func sortProblems(list []*Problem) { slices.SortFunc(list, (*Problem).compare) }
@@ -42,6 +79,7 @@ func (p *Problem) compare(o *Problem) int {
 		strings.Compare(p.Namespace, o.Namespace),
 		strings.Compare(p.Name, o.Name),
 		strings.Compare(p.Field, o.Field),
+		cmp.Compare(p.Reason, o.Reason),
 		strings.Compare(p.Err.Error(), o.Err.Error()),
 	)
 }

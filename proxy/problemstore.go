@@ -126,7 +126,7 @@ func (b *problemStore) checkNodePorts(o *TrackerOptions, n *Node) {
 		served := n.NodePorts.All || !o.NodePortAddresses.selectsPrimary() ||
 			slices.ContainsFunc(n.NodePorts.Prefixes, func(p netip.Prefix) bool { return ipaddr.FamilyOf(p.Addr()) == family })
 		if b.nodePorts[i] > 0 && !served {
-			problems = append(problems, &Problem{Kind: "Node", NamespacedName: name, Field: "status.addresses",
+			problems = append(problems, &Problem{Kind: "Node", NamespacedName: name, Field: "status.addresses", Reason: NodeIncomplete,
 				Err: fmt.Errorf("the node has no known %s address: the node ports of %d service ports are not served", family, b.nodePorts[i])})
 		}
 	}
@@ -145,9 +145,9 @@ func sliceProblems(key problemKey, err error) []*Problem {
 	var out []*Problem
 	for _, e := range errs {
 		if len(out) == maxProblems {
-			return append(out, &Problem{Kind: key.kind, NamespacedName: key.NamespacedName, Field: "endpoints", Err: fmt.Errorf("%d more errors", len(errs)-len(out))})
+			return append(out, &Problem{Kind: key.kind, NamespacedName: key.NamespacedName, Field: "endpoints", Reason: TooMany, Err: fmt.Errorf("%d more errors", len(errs)-len(out))})
 		}
-		p := &Problem{Kind: key.kind, NamespacedName: key.NamespacedName, Err: e}
+		p := &Problem{Kind: key.kind, NamespacedName: key.NamespacedName, Reason: InvalidValue, Err: e}
 		if field, ok := errors.AsType[*endpoints.FieldError](e); ok {
 			p.Field, p.Err = field.Field, field.Err
 		}

@@ -98,22 +98,25 @@ func hasExternalAddresses(spec *v1.ServiceSpec, o *TrackerOptions) bool {
 		len(spec.ExternalIPs) > 0 && !o.IgnoreExternalIPs
 }
 
-// report adds the problem of a field, once: both families read most fields.
-func (r *specReader) report(field string, err error) {
+// report adds the problem of a field that has an invalid value, once: both families read most fields.
+func (r *specReader) report(field string, err error) { r.add(field, InvalidValue, err) }
+
+// tooMany adds the problem of a field that is larger than its limit, once.
+func (r *specReader) tooMany(field, format string, args ...any) {
+	r.add(field, TooMany, fmt.Errorf(format, args...))
+}
+
+func (r *specReader) add(field string, reason Reason, err error) {
 	switch {
 	case len(r.problems) > maxProblems:
 		return
 	case slices.ContainsFunc(r.problems, func(p *Problem) bool { return p.Field == field }):
 		return
 	case len(r.problems) == maxProblems:
-		field, err = "spec", fmt.Errorf("more than %d errors; the others are not listed", maxProblems)
+		field, reason, err = "spec", TooMany, fmt.Errorf("more than %d errors; the others are not listed", maxProblems)
 	}
-	r.problems = append(r.problems, &Problem{
-		Kind:           "Service",
-		NamespacedName: types.NamespacedName{Namespace: r.service.Namespace, Name: r.service.Name},
-		Field:          field,
-		Err:            err,
-	})
+	name := types.NamespacedName{Namespace: r.service.Namespace, Name: r.service.Name}
+	r.problems = append(r.problems, &Problem{Kind: "Service", NamespacedName: name, Field: field, Reason: reason, Err: err})
 }
 
 // annotations returns the annotations that the options name; nil if the Service has none of them.
@@ -123,7 +126,7 @@ func (r *specReader) annotations() (out map[string]string) {
 		switch {
 		case !ok:
 		case len(value) > maxAnnotation:
-			r.report(fmt.Sprintf("metadata.annotations[%s]", key), fmt.Errorf("%d bytes are more than %d: the annotation is ignored", len(value), maxAnnotation))
+			r.tooMany(fmt.Sprintf("metadata.annotations[%s]", key), "%d bytes are more than %d: the annotation is ignored", len(value), maxAnnotation)
 		default:
 			if out == nil {
 				out = map[string]string{}
@@ -267,15 +270,15 @@ func (r *specReader) addresses(family v1.IPFamily) (out *addresses, ok bool) {
 	balancers := once(LoadBalancer, r.loadBalancerIPs(family))
 	others := once(ExternalIP, external)
 	if most := maxFrontends / max(1, len(r.service.Spec.Ports)); len(others)+len(balancers) > most {
-		r.report("spec.ports", fmt.Errorf("%d external addresses are too many for %d ports: %d of them are not served",
-			len(others)+len(balancers), len(r.service.Spec.Ports), len(others)+len(balancers)-most))
+		r.tooMany("spec.ports", "%d external addresses are too many for %d ports: %d of them are not served",
+			len(others)+len(balancers), len(r.service.Spec.Ports), len(others)+len(balancers)-most)
 		balancers = balancers[:min(most, len(balancers))]
 		others = others[:min(most-len(balancers), len(others))]
 	}
 	out.external = append(others, balancers...)
 	if most := maxSlots / max(1, len(balancers)*len(r.service.Spec.Ports)); len(out.sources) > most {
-		r.report("spec.loadBalancerSourceRanges", fmt.Errorf("%d ranges are too many for %d addresses at %d ports: %d of them are ignored, and their clients denied",
-			len(out.sources), len(balancers), len(r.service.Spec.Ports), len(out.sources)-most))
+		r.tooMany("spec.loadBalancerSourceRanges", "%d ranges are too many for %d addresses at %d ports: %d of them are ignored, and their clients denied",
+			len(out.sources), len(balancers), len(r.service.Spec.Ports), len(out.sources)-most)
 		out.sources = slices.Clip(out.sources[:most])
 	}
 	return out, true
@@ -288,7 +291,7 @@ func (r *specReader) externalIPs(family v1.IPFamily) (out []netip.Addr) {
 	}
 	for i, text := range list {
 		if i == maxAddresses {
-			r.report("spec.externalIPs", fmt.Errorf("more than %d entries; the rest is ignored", maxAddresses))
+			r.tooMany("spec.externalIPs", "more than %d entries; the rest is ignored", maxAddresses)
 			break
 		}
 		if a, ok := r.address(fmt.Sprintf("spec.externalIPs[%d]", i), text, family, ipaddr.CheckExternalIP); ok {
@@ -301,7 +304,7 @@ func (r *specReader) externalIPs(family v1.IPFamily) (out []netip.Addr) {
 func (r *specReader) loadBalancerIPs(family v1.IPFamily) (out []netip.Addr) {
 	for i, in := range r.service.Status.LoadBalancer.Ingress {
 		if i == maxAddresses {
-			r.report("status.loadBalancer.ingress", fmt.Errorf("more than %d entries; the rest is ignored", maxAddresses))
+			r.tooMany("status.loadBalancer.ingress", "more than %d entries; the rest is ignored", maxAddresses)
 			break
 		}
 		if in.IPMode != nil && *in.IPMode != v1.LoadBalancerIPModeVIP {

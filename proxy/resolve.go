@@ -38,8 +38,8 @@ type portRoutes struct {
 // its current endpoints and the conflicts with other Services.
 func (t *ServiceChangeTracker) resolve(p *portState) *ServicePort {
 	svc, spec := p.service.spec, p.spec
-	all := t.cache.Endpoints(p.key)
-	sel := t.cache.Select(p.key, t.policy(p))
+	all := t.cache.Endpoints(p.spec.name)
+	sel := t.cache.Select(p.spec.name, t.policy(p))
 	out := &ServicePort{
 		Name:                spec.name,
 		Cluster:             sel.Cluster,
@@ -83,7 +83,7 @@ func (t *ServiceChangeTracker) ExplainEndpoints(name ServicePortName) ([]*endpoi
 	}
 	for _, p := range service.ports {
 		if p.spec.name == name {
-			all := t.cache.Endpoints(p.key)
+			all := t.cache.Endpoints(p.spec.name)
 			return all, endpoints.Explain(all, t.policy(p))
 		}
 	}
@@ -120,6 +120,7 @@ func (t *ServiceChangeTracker) withinLimit(p *portState, endpoints int) []Fronte
 		Kind:           "Service",
 		NamespacedName: p.spec.name.NamespacedName,
 		Field:          "spec.ports",
+		Reason:         TooMany,
 		Err: fmt.Errorf("port %q has %d frontends and %d endpoints, and the Service has %d ports, which are too many together: %d of the frontends are not served",
 			p.spec.name.Port, len(p.frontends), endpoints, len(p.service.ports), len(rest)),
 	}}})
@@ -138,7 +139,7 @@ func (t *ServiceChangeTracker) routes(p *portState, sel *endpoints.Selection) po
 	switch {
 	case t.options.MasqueradeAll:
 		inside, outside = MasqueradeAlways, MasqueradeAlways
-	case t.node.LocalTraffic.Detects(p.key.Family):
+	case t.node.LocalTraffic.Detects(p.spec.name.Family):
 		inside, outside = MasqueradeNonPods, MasqueradeAlways
 	}
 	r.internalFromInside = route(sel, internal, inside)

@@ -44,10 +44,12 @@ type Runner struct {
 	Flows FlowCleaner
 	// Observers follow what the Runner does. Their order makes no difference.
 	Observers []Observer
-	// Logger gets one line for each failed Apply, and one each time that Flows fails. If the
-	// Backend checks settings of the node that break Services (backends.NodeChecker), it
-	// also gets, at the start and at each resync, one line for each setting that is found or
-	// fixed. The zero value discards them. What a tracker waits for is not in this log:
+	// Logger gets one line for each failed Apply, with how many service ports are not programmed,
+	// and one each time that Flows fails. It gets one line for each of [Snapshot.Problems] and
+	// [Sync].Limits that begins or ends, but at most a hundred in a minute. If the Backend checks
+	// settings of the node that break Services (backends.NodeChecker), it also gets, at the start and
+	// at each resync, one line for each setting that is found or fixed. A stack of a panic is the
+	// value of "stack". The zero value discards all lines. What a tracker waits for is not in this log:
 	// [ServiceChangeTracker.LogMissing] writes it.
 	Logger logr.Logger
 
@@ -135,10 +137,28 @@ func (r *Runner) begin() error {
 func safely(f func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			err = fmt.Errorf("%w: panic: %v\n%s", ErrDataplaneLost, p, debug.Stack())
+			err = &panicError{value: p, stack: debug.Stack()}
 		}
 	}()
 	return f()
+}
+
+// panicError is the error of a panic. It wraps [ErrDataplaneLost].
+type panicError struct {
+	value any
+	stack []byte
+}
+
+func (e *panicError) Error() string { return fmt.Sprintf("%v: panic: %v", ErrDataplaneLost, e.value) }
+
+func (*panicError) Unwrap() error { return ErrDataplaneLost }
+
+// logError logs an error, with the stack if it is that of a panic.
+func (r *Runner) logError(err error, what string, values ...any) {
+	if p, ok := errors.AsType[*panicError](err); ok {
+		values = append(values, "stack", string(p.stack))
+	}
+	r.Logger.Error(err, what, values...)
 }
 
 func alive(ctx context.Context) bool { return ctx.Err() == nil }

@@ -13,6 +13,11 @@ import (
 	"github.com/vipkit/vipkit/internal/enum"
 )
 
+// ServicePortName identifies one port of one Service in one IP family, by the fields Namespace,
+// Name, Port, Protocol and Family. Package endpoints has the type, its methods, and the comments
+// of the fields.
+type ServicePortName = endpoints.ServicePortName
+
 // ServicePort is everything that a backend needs to program one service port on one
 // node, resolved once for all backends. A published ServicePort, and everything it
 // refers to, is immutable.

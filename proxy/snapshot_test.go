@@ -172,7 +172,7 @@ func TestNames(t *testing.T) {
 
 func TestErrors(t *testing.T) {
 	e := PortErrors{portName("b"): io.ErrClosedPipe, portName("a"): ErrUnsupported}
-	want := "2 service ports not programmed: ns/a:http/TCP/IPv4: unsupported on this system; ns/b:http/TCP/IPv4: io: read/write on closed pipe"
+	want := "2 service ports not programmed: ns/a:http/TCP/IPv4: unsupported operation on this system; ns/b:http/TCP/IPv4: io: read/write on closed pipe"
 	if e.Error() != want {
 		t.Errorf("got %q, want %q", e.Error(), want)
 	}

@@ -167,12 +167,32 @@ func (r *Runner) stepApplied(s state, e event, now time.Time) (state, []action) 
 		return s, append(actions, action{kind: actEnd, err: fmt.Errorf("backend: %w", e.programmed)})
 	}
 	if e.programmed != nil {
-		actions = append(actions, action{kind: actReport, until: s.due(), err: e.programmed, what: "some service ports are not programmed; retrying"})
+		actions = append(actions, action{kind: actReport, until: s.due(), err: e.programmed, what: unprogrammed(a) + "; retrying"})
 	}
 	if e.followed != nil {
 		actions = append(actions, action{kind: actReport, until: s.due(), err: e.followed, what: "stale flows are not removed; retrying"})
 	}
 	return s, append(actions, action{kind: actRest}, action{kind: actWait, until: s.due()})
+}
+
+// unprogrammed says how many service ports an Apply has not programmed.
+func unprogrammed(a *Sync) string {
+	all := a.Snapshot.Len()
+	if a.Refused == nil && a.Applied.IsZero() {
+		return fmt.Sprintf("it is not known which of %d service ports are programmed", all)
+	}
+	if a.Refused == nil {
+		return fmt.Sprintf("no change of %d service ports is programmed", all)
+	}
+	for name := range a.Refused {
+		if _, wanted := a.Snapshot.Get(name); !wanted {
+			all++ // It could not be removed.
+		}
+	}
+	if len(a.Refused) == 1 {
+		return fmt.Sprintf("1 service port of %d is not programmed", all)
+	}
+	return fmt.Sprintf("%d service ports of %d are not programmed", len(a.Refused), all)
 }
 
 // schedule sets the times of what follows an Apply.

@@ -53,7 +53,7 @@ func startVictim(t *testing.T, url, name string, owners *storetest.Owners) *vict
 	_, p := openPool(t, connect(t, url))
 	ctx, cancel := context.WithCancel(t.Context())
 	v := &victim{name: name, owners: owners, crash: cancel}
-	v.all.Go(func() { _ = p.Run(ctx) }) // It ends with its context.
+	v.all.Go(func() { p.Run(ctx) })
 	for worker := range 4 {
 		v.all.Go(func() {
 			for i := 0; ctx.Err() == nil; i++ {
@@ -149,7 +149,7 @@ func awaitNoClaims(t *testing.T, s *etcdstore.Store, p *allocator.Pool) {
 	defer cancel()
 	running, stop := context.WithCancel(ctx)
 	var wg sync.WaitGroup
-	wg.Go(func() { _ = p.Run(running) }) // It ends with its context.
+	wg.Go(func() { p.Run(running) })
 	defer wg.Wait()
 	defer stop()
 	again := time.NewTicker(100 * time.Millisecond)

@@ -189,7 +189,7 @@ func runOwners(t *testing.T, a *api, client networkingclient.NetworkingV1Interfa
 	for n := range pools {
 		p := newPool(t, kubestore.New(client, kubestore.Options{}), allocator.PoolOptions{Ranges: ranges})
 		if n%2 == 0 { // The other pools do not watch.
-			running.Go(func() { _ = p.Run(ctx) }) // It ends with its context.
+			running.Go(func() { p.Run(ctx) })
 		}
 		for worker := range workers {
 			living.Go(func() {

@@ -30,7 +30,7 @@ func passes(t *testing.T, c repair.Controller, count int, between func(pass int)
 			cancel()
 		}
 	}
-	_ = c.Run(ctx) // It ends because of cancel.
+	c.Run(ctx) // It ends because of cancel.
 	return after
 }
 

@@ -30,9 +30,9 @@ type Controller struct {
 	Observe func([]Finding, error)
 }
 
-// Run makes passes until ctx ends, whose cause it returns. The fields must not be changed
+// Run makes passes until ctx ends. The fields must not be changed
 // meanwhile. Errors of a pass go to Observe.
-func (c *Controller) Run(ctx context.Context) error {
+func (c *Controller) Run(ctx context.Context) {
 	interval := c.Interval
 	if interval <= 0 {
 		interval = DefaultInterval
@@ -50,9 +50,6 @@ func (c *Controller) Run(ctx context.Context) error {
 		} else {
 			retry = minRetry
 		}
-		if err := pause.For(ctx, gap); err != nil {
-			return err
-		}
+		_ = pause.For(ctx, gap) // The loop ends with ctx.
 	}
-	return context.Cause(ctx)
 }

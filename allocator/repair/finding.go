@@ -3,18 +3,72 @@ package repair
 import (
 	"errors"
 	"fmt"
+	"net/netip"
+	"slices"
 	"strconv"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/allocator"
 	"github.com/vipkit/vipkit/internal/enum"
+	"github.com/vipkit/vipkit/internal/ipaddr"
 )
 
 // Use is an address or a port in an object, such as a field of a Service.
 type Use struct {
 	// Owner is the object.
 	Owner allocator.Owner
-	// Text is the address or port as the object spells it.
+	// Text is the address or port as the object spells it. As in the proxy, leading zeros of IPv4 have
+	// no meaning: 010.096.0.11 is 10.96.0.11, and [NonCanonical].
 	Text string
+}
+
+// Uses are the uses of one Service, by the pools that they come from.
+type Uses struct {
+	// ClusterIPs are the uses of ClusterIPs, LoadBalancerIPs of load balancers, NodePorts of ports.
+	ClusterIPs, LoadBalancerIPs, NodePorts []Use
+}
+
+// ServiceUses returns the uses of a Service. Its owner is namespace/name. The node ports have its health
+// check node port.
+func ServiceUses(s *v1.Service) (u Uses) {
+	add := func(to *[]Use, text string) {
+		if text = strings.TrimSpace(text); text != "" && text != v1.ClusterIPNone {
+			*to = append(*to, Use{Owner: allocator.Owner(s.Namespace + "/" + s.Name), Text: text})
+		}
+	}
+	for _, ip := range s.Spec.ClusterIPs {
+		add(&u.ClusterIPs, ip)
+	}
+	if !slices.Contains(s.Spec.ClusterIPs, s.Spec.ClusterIP) { // Objects from before dual stack have no list.
+		add(&u.ClusterIPs, s.Spec.ClusterIP)
+	}
+	for i := range s.Status.LoadBalancer.Ingress {
+		add(&u.LoadBalancerIPs, s.Status.LoadBalancer.Ingress[i].IP)
+	}
+	ports := []int32{s.Spec.HealthCheckNodePort}
+	for i := range s.Spec.Ports {
+		ports = append(ports, s.Spec.Ports[i].NodePort)
+	}
+	slices.Sort(ports)
+	for _, port := range slices.Compact(ports) {
+		if port != 0 {
+			add(&u.NodePorts, strconv.Itoa(int(port)))
+		}
+	}
+	return u
+}
+
+// parse reads the text of a use.
+func parse(text string) (allocator.Key, error) {
+	k, err := allocator.ParseKey(text)
+	if err != nil {
+		var a netip.Addr
+		a, err = ipaddr.Parse(text)
+		k = allocator.AddrKey(a)
+	}
+	return k, err
 }
 
 // ErrNoOwners says that the list of owners is empty. See [Options].AllowNoOwners.

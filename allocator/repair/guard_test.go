@@ -133,9 +133,9 @@ func TestUnreadableUseFreesNothing(t *testing.T) {
 		uses, left string
 		err        error
 	}{
-		{uses: "010.96.0.1 a\n10.96.0.2 c", left: "10.96.0.1 a\n10.96.0.2 a"},
-		{uses: "010.96.0.1 b\n10.96.0.2 c", left: "10.96.0.2 c\n10.96.0.3 b"},
-		{uses: "010.96.0.1 z", left: "10.96.0.1 a\n10.96.0.2 a\n10.96.0.3 b", err: repair.ErrNoOwners},
+		{uses: "10.96.0.1x a\n10.96.0.2 c", left: "10.96.0.1 a\n10.96.0.2 a"},
+		{uses: "10.96.0.1x b\n10.96.0.2 c", left: "10.96.0.2 c\n10.96.0.3 b"},
+		{uses: "10.96.0.1x z", left: "10.96.0.1 a\n10.96.0.2 a\n10.96.0.3 b", err: repair.ErrNoOwners},
 	} {
 		store := storeOf(t, had)
 		o := options(t)

@@ -176,7 +176,7 @@ func (p *pass) compare(claims []allocator.Claim, users map[allocator.Key][]alloc
 func (p *pass) read(uses []Use) map[allocator.Key][]allocator.Owner {
 	users := map[allocator.Key][]allocator.Owner{}
 	for _, u := range uses {
-		k, err := allocator.ParseKey(u.Text)
+		k, err := parse(u.Text)
 		switch {
 		case err != nil || u.Owner == "":
 			p.found(Finding{Problem: Invalid, Owner: u.Owner, Text: u.Text})

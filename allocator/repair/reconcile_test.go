@@ -136,7 +136,7 @@ func TestReconcile(t *testing.T) {
 			findings: "duplicate: fd00:10:96::ab of b, held by a\nnon-canonical: fd00:10:96:0::00ab of b", after: "fd00:10:96::ab a",
 		},
 		{name: "hostile", uses: "\x1b[2J a\x07", findings: `invalid: \x1b[2J of a\a`},
-		{name: "invalid", uses: "10.96.0.300 a\n010.96.0.1 a\n99999 a", findings: "invalid: 10.96.0.300 of a\ninvalid: 010.96.0.1 of a\ninvalid: 99999 of a"},
+		{name: "invalid", uses: "10.96.0.300 a\n10.96.0.1x a\n99999 a", findings: "invalid: 10.96.0.300 of a\ninvalid: 10.96.0.1x of a\ninvalid: 99999 of a"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			before := claims(t, c.claims)

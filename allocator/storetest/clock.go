@@ -64,7 +64,7 @@ func running(ctx context.Context, pools ...*allocator.Pool) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var all sync.WaitGroup
 	for _, p := range pools {
-		all.Go(func() { _ = p.Run(ctx) }) // It ends with its context.
+		all.Go(func() { p.Run(ctx) })
 	}
 	return func() {
 		cancel()

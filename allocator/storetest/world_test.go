@@ -122,7 +122,7 @@ func (w *world) check(ctx context.Context) {
 	sweeper := newPool(w.t, w.store, nil)
 	running, stop := context.WithCancel(ctx)
 	var wg sync.WaitGroup
-	wg.Go(func() { _ = sweeper.Run(running) }) // It ends with its context.
+	wg.Go(func() { sweeper.Run(running) })
 	time.Sleep(2 * ttl)
 	stop()
 	wg.Wait()
@@ -224,7 +224,7 @@ func runWorldWith(t *testing.T, rnd *rand.Rand, faults faults, store allocator.S
 		p := newPool(t, faulty, w.clock())
 		pools = append(pools, p)
 		if n%2 == 0 { // The other pools do not watch.
-			running.Go(func() { _ = p.Run(ctx) }) // It ends with its context.
+			running.Go(func() { p.Run(ctx) })
 		}
 	}
 	for n := range pools {

@@ -7,7 +7,6 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 	"github.com/vipkit/vipkit/proxy"
@@ -42,19 +41,19 @@ func TestRulesAreCounted(t *testing.T) {
 // last with bounds.
 func (s *stage) wantRules(t *testing.T, what string, least, most int) {
 	t.Helper()
-	counter, can := s.Backend.(backends.RuleCounter)
+	counter, can := s.Backend.(proxy.RuleCounter)
 	if !can {
 		t.Fatal("the backend counts no rules")
 	}
 	wrote, tables := 0, []string{}
-	counter.CountRules(func(family v1.IPFamily, table string, exist, last int) {
-		wrote += last
-		tables = append(tables, fmt.Sprint(family, table))
-		program := map[v1.IPFamily]string{v1.IPv4Protocol: "iptables-save", v1.IPv6Protocol: "ip6tables-save"}[family]
-		if inKernel := strings.Count("\n"+s.run(t, "", program, "-t", table), "\n-A "); exist != inKernel {
-			t.Errorf("%s: %s rules of table %s: got %d, want %d, as in the kernel", what, family, table, exist, inKernel)
+	for _, n := range counter.CountRules() {
+		wrote += n.Written
+		tables = append(tables, fmt.Sprint(n.Family, n.Table))
+		program := map[v1.IPFamily]string{v1.IPv4Protocol: "iptables-save", v1.IPv6Protocol: "ip6tables-save"}[n.Family]
+		if inKernel := strings.Count("\n"+s.run(t, "", program, "-t", n.Table), "\n-A "); n.Existing != inKernel {
+			t.Errorf("%s: %s rules of table %s: got %d, want %d, as in the kernel", what, n.Family, n.Table, n.Existing, inKernel)
 		}
-	})
+	}
 	if len(tables) != 4 {
 		t.Errorf("%s: got counts of %v, want two tables of two families", what, tables)
 	}

@@ -75,7 +75,7 @@ func (b *backend) CheckNode(s proxy.Snapshot) []*proxy.Problem {
 		found = append(found, nodecheck.LegacyFirewalls(s)...)
 	}
 	if b.LacksIPv6() && !s.IsZero() && nodecheck.HasServices(s, v1.IPv6Protocol) {
-		p := &proxy.Problem{Kind: "Node", Field: "ipv6.disable"}
+		p := &proxy.Problem{Kind: "Node", Field: "ipv6.disable", Reason: proxy.NodeSetting}
 		p.Name = s.Node().Name
 		p.Err = errors.New("the kernel started without IPv6: Services are not served in IPv6; remedy: start it without ipv6.disable=1, " +
 			"or leave the family out of Options.Families")

@@ -48,7 +48,7 @@ func checkLimits(port *proxy.ServicePort) []*proxy.Problem {
 		count = strconv.FormatUint(uint64(n), 10)
 	}
 	return []*proxy.Problem{{
-		Kind: "Service", NamespacedName: port.Name.NamespacedName, Field: "spec.sessionAffinity",
+		Kind: "Service", NamespacedName: port.Name.NamespacedName, Field: "spec.sessionAffinity", Reason: proxy.ServedWithLimits,
 		Err: fmt.Errorf("the kernel remembers %s clients of an endpoint; if there are more, it forgets those that were idle for longest, "+
 			"and their connections may go to another endpoint: load the module xt_recent with a larger ip_list_tot", count),
 	}}

@@ -127,7 +127,7 @@ func (r *renderer) limits(port *proxy.ServicePort) (all []*proxy.Problem) {
 		return nil
 	}
 	problem := func(field string, err error) {
-		all = append(all, &proxy.Problem{Kind: "Service", NamespacedName: port.Name.NamespacedName, Field: field, Err: err})
+		all = append(all, &proxy.Problem{Kind: "Service", NamespacedName: port.Name.NamespacedName, Field: field, Reason: proxy.ServedWithLimits, Err: err})
 	}
 	if used, err := r.schedulerOf(port); err != nil {
 		problem("metadata.annotations["+SchedulerAnnotation+"]", fmt.Errorf("%w; the Service is served by %q", err, used.scheduler))

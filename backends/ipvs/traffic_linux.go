@@ -7,16 +7,13 @@ import (
 
 	moby "github.com/moby/ipvs"
 
-	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/internal/kernel/ipvs"
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// CountTraffic implements [backends.TrafficCounter]: the sums of the virtual servers of each service
+// CountTraffic implements [proxy.TrafficCounter]: the sums of the virtual servers of each service
 // port, which the kernel updates every two seconds.
-func (b *backend) CountTraffic(
-	_ context.Context, s proxy.Snapshot, each func(port proxy.ServicePortName, connections uint64, packets, bytes [2]uint64),
-) error {
+func (b *backend) CountTraffic(_ context.Context, s proxy.Snapshot, each func(proxy.ServicePortName, proxy.Traffic)) error {
 	t := b.target
 	t.mu.Lock()
 	services, err := t.kernel.Services()
@@ -33,8 +30,7 @@ func (b *backend) CountTraffic(
 	}
 	var objects []object
 	for port := range s.All() {
-		var connections uint64
-		var packets, bytes [2]uint64
+		var sum proxy.Traffic
 		served := false
 		objects = r.render(s.Node(), port, objects[:0])
 		for i := range objects {
@@ -44,15 +40,17 @@ func (b *backend) CountTraffic(
 			}
 			x, exists := stats[m.server(k)]
 			served = served || exists
-			connections += uint64(x.Connections)
-			packets[0], packets[1] = packets[0]+uint64(x.PacketsIn), packets[1]+uint64(x.PacketsOut)
-			bytes[0], bytes[1] = bytes[0]+x.BytesIn, bytes[1]+x.BytesOut
+			sum.Connections += uint64(x.Connections)
+			sum.PacketsIn += uint64(x.PacketsIn)
+			sum.PacketsOut += uint64(x.PacketsOut)
+			sum.BytesIn += x.BytesIn
+			sum.BytesOut += x.BytesOut
 		}
 		if served {
-			each(port.Name, connections, packets, bytes)
+			each(port.Name, sum)
 		}
 	}
 	return nil
 }
 
-var _ backends.TrafficCounter = (*backend)(nil)
+var _ proxy.TrafficCounter = (*backend)(nil)

@@ -18,17 +18,10 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-type totals struct {
-	connections    uint64
-	packets, bytes [2]uint64
-}
-
-func (s *stage) traffic(t testing.TB, of proxy.Snapshot) map[proxy.ServicePortName]totals {
+func (s *stage) traffic(t testing.TB, of proxy.Snapshot) map[proxy.ServicePortName]proxy.Traffic {
 	t.Helper()
-	all := map[proxy.ServicePortName]totals{}
-	err := s.backend(t).CountTraffic(t.Context(), of, func(port proxy.ServicePortName, connections uint64, packets, bytes [2]uint64) {
-		all[port] = totals{connections, packets, bytes}
-	})
+	all := map[proxy.ServicePortName]proxy.Traffic{}
+	err := s.backend(t).CountTraffic(t.Context(), of, func(port proxy.ServicePortName, x proxy.Traffic) { all[port] = x })
 	testenv.NoError(t, err)
 	return all
 }
@@ -49,8 +42,8 @@ func TestTraffic(t *testing.T) {
 	s.run(t, "ipvsadm -A -t "+blocked.Frontends[0].Addr.String()+" -s wlc")
 	all := snapshotOf(p, udp, idle, blocked)
 	s.Apply(t, snapshotOf(p, udp, idle))
-	want := map[proxy.ServicePortName]totals{p.Name: {}, udp.Name: {}, idle.Name: {}}
-	if diff := cmp.Diff(want, s.traffic(t, all), cmp.AllowUnexported(totals{})); diff != "" {
+	want := map[proxy.ServicePortName]proxy.Traffic{p.Name: {}, udp.Name: {}, idle.Name: {}}
+	if diff := cmp.Diff(want, s.traffic(t, all)); diff != "" {
 		t.Errorf("before connections (-want +got):\n%s", diff)
 	}
 	for _, f := range p.Frontends[:2] {
@@ -58,12 +51,12 @@ func TestTraffic(t *testing.T) {
 	}
 	w.answering(t, addrPort("192.0.2.1", 30_000), 3)
 	const headers = 20 + 8 // of IPv4 and UDP
-	var wanted [2]uint64
+	var wanted proxy.Traffic
 	for range 6 {
 		a, err := lab.Ask(t.Context(), w.Client, "udp", udp.Frontends[0].Addr.String())
 		testenv.NoError(t, err)
-		wanted[0] += headers + uint64(len("1\n"))
-		wanted[1] += headers + uint64(len(fmt.Sprintln(a.Question, a.Name, a.Client, a.Own)))
+		wanted.BytesIn += headers + uint64(len("1\n"))
+		wanted.BytesOut += headers + uint64(len(fmt.Sprintln(a.Question, a.Name, a.Client, a.Own)))
 	}
 	// A process of the node gets to the endpoints of all nodes, by the virtual server of a mark.
 	if _, err := netnstest.Run(t, s.NS, "", "bash", "-c", "exec 3<>/dev/tcp/203.0.113.9/80"); err != nil {
@@ -71,21 +64,21 @@ func TestTraffic(t *testing.T) {
 	}
 	await(t, "all connections are counted", func() bool {
 		got := s.traffic(t, all)
-		return got[p.Name].connections == 8 && got[udp.Name].connections == 6
+		return got[p.Name].Connections == 8 && got[udp.Name].Connections == 6
 	})
 	await(t, "all packets are counted", func() bool {
 		got := s.traffic(t, all)
-		return got[udp.Name].packets == [2]uint64{6, 6} && got[p.Name].packets[1] >= 2*8
+		return got[udp.Name].PacketsIn == 6 && got[udp.Name].PacketsOut == 6 && got[p.Name].PacketsOut >= 2*8
 	})
 	before := s.traffic(t, all)
-	if x := before[udp.Name].bytes; x != wanted {
-		t.Errorf("bytes of 6 datagrams and answers: got %v, want %v", x, wanted)
+	if x := before[udp.Name]; x.BytesIn != wanted.BytesIn || x.BytesOut != wanted.BytesOut {
+		t.Errorf("bytes of 6 datagrams and answers: got %+v, want %+v", x, wanted)
 	}
-	if x := before[idle.Name]; x != (totals{}) {
+	if x := before[idle.Name]; x != (proxy.Traffic{}) {
 		t.Errorf("traffic of another Service: got %v, want none", x)
 	}
 	s.adopts(t, snapshotOf(p, udp, idle))
-	if got := s.traffic(t, all); got[udp.Name] != before[udp.Name] || got[p.Name].connections != 8 {
+	if got := s.traffic(t, all); got[udp.Name] != before[udp.Name] || got[p.Name].Connections != 8 {
 		t.Errorf("traffic after a restart: got %v, want %v", got, before)
 	}
 }
@@ -101,7 +94,7 @@ func TestTrafficDuringChanges(t *testing.T) {
 	for _, world := range worlds {
 		counting.Go(func() {
 			for ctx.Err() == nil {
-				err := s.backend(t).CountTraffic(ctx, world, func(proxy.ServicePortName, uint64, [2]uint64, [2]uint64) {})
+				err := s.backend(t).CountTraffic(ctx, world, func(proxy.ServicePortName, proxy.Traffic) {})
 				if err != nil && ctx.Err() == nil {
 					t.Errorf("CountTraffic: got error %v, want none", err)
 				}

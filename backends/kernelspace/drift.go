@@ -283,7 +283,7 @@ func (t *target) note(e hcn.Event) {
 // state file can, and whether a family is not served.
 func (t *target) CheckNode(s proxy.Snapshot) (all []*proxy.Problem) {
 	problem := func(field string, err error) {
-		p := &proxy.Problem{Kind: "Node", Field: field, Err: err}
+		p := &proxy.Problem{Kind: "Node", Field: field, Reason: proxy.NodeSetting, Err: err}
 		if n := s.Node(); n != nil {
 			p.Name = n.Name
 		}

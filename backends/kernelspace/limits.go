@@ -94,7 +94,7 @@ func (l *limits) add(field, format string, args ...any) {
 			return // several frontends have it
 		}
 	}
-	l.found = append(l.found, &proxy.Problem{Kind: "Service", NamespacedName: l.port.Name.NamespacedName, Field: field, Err: err})
+	l.found = append(l.found, &proxy.Problem{Kind: "Service", NamespacedName: l.port.Name.NamespacedName, Field: field, Reason: proxy.ServedWithLimits, Err: err})
 }
 
 func (l *limits) affinity() {

@@ -22,6 +22,7 @@ import (
 	"github.com/vipkit/vipkit/backends/userspace"
 	"github.com/vipkit/vipkit/internal/testing/lab"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
+	"github.com/vipkit/vipkit/proxy"
 )
 
 // limited makes the test program a process with few file descriptors that serves
@@ -37,7 +38,7 @@ const (
 
 // status is what a limited process reports.
 type status struct {
-	userspace.Stats
+	proxy.ConnectionCounts
 
 	// Open is how many descriptors it has, Files how many of filesOpened further files it
 	// could open.
@@ -75,7 +76,7 @@ func serveLimited(t *testing.T) {
 }
 
 func statusOf(b *userspace.Backend) (s status) {
-	s.Stats = b.Stats()
+	s.ConnectionCounts = b.CountConnections()
 	s.Fault = nil
 	if all, err := os.ReadDir("/proc/self/fd"); err == nil {
 		s.Open = len(all)

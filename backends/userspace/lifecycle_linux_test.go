@@ -165,7 +165,7 @@ func TestDrainForASuccessor(t *testing.T) {
 				t.Fatalf("a connection of the draining backend: got error %v, want none", err)
 			}
 		}
-		if got := first.Stats(); got.Accepted != 1 || got.Connections != 1 {
+		if got := first.CountConnections(); got.Accepted != 1 || got.Connections != 1 {
 			t.Errorf("the draining backend: got %d accepted connections and %d open, want 1 each", got.Accepted, got.Connections)
 		}
 		select {
@@ -226,7 +226,7 @@ func TestDrainWaitsForQueuedConnections(t *testing.T) {
 	_, first := n.wantAnswer(t, one)
 	waits, err := n.dial(t, "tcp", netip.AddrPortFrom(other.Addr(), 0), one)
 	testenv.NoError(t, err)
-	eventually(t, "the second connection was accepted", func() bool { return b.Stats().Accepted == 2 })
+	eventually(t, "the second connection was accepted", func() bool { return b.CountConnections().Accepted == 2 })
 	done := drain(t.Context(), b)
 	_ = first.Close()
 	if _, err := waits.Ask(t.Context()); err != nil {

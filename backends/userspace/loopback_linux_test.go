@@ -192,7 +192,7 @@ func TestLoopbackLimits(t *testing.T) {
 		n.wantAnswer(t, at)
 		n.bound("127.0.0.1:0").wantFlow(t, "udp", at, podServer)
 	}
-	if s := b.Stats(); s.Connections != 16 || s.Sessions != 16 || s.Crowded != 0 {
+	if s := b.CountConnections(); s.Connections != 16 || s.Sessions != 16 || s.Crowded != 0 {
 		t.Errorf("got %d connections, %d sessions and %d crowded, want 16, 16 and 0", s.Connections, s.Sessions, s.Crowded)
 	}
 }

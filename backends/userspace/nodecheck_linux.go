@@ -37,7 +37,7 @@ func (l *sharedListeners) checkFamilies(s proxy.Snapshot) (found []*proxy.Proble
 		if err == nil || s.IsZero() || !nodecheck.HasServices(s, f) {
 			continue
 		}
-		p := &proxy.Problem{Kind: "Node", Field: host.DisableIPv6}
+		p := &proxy.Problem{Kind: "Node", Field: host.DisableIPv6, Reason: proxy.NodeSetting}
 		p.Name = s.Node().Name
 		p.Err = fmt.Errorf("%w: Services are not served in %s; remedy: sysctl -w %s=0, or leave the family out of Options.Families", err, f, p.Field)
 		found = append(found, p)

@@ -106,28 +106,6 @@ type Hooks struct {
 	ProxyProtocol func(proxy.ServicePortName) int
 }
 
-// Stats are the counters of a backend.
-type Stats struct {
-	// Connections and Sessions are how many there are now.
-	Connections, Sessions int
-	// Accepted counts accepted connections.
-	Accepted uint64
-	// Failed counts connections and sessions for which no endpoint could be
-	// reached, Denied those that no route forwards.
-	Failed, Denied uint64
-	// Crowded counts connections and datagrams beyond a limit: of a client, of a service
-	// port, of the backend, or of source ports and descriptors. It also counts sessions that
-	// newer ones have replaced.
-	Crowded uint64
-	// Faults counts errors of listeners.
-	Faults uint64
-	// Fault is the last of them.
-	Fault error
-	// Bytes counts the data of connections and datagrams received for the other side: for endpoints
-	// (first), and for clients (second).
-	Bytes [2]uint64
-}
-
 // dialer reaches endpoints.
 type dialer interface {
 	Dial(context.Context, engine.Dial) (net.Conn, error)

@@ -126,6 +126,7 @@ func TestInvalidOptions(t *testing.T) {
 	for want, o := range map[string]userspace.Options{
 		"Connections": {Connections: -1}, "Sessions": {Sessions: -1},
 		"IPv5": {Families: []v1.IPFamily{v1.IPv4Protocol, "IPv5"}}, "capture 200": {Capture: 200},
+		"Timeouts.Wake is 1s, but": {Timeouts: userspace.Timeouts{Wake: time.Second}},
 	} {
 		b, err := userspace.New(o)
 		if err == nil {

@@ -116,6 +116,9 @@ func (o *Options) complete() (err error) {
 	if !o.Capture.known() {
 		return fmt.Errorf("unknown %v", o.Capture)
 	}
+	if o.Timeouts.Wake > 0 && o.Hooks.FirstConnection == nil {
+		return fmt.Errorf("Timeouts.Wake is %v, but nothing waits without Hooks.FirstConnection", o.Timeouts.Wake)
+	}
 	o.Port = cmp.Or(o.Port, DefaultPort)
 	return nil
 }
@@ -284,11 +287,8 @@ func (b *Backend) CheckNode(s proxy.Snapshot) []*proxy.Problem {
 	return b.checkSystem(s)
 }
 
-// CountConnections implements [backends.ConnectionCounter].
-func (b *Backend) CountConnections() (open [2]int, accepted uint64, refused [3]uint64, faults uint64, bytes [2]uint64) {
-	s := b.Stats()
-	return [2]int{s.Connections, s.Sessions}, s.Accepted, [3]uint64{s.Failed, s.Denied, s.Crowded}, s.Faults, s.Bytes
-}
+// CountConnections implements [proxy.ConnectionCounter].
+func (b *Backend) CountConnections() proxy.ConnectionCounts { return b.engine.CountConnections() }
 
 // Listeners returns how many sockets the capture [Loopback] has at loopback addresses of an IP
 // family; 0 with other captures.
@@ -298,6 +298,3 @@ func (b *Backend) Listeners(family v1.IPFamily) int {
 	}
 	return 0
 }
-
-// Stats returns the counters of the backend.
-func (b *Backend) Stats() Stats { return Stats(b.engine.Stats()) }

@@ -24,7 +24,7 @@ func main() {
 	tracker := proxy.NewServiceChangeTracker(proxy.TrackerOptions{NodeName: "node-1"})
 	source := manifest.Source{Path: os.Args[1], Handler: tracker, Report: func(err error) { log.Print(err) }}
 	go func() {
-		if err := source.Run(ctx); ctx.Err() == nil {
+		if err := source.Run(ctx); err != nil {
 			log.Fatal(err)
 		}
 	}()

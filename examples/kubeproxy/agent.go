@@ -65,9 +65,10 @@ type agent struct {
 	cleanAt  time.Time // when to try to remove them again
 	pauses   wait.Backoff
 	reported struct {
-		problems, limits, loopback reported
-		refusals                   refusals
-		events                     *events
+		problems, limits []*proxy.Problem
+		loopback         reported
+		refusals         refusals
+		events           *events
 	}
 }
 
@@ -102,10 +103,13 @@ func serveMode(ctx context.Context, c *config, mode string, client *apiClient, l
 	// runner applies tracker's snapshots to the kernel.
 	tracker := proxy.NewServiceChangeTracker(a.tracker)
 	source.Handler = tracker
-	server := health.New(health.Options{
+	server, err := health.New(health.Options{
 		Address: healthz, NodeEligible: tracker.NodeEligible, Timeout: 2 * max(defaultSync, c.resyncInterval(mode)),
 		Report: a.serverReported, Answered: a.metrics.HealthAnswered, Pages: a.pagesAt(pages, registry),
 	})
+	if err != nil {
+		return err
+	}
 	runner := &proxy.Runner{
 		Source: tracker, Backend: backend, Flows: a.cleaner(), Logger: log,
 		Observers:   []proxy.Observer{a.observer(ctx), a.metrics.Observer(tracker), a.page.Observer(tracker), server.Observer()},
@@ -194,13 +198,15 @@ func (a *agent) observer(ctx context.Context) proxy.Observer {
 	}
 }
 
-// synced handles a sync; the Runner has logged its error.
+// synced handles a sync; the Runner has logged its error, problems and limits.
 func (a *agent) synced(ctx context.Context, s proxy.Sync) {
-	if !s.Applied.IsZero() && a.reported.limits.report(a.log, "served with limits", s.Limits) {
+	if !s.Applied.IsZero() && !slices.Equal(a.reported.limits, s.Limits) {
+		a.reported.limits = s.Limits
 		a.announceLimits(s.Limits)
 	}
 	a.log.V(1).Info("sync", "full", s.Full, "changed", s.Changed, "operations", s.Operations, "took", s.Duration, "ports", s.Snapshot.Len())
-	if problems := slices.Collect(s.Snapshot.Problems()); a.reported.problems.report(a.log, "object problem", problems) {
+	if problems := slices.Collect(s.Snapshot.Problems()); !slices.Equal(a.reported.problems, problems) {
+		a.reported.problems = problems
 		a.announceProblems(problems)
 	}
 	a.announceRefused(s)
@@ -249,11 +255,11 @@ func (a *agent) cleanedUp(left, stale error) {
 	a.cleanAt = time.Now().Add(a.pauses.Step())
 }
 
-// maxReported is how many problems, and how many limits, are logged in a minute, so that users
+// maxReported is how many problems are logged in a minute, so that users
 // who create objects cannot fill the log.
 const maxReported = 100
 
-// reported has the object problems, or the limits, that were logged.
+// reported has the problems that were logged.
 type reported struct {
 	problems []*proxy.Problem
 	minute   time.Time // start of the current minute

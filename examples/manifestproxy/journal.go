@@ -13,20 +13,20 @@ import (
 	"github.com/vipkit/vipkit/proxy/manifest"
 )
 
-// journal logs problems and syncs; the proxy.Runner logs syncs that failed, settings of the node, and what it
-// waits for. The manifest.Source calls reported, warned and passed, the proxy.Runner synced, the
+// journal logs problems of the files and syncs; the proxy.Runner logs syncs that failed, problems of objects,
+// limits, and settings of the node. The manifest.Source calls reported, warned and passed, the proxy.Runner synced, the
 // health.Server served; these run concurrently, and their methods share only the logger.
 type journal struct {
-	log                              logr.Logger
-	files, warnings, objects, limits ledger
-	loopback                         ledger // of another Runner
-	last                             proxy.Snapshot
+	log             logr.Logger
+	files, warnings ledger
+	loopback        ledger // of another Runner
+	last            proxy.Snapshot
 }
 
 func newJournal(log logr.Logger) *journal {
 	return &journal{
-		log: log, files: ledger{what: "manifest problem"}, warnings: ledger{what: "manifest warning"}, objects: ledger{what: "object problem"},
-		limits: ledger{what: "served with limits"}, loopback: ledger{what: "node port not served at loopback addresses"},
+		log: log, files: ledger{what: "manifest problem"}, warnings: ledger{what: "manifest warning"},
+		loopback: ledger{what: "node port not served at loopback addresses"},
 	}
 }
 
@@ -58,12 +58,8 @@ func (j *journal) passed(s manifest.Summary) {
 		"nodes", s.Nodes, "kept", s.Kept, "ignored", s.Ignored)
 }
 
-// synced logs a sync and new problems.
+// synced logs a sync.
 func (j *journal) synced(s proxy.Sync) {
-	update(j.log, &j.objects, slices.Collect(s.Snapshot.Problems()))
-	if !s.Applied.IsZero() {
-		update(j.log, &j.limits, s.Limits)
-	}
 	if v := j.log.V(2); v.Enabled() {
 		for c := range s.Snapshot.Changes(j.last) {
 			if c.New == nil {

@@ -9,9 +9,7 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
-	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/vipkit/vipkit/internal/testing/objects"
 	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
 	"github.com/vipkit/vipkit/proxy/manifest"
@@ -57,97 +55,34 @@ func TestManifestProblemsAreLoggedOnce(t *testing.T) {
 	}
 }
 
-// TestLimitsAreLoggedOnce checks that a limit is logged once, and not as an object problem.
-func TestLimitsAreLoggedOnce(t *testing.T) {
-	t.Parallel()
-	limit := &proxy.Problem{
-		Kind: "Service", NamespacedName: types.NamespacedName{Namespace: "default", Name: "web"},
-		Field: "spec.sessionAffinity", Err: errors.New("100 clients are remembered"),
-	}
-	held := proxy.NewSnapshot(&proxy.Node{})
-	got := logged(0, func(j *journal) {
-		j.synced(proxy.Sync{Snapshot: held, Applied: held, Limits: []*proxy.Problem{limit, limit}}) // of two ports
-		j.synced(proxy.Sync{Snapshot: held, Applied: held, Limits: []*proxy.Problem{limit}})
-		j.synced(proxy.Sync{Snapshot: held}) // the content of the dataplane is unknown
-		j.synced(proxy.Sync{Snapshot: held, Applied: held})
-	})
-	const sync = `level=INFO msg=sync full=false changed=0 operations=0 took=0s ports=0`
-	want := []string{
-		`level=ERROR msg="served with limits" err="100 clients are remembered" kind=Service object=default/web field=spec.sessionAffinity`, sync, sync, sync,
-		`level=INFO msg="served with limits resolved" kind=Service object=default/web field=spec.sessionAffinity was="100 clients are remembered"`, sync,
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("log lines (-want +got):\n%s", diff)
-	}
-}
-
-// brokenAndGood returns a tracker's snapshots of a Service with an invalid external IP, with a
-// valid one, and after its deletion.
-func brokenAndGood(t *testing.T) (broken, good, gone proxy.Snapshot) {
-	t.Helper()
-	tracker := proxy.NewServiceChangeTracker(proxy.TrackerOptions{})
-	tracker.Synced()
-	last := proxy.Snapshot{}
-	next := func() proxy.Snapshot {
-		last = snapshots.Next(t, tracker, last)
-		return last
-	}
-	service := objects.Service("web", "10.96.0.10", objects.Ports("80"), objects.ExternalIPs("nonsense"))
-	tracker.UpdateService(service)
-	broken = next()
-	service = service.DeepCopy()
-	service.Spec.ExternalIPs[0] = "203.0.113.9"
-	tracker.UpdateService(service)
-	good = next()
-	tracker.DeleteService(objects.Name("web"))
-	return broken, good, next()
-}
-
 func TestSyncsAreLogged(t *testing.T) {
 	t.Parallel()
-	broken, good, gone := brokenAndGood(t)
-	account := proxy.Sync{Changed: 1, Operations: 4, Duration: time.Millisecond}
+	small, large := snapshots.Port("default/web", "10.96.0.10:80"), snapshots.Port("default/web", "10.96.0.10:80")
+	large.Frontends = append(large.Frontends, large.Frontends[0])
 	logSyncs := func(j *journal) {
-		for i, s := range []proxy.Snapshot{broken, broken, good, gone} {
-			a := account
-			a.Snapshot, a.Full = s, i == 0
+		for i, ports := range [][]*proxy.ServicePort{{small}, {large}, nil} {
+			a := proxy.Sync{Snapshot: proxy.NewSnapshot(&proxy.Node{}, ports...), Full: i == 0, Changed: 1, Operations: 4, Duration: time.Millisecond}
 			if i == 0 {
 				a.Err = errors.New("no luck")
 			}
 			j.synced(a)
 		}
 	}
-	problem := `kind=Service object=default/web field=spec.externalIPs[0] `
 	terse := []string{
-		`level=ERROR msg="object problem" err="\"nonsense\" is not an IP address" ` + strings.TrimSpace(problem),
 		`level=INFO msg=sync full=true changed=1 operations=4 took=1ms ports=1 failed=true`,
-		`level=INFO msg=sync full=false changed=1 operations=4 took=1ms ports=1`,
-		`level=INFO msg="object problem resolved" ` + problem + `was="\"nonsense\" is not an IP address"`,
 		`level=INFO msg=sync full=false changed=1 operations=4 took=1ms ports=1`,
 		`level=INFO msg=sync full=false changed=1 operations=4 took=1ms ports=0`,
 	}
 	port := `level=DEBUG+2 msg="service port" port=default/web/TCP/IPv4 `
 	verbose := []string{
-		terse[0], port + "frontends=1 clusterEndpoints=0 localEndpoints=0", terse[1], terse[2],
-		terse[3], port + "frontends=2 clusterEndpoints=0 localEndpoints=0", terse[4],
-		`level=DEBUG+2 msg="service port removed" port=default/web/TCP/IPv4`, terse[5],
+		port + "frontends=1 clusterEndpoints=0 localEndpoints=0", terse[0],
+		port + "frontends=2 clusterEndpoints=0 localEndpoints=0", terse[1],
+		`level=DEBUG+2 msg="service port removed" port=default/web/TCP/IPv4`, terse[2],
 	}
 	for verbosity, want := range [][]string{terse, terse, verbose} {
 		if diff := cmp.Diff(want, logged(verbosity, logSyncs)); diff != "" {
 			t.Errorf("-v %d: log lines (-want +got):\n%s", verbosity, diff)
 		}
-	}
-}
-
-func TestProblemsOfTheNodeAreNamed(t *testing.T) {
-	t.Parallel()
-	tracker := proxy.NewServiceChangeTracker(proxy.TrackerOptions{NodeName: "node-1"})
-	tracker.UpdateService(objects.Service("web", "10.96.0.10", objects.NodePort(30080)))
-	tracker.Synced()
-	s := snapshots.Next(t, tracker, proxy.Snapshot{})
-	const want = " kind=Node object=node-1 field=status.addresses"
-	if got := logged(0, func(j *journal) { j.synced(proxy.Sync{Snapshot: s}) })[0]; !strings.HasSuffix(got, want) {
-		t.Errorf("log line: got %q, want it to end with %q", got, want)
 	}
 }
 

@@ -197,7 +197,10 @@ func follow(ctx context.Context, source *manifest.Source, runner *proxy.Runner, 
 		}
 		report(service, err)
 	}
-	server := health.New(o)
+	server, err := health.New(o)
+	if err != nil {
+		return err
+	}
 	runner.Observers = append(runner.Observers, server.Observer())
 	var background sync.WaitGroup
 	background.Go(func() { server.Run(ctx) })
@@ -210,12 +213,9 @@ func follow(ctx context.Context, source *manifest.Source, runner *proxy.Runner, 
 		reading = source.Run(ctx)
 		cancel()
 	})
-	err := runner.Run(ctx)
+	err = runner.Run(ctx)
 	cancel()
 	background.Wait()
-	if errors.Is(reading, context.Canceled) {
-		reading = nil
-	}
 	return errors.Join(err, reading, serving, failed)
 }
 

@@ -39,6 +39,7 @@ func byFloor() [][]string {
 			"internal/nearest",
 			"internal/pause",
 			"internal/pmap",
+			"internal/problemlog",
 			"internal/testing/testenv",
 		},
 		1: {

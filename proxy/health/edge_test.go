@@ -123,7 +123,7 @@ func (e ending) Listen(ctx context.Context, _, _ string) (net.Listener, error) {
 func TestRunWaitsForReplies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fakeSockets{start: time.Now()}
-		s, _ := watching(t, Options{Pages: map[string]http.Handler{"a": http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		s, _ := watching(t, Options{Pages: map[string]http.Handler{"a:1": http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
 			time.Sleep(700 * time.Millisecond)
 		})}})
 		ctx, cancel := context.WithCancel(t.Context())

@@ -22,7 +22,11 @@ func Example() {
 	tracker := proxy.NewServiceChangeTracker(proxy.TrackerOptions{NodeName: "node-1"})
 	tracker.Synced()
 
-	server := health.New(health.Options{Address: "127.0.0.1:0"})
+	server, err := health.New(health.Options{Address: "127.0.0.1:0"})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
 	runner := &proxy.Runner{Source: tracker, Backend: nothing{}, ResyncInterval: 30 * time.Second, Observers: []proxy.Observer{
 		{Synced: func(proxy.Sync) { cancel() }}, // One is enough for an example.
 		server.Observer(),

@@ -38,7 +38,8 @@ func atLoopback() *proxy.Node {
 // watching returns a Server and its Observer, which the test calls in place of a Runner.
 func watching(t *testing.T, o Options) (*Server, proxy.Observer) {
 	t.Helper()
-	s := New(o)
+	s, err := New(o)
+	testenv.NoError(t, err)
 	r := s.Observer()
 	testenv.NoError(t, r.Begin(&proxy.Runner{ResyncInterval: timeout / 2}))
 	return s, r

@@ -15,6 +15,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/vipkit/vipkit/internal/testing/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -113,7 +114,8 @@ func TestEligible(t *testing.T) {
 			t.Errorf("%s, and then plain again: /healthz: got status %d, want 200", tc.name, got)
 		}
 	}
-	s := New(Options{})
+	s, err := New(Options{})
+	testenv.NoError(t, err)
 	if got, _ := request(t, s, http.MethodGet, "/healthz"); got != 200 {
 		t.Errorf("without a node: got status %d, want 200", got)
 	}
@@ -232,12 +234,38 @@ func TestBegin(t *testing.T) {
 		{time.Minute, 59 * time.Second, true},
 		{0, time.Second, true},
 	} {
-		err := New(Options{Timeout: tc.timeout}).begin(&proxy.Runner{ResyncInterval: tc.resync})
+		s, err := New(Options{Timeout: tc.timeout})
+		testenv.NoError(t, err)
+		err = s.begin(&proxy.Runner{ResyncInterval: tc.resync})
 		if (err == nil) != tc.ok {
 			t.Errorf("timeout %v, resync %v: got error %v, want one: %v", tc.timeout, tc.resync, err, !tc.ok)
 		}
 		if err != nil && !strings.Contains(err.Error(), "ResyncInterval") {
 			t.Errorf("timeout %v, resync %v: got error %q, want it to name ResyncInterval", tc.timeout, tc.resync, err)
+		}
+	}
+}
+
+// Options that cannot work fail in New, with the field and its value.
+func TestInvalidOptions(t *testing.T) {
+	for _, c := range []struct {
+		o    Options
+		want string
+	}{
+		{Options{Timeout: -1}, "health: Options.Timeout is -1ns, and must not be negative"},
+		{Options{Address: "10256"}, `health: Options.Address is "10256": want host:port`},
+		{Options{Address: "10.0.0.300:80"}, `health: Options.Address is "10.0.0.300:80": "10.0.0.300" is not an IP address`},
+		{Options{Address: "[fd00::x]:80"}, `health: Options.Address is "[fd00::x]:80": "fd00::x" is not an IP address`},
+		{Options{Pages: map[string]http.Handler{":http2": nil}}, `health: Options.Pages has ":http2": "http2" is not the number of a port`},
+		{Options{Pages: map[string]http.Handler{":65536": nil}}, `health: Options.Pages has ":65536": "65536" is not the number of a port`},
+	} {
+		if _, err := New(c.o); err == nil || err.Error() != c.want {
+			t.Errorf("%+v: got error %v, want %s", c.o, err, c.want)
+		}
+	}
+	for _, address := range []string{"", ":0", "0.0.0.0:10256", "[::]:10256", "[fe80::1%eth0]:80", "localhost:80", "node-1.example:80"} {
+		if _, err := New(Options{Address: address}); err != nil {
+			t.Errorf("%q: got error %v, want none", address, err)
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/vipkit/vipkit/internal/testing/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -56,7 +57,8 @@ func TestWithARunner(t *testing.T) {
 		b := &backend{}
 		tracker := proxy.NewServiceChangeTracker(proxy.TrackerOptions{})
 		runner := &proxy.Runner{Source: tracker, Backend: b, ResyncInterval: 30 * time.Second}
-		s := New(Options{})
+		s, err := New(Options{})
+		testenv.NoError(t, err)
 		runner.Observers = []proxy.Observer{s.Observer()}
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)

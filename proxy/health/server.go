@@ -3,7 +3,13 @@ package health
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"net"
 	"net/http"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -54,12 +60,41 @@ type Server struct {
 	served proxy.Snapshot
 }
 
-// New returns a Server that follows no Runner yet.
-func New(o Options) *Server {
+// New returns a Server that follows no Runner yet. The error names the field of an address that
+// nothing can listen at, or of a negative timeout.
+func New(o Options) (*Server, error) {
+	if o.Timeout < 0 {
+		return nil, fmt.Errorf("health: Options.Timeout is %v, and must not be negative", o.Timeout)
+	}
+	if o.Address != "" {
+		if err := checkAddress(o.Address); err != nil {
+			return nil, fmt.Errorf("health: Options.Address is %q: %w", o.Address, err)
+		}
+	}
+	for _, address := range slices.Sorted(maps.Keys(o.Pages)) {
+		if err := checkAddress(address); err != nil {
+			return nil, fmt.Errorf("health: Options.Pages has %q: %w", address, err)
+		}
+	}
 	if o.NodeEligible == nil {
 		o.NodeEligible = func() bool { return true }
 	}
-	return &Server{options: o, wake: make(chan struct{}, 1), counts: counts{}}
+	return &Server{options: o, wake: make(chan struct{}, 1), counts: counts{}}, nil
+}
+
+// checkAddress reports why nothing can listen at an address. A host may be a name.
+func checkAddress(address string) error {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return errors.New("want host:port")
+	}
+	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
+		return fmt.Errorf("%q is not the number of a port", port)
+	}
+	if _, err := netip.ParseAddr(host); err != nil && strings.Trim(host, "0123456789.") == "" && host != "" || strings.Contains(host, ":") && err != nil {
+		return fmt.Errorf("%q is not an IP address", host)
+	}
+	return nil
 }
 
 // Observer returns an observer for one Runner, which the Server then follows. Run of the

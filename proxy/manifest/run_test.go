@@ -2,7 +2,6 @@ package manifest
 
 import (
 	"context"
-	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -86,9 +85,7 @@ func TestRunFollows(t *testing.T) {
 
 		testenv.NoError(t, os.Remove(filepath.Join(dir, "a.yaml")))
 		r.want("deleted", r.after(2*interval), "delete Service default/web")
-		if err := r.end(); !errors.Is(err, context.Canceled) {
-			t.Errorf("Run: %v, want %v", err, context.Canceled)
-		}
+		testenv.NoError(t, r.end())
 		r.want("at the end", r.take())
 		r.want("reports", r.reports)
 		summaries := []Summary{
@@ -129,9 +126,7 @@ func TestRunWaitsForWriters(t *testing.T) {
 			write(t, dir, "a.yaml", after)
 			r.want("when it is back", r.after(interval/7))
 		}
-		if err := r.end(); !errors.Is(err, context.Canceled) {
-			t.Errorf("Run: %v, want %v", err, context.Canceled)
-		}
+		testenv.NoError(t, r.end())
 	})
 }
 
@@ -144,9 +139,7 @@ func TestRunReports(t *testing.T) {
 			write(t, dir, "a.yaml", text)
 			r.after(2 * interval)
 		}
-		if err := r.end(); !errors.Is(err, context.Canceled) {
-			t.Errorf("Run: %v, want %v", err, context.Canceled)
-		}
+		testenv.NoError(t, r.end())
 		r.want("reports", r.reports,
 			filepath.Join("DIR", "a.yaml")+":1: not an object",
 			filepath.Join("DIR", "a.yaml")+":1: did not find expected node content",
@@ -184,9 +177,7 @@ func TestRunWithoutPath(t *testing.T) {
 			testenv.NoError(t, os.Rename(move.from, move.to))
 			r.want("to "+filepath.Base(move.to), r.after(3*interval), move.calls...)
 		}
-		if err := r.end(); !errors.Is(err, context.Canceled) {
-			t.Errorf("Run: %v, want %v", err, context.Canceled)
-		}
+		testenv.NoError(t, r.end())
 		missing := r.reports[0]
 		r.want("reports", r.reports, missing, "no error", missing, "no error")
 	})
@@ -215,9 +206,7 @@ func TestRunConfigMap(t *testing.T) {
 		r.want("after the swap", r.after(2*interval), "update Service default/web")
 		testenv.NoError(t, os.RemoveAll(filepath.Join(dir, "..2")))
 		r.want("without the target", r.after(2*interval))
-		if err := r.end(); !errors.Is(err, context.Canceled) {
-			t.Errorf("Run: %v, want %v", err, context.Canceled)
-		}
+		testenv.NoError(t, r.end())
 		if len(r.reports) != 1 {
 			t.Errorf("got reports %q, want one of the link without a target", r.reports)
 		}
@@ -237,9 +226,7 @@ func TestRunSingleFile(t *testing.T) {
 		// tick of the file system's clock, the same time, which the bubble's clock does not show.
 		write(t, dir, "objects", service("other", 80))
 		r.want("with another", r.after(2*interval), "update Service default/other", "delete Service default/web")
-		if err := r.end(); !errors.Is(err, context.Canceled) {
-			t.Errorf("Run: %v, want %v", err, context.Canceled)
-		}
+		testenv.NoError(t, r.end())
 	})
 }
 

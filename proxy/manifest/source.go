@@ -2,6 +2,7 @@ package manifest
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -76,10 +77,15 @@ type Source struct {
 // Synced. It waits up to an Interval for files that are being written.
 func (s *Source) Load(ctx context.Context) error { return s.follow(ctx, true) }
 
-// Run does what Load does and then watches the files until ctx ends, whose error it
-// returns. It waits for a Path that cannot be read, also at the start. It returns an
-// error of the settings at once.
-func (s *Source) Run(ctx context.Context) error { return s.follow(ctx, false) }
+// Run does what Load does and then watches the files until ctx ends, and then returns
+// nil. It waits for a Path that cannot be read, also at the start. It returns an error of the
+// settings at once.
+func (s *Source) Run(ctx context.Context) error {
+	if err := s.follow(ctx, false); ctx.Err() == nil || !errors.Is(err, ctx.Err()) {
+		return err
+	}
+	return nil
+}
 
 func (s *Source) follow(ctx context.Context, once bool) error {
 	f, err := newFollower(s)

@@ -34,18 +34,20 @@ func (c carried) Collect(to chan<- prometheus.Metric) {
 	if counter == nil {
 		return
 	}
-	open, accepted, refused, faults, bytes := counter.CountConnections()
-	send := func(d *prometheus.Desc, kind prometheus.ValueType, v float64, labels ...string) {
-		to <- prometheus.MustNewConstMetric(d, kind, v, labels...)
+	n := counter.CountConnections()
+	gauge := func(d *prometheus.Desc, v int) {
+		to <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(v))
 	}
-	send(c.connections, prometheus.GaugeValue, float64(open[0]))
-	send(c.sessions, prometheus.GaugeValue, float64(open[1]))
-	send(c.accepted, prometheus.CounterValue, float64(accepted))
-	for i, reason := range [...]string{"failed", "denied", "crowded"} {
-		send(c.refused, prometheus.CounterValue, float64(refused[i]), reason)
+	total := func(d *prometheus.Desc, v uint64, labels ...string) {
+		to <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
 	}
-	send(c.faults, prometheus.CounterValue, float64(faults))
-	for i, direction := range directions() {
-		send(c.bytes, prometheus.CounterValue, float64(bytes[i]), direction)
-	}
+	gauge(c.connections, n.Connections)
+	gauge(c.sessions, n.Sessions)
+	total(c.accepted, n.Accepted)
+	total(c.refused, n.Failed, "failed")
+	total(c.refused, n.Denied, "denied")
+	total(c.refused, n.Crowded, "crowded")
+	total(c.faults, n.Faults)
+	total(c.bytes, n.BytesIn, directionIn)
+	total(c.bytes, n.BytesOut, directionOut)
 }

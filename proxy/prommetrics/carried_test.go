@@ -10,8 +10,10 @@ import (
 // carrying is a backend that carries connections itself.
 type carrying struct{ backend }
 
-func (*carrying) CountConnections() (open [2]int, accepted uint64, refused [3]uint64, faults uint64, bytes [2]uint64) {
-	return [2]int{1, 2}, 3, [3]uint64{4, 5, 6}, 7, [2]uint64{8, 9}
+func (*carrying) CountConnections() proxy.ConnectionCounts {
+	return proxy.ConnectionCounts{
+		Connections: 1, Sessions: 2, Accepted: 3, Failed: 4, Denied: 5, Crowded: 6, Faults: 7, BytesIn: 8, BytesOut: 9,
+	}
 }
 
 // Connections are those of the backend at each scrape; a backend that carries none has none.

@@ -44,7 +44,7 @@
 //	vipkit_object_problems{kind}                problems of API objects
 //	vipkit_node_problems{setting}               settings of the node that break Services
 //
-// With [Options.Traffic], and a backend that counts (backends.TrafficCounter), also by service port,
+// With [Options.Traffic], and a backend that counts ([proxy.TrafficCounter]), also by service port,
 // with the labels namespace, service, port, protocol and family:
 //
 //	vipkit_service_connections_total            connections that were forwarded to endpoints
@@ -52,7 +52,7 @@
 //	vipkit_service_bytes_total{direction}       their bytes
 //	vipkit_service_traffic_failures_total       scrapes without these, because reading them failed
 //
-// With a backend that carries connections itself (backends.ConnectionCounter), also:
+// With a backend that carries connections itself ([proxy.ConnectionCounter]), also:
 //
 //	vipkit_userspace_connections                 TCP connections that are open
 //	vipkit_userspace_sessions                    UDP sessions that there are

@@ -68,10 +68,13 @@ func ExampleMetrics_Observer() {
 	if err != nil {
 		return
 	}
-	server := health.New(health.Options{
-		Address: ":10256", NodeEligible: tracker.NodeEligible, Timeout: time.Minute,
+	server, err := health.New(health.Options{
+		Address: ":10256", NodeEligible: tracker.NodeEligible, Timeout: time.Minute, Answered: metrics.HealthAnswered,
 		Pages: map[string]http.Handler{"127.0.0.1:10249": promhttp.HandlerFor(registry, promhttp.HandlerOpts{})},
 	})
+	if err != nil {
+		return
+	}
 	runner.Observers = append(runner.Observers, metrics.Observer(tracker), server.Observer())
 	go server.Run(ctx)
 	fmt.Println(runner.Run(ctx))

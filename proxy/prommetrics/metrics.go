@@ -1,8 +1,8 @@
 package prommetrics
 
 import (
-	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -17,10 +17,11 @@ import (
 type Options struct {
 	// Mode is kube-proxy's name for the kind of backend: "nftables", "iptables"
 	// or "ipvs" bring the failure counters that kube-proxy has in this mode, and "iptables" the numbers
-	// of rules, if the backend counts them (backends.RuleCounter). Any other has none.
+	// of rules, if the backend counts them ([proxy.RuleCounter]). "userspace", "kernelspace" and ""
+	// bring neither.
 	Mode string
 	// Traffic adds the metrics of what is forwarded, if the backend counts it
-	// (backends.TrafficCounter): five time series for each service port. Each scrape reads them
+	// ([proxy.TrafficCounter]): five time series for each service port. Each scrape reads them
 	// from the kernel.
 	Traffic bool
 }
@@ -52,31 +53,20 @@ type nodeChecker interface {
 	CheckNode(s proxy.Snapshot) []*proxy.Problem
 }
 
-// trafficCounter is the optional ability of backends of this name.
-type trafficCounter interface {
-	CountTraffic(ctx context.Context, s proxy.Snapshot, each func(port proxy.ServicePortName, connections uint64, packets, bytes [2]uint64)) error
-}
-
-// connectionCounter is the optional ability of backends of this name.
-type connectionCounter interface {
-	CountConnections() (open [2]int, accepted uint64, refused [3]uint64, faults uint64, bytes [2]uint64)
-}
-
-// ruleCounter is the optional ability of backends of this name.
-type ruleCounter interface {
-	CountRules(each func(family v1.IPFamily, table string, exist, last int))
-}
-
 // abilities are what a backend can do: nil where it cannot, or until the runner begins.
 type abilities struct {
 	node        nodeChecker
-	traffic     trafficCounter
-	connections connectionCounter
-	rules       ruleCounter
+	traffic     proxy.TrafficCounter
+	connections proxy.ConnectionCounter
+	rules       proxy.RuleCounter
 }
 
 // New makes the metrics and registers them. If that fails, none is registered.
 func New(r prometheus.Registerer, o Options) (*Metrics, error) {
+	known := []string{"", "nftables", "iptables", "ipvs", "userspace", "kernelspace"}
+	if !slices.Contains(known, o.Mode) {
+		return nil, fmt.Errorf("proxy metrics: Options.Mode is %q, and must be one of %q", o.Mode, known)
+	}
 	m := &Metrics{unsure: true, failing: true, changes: changes{}}
 	all := collectors{newSnapshotCounts(m), newCarried(m)}
 	m.kube = newKubeMetrics(&all, o.Mode, m.changeCounts)
@@ -133,9 +123,9 @@ func (m *Metrics) begin(r *proxy.Runner) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.can.node, _ = r.Backend.(nodeChecker)
-	m.can.traffic, _ = r.Backend.(trafficCounter)
-	m.can.connections, _ = r.Backend.(connectionCounter)
-	m.can.rules, _ = r.Backend.(ruleCounter)
+	m.can.traffic, _ = r.Backend.(proxy.TrafficCounter)
+	m.can.connections, _ = r.Backend.(proxy.ConnectionCounter)
+	m.can.rules, _ = r.Backend.(proxy.RuleCounter)
 	return nil
 }
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/proxy"
@@ -122,4 +123,13 @@ func TestHelp(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A mode that does not exist is an error, since the metrics of the intended one would be missing.
+func TestUnknownMode(t *testing.T) {
+	_, err := New(prometheus.NewRegistry(), Options{Mode: "nftable"})
+	const want = `proxy metrics: Options.Mode is "nftable", and must be one of ["" "nftables" "iptables" "ipvs" "userspace" "kernelspace"]`
+	if err == nil || err.Error() != want {
+		t.Errorf("got error %v, want %s", err, want)
+	}
 }

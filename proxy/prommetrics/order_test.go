@@ -16,6 +16,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/internal/testing/objects"
+	"github.com/vipkit/vipkit/internal/testing/testenv"
 	"github.com/vipkit/vipkit/proxy"
 	"github.com/vipkit/vipkit/proxy/health"
 )
@@ -46,7 +47,8 @@ func history(t *testing.T, order [3]int) (seen []string) {
 	synctest.Test(t, func(t *testing.T) {
 		metrics, registry := newMetrics(t, "nftables")
 		tracker := proxy.NewServiceChangeTracker(proxy.TrackerOptions{NodeName: "node-1"})
-		server := health.New(health.Options{NodeEligible: tracker.NodeEligible})
+		server, err := health.New(health.Options{NodeEligible: tracker.NodeEligible})
+		testenv.NoError(t, err)
 		var syncs []string
 		all := [3]proxy.Observer{metrics.Observer(tracker), server.Observer(), {
 			Synced: func(s proxy.Sync) {

@@ -1,9 +1,6 @@
 package prommetrics
 
-import (
-	"github.com/prometheus/client_golang/prometheus"
-	v1 "k8s.io/api/core/v1"
-)
+import "github.com/prometheus/client_golang/prometheus"
 
 // rules reads, at each scrape, how many rules of iptables a backend has.
 type rules struct {
@@ -32,8 +29,8 @@ func (r rules) Collect(to chan<- prometheus.Metric) {
 	if counter == nil {
 		return
 	}
-	counter.CountRules(func(family v1.IPFamily, table string, exist, last int) {
-		to <- prometheus.MustNewConstMetric(r.exist, prometheus.GaugeValue, float64(exist), table, string(family))
-		to <- prometheus.MustNewConstMetric(r.last, prometheus.GaugeValue, float64(last), table, string(family))
-	})
+	for _, n := range counter.CountRules() {
+		to <- prometheus.MustNewConstMetric(r.exist, prometheus.GaugeValue, float64(n.Existing), n.Table, string(n.Family))
+		to <- prometheus.MustNewConstMetric(r.last, prometheus.GaugeValue, float64(n.Written), n.Table, string(n.Family))
+	}
 }

@@ -12,9 +12,8 @@ import (
 // ruling is a backend that writes rules of iptables.
 type ruling struct{ backend }
 
-func (*ruling) CountRules(each func(family v1.IPFamily, table string, exist, last int)) {
-	each(v1.IPv4Protocol, "nat", 10, 2)
-	each(v1.IPv6Protocol, "filter", 5, 0)
+func (*ruling) CountRules() []proxy.RuleCount {
+	return []proxy.RuleCount{{Family: v1.IPv4Protocol, Table: "nat", Existing: 10, Written: 2}, {Family: v1.IPv6Protocol, Table: "filter", Existing: 5}}
 }
 
 // Rules are counted in mode iptables, as in kube-proxy, and not in other modes whose backends write some, too.

@@ -37,8 +37,11 @@ func (t traffic) Describe(to chan<- *prometheus.Desc) {
 	t.failures.Describe(to)
 }
 
-// directions are the names of the ways to endpoints and back.
-func directions() [2]string { return [...]string{"in", "out"} }
+// The values of the label direction.
+const (
+	directionIn  = "in"
+	directionOut = "out"
+)
 
 // maxRead is how long a scrape waits for the traffic.
 const maxRead = 5 * time.Second
@@ -50,17 +53,16 @@ func (t traffic) Collect(to chan<- prometheus.Metric) {
 	t.mu.Unlock()
 	if counter != nil && !held.IsZero() {
 		ctx, cancel := context.WithTimeout(context.Background(), maxRead)
-		err := counter.CountTraffic(ctx, held, func(n proxy.ServicePortName, connections uint64, packets, bytes [2]uint64) {
+		err := counter.CountTraffic(ctx, held, func(n proxy.ServicePortName, x proxy.Traffic) {
 			labels := []string{n.Namespace, n.Name, n.Port, string(n.Protocol), string(n.Family)}
-			send := func(d *prometheus.Desc, v uint64, labels ...string) {
-				to <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
+			send := func(d *prometheus.Desc, v uint64, direction ...string) {
+				to <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), append(direction, labels...)...)
 			}
-			send(t.connections, connections, labels...)
-			for i, direction := range directions() {
-				directed := append([]string{direction}, labels...)
-				send(t.packets, packets[i], directed...)
-				send(t.bytes, bytes[i], directed...)
-			}
+			send(t.connections, x.Connections)
+			send(t.packets, x.PacketsIn, directionIn)
+			send(t.packets, x.PacketsOut, directionOut)
+			send(t.bytes, x.BytesIn, directionIn)
+			send(t.bytes, x.BytesOut, directionOut)
 		})
 		cancel()
 		if err != nil {

@@ -21,11 +21,11 @@ type counting struct {
 	reads  int
 }
 
-func (c *counting) CountTraffic(_ context.Context, s proxy.Snapshot, each func(proxy.ServicePortName, uint64, [2]uint64, [2]uint64)) error {
+func (c *counting) CountTraffic(_ context.Context, s proxy.Snapshot, each func(proxy.ServicePortName, proxy.Traffic)) error {
 	c.reads++
 	for p := range s.All() {
 		if p.Name.Name != c.except {
-			each(p.Name, 1, [2]uint64{2, 3}, [2]uint64{4, 5})
+			each(p.Name, proxy.Traffic{Connections: 1, PacketsIn: 2, PacketsOut: 3, BytesIn: 4, BytesOut: 5})
 		}
 	}
 	return c.err

@@ -88,7 +88,7 @@ func (f *finding) Error() string {
 }
 
 func (n node) problem(setting string, f finding) *proxy.Problem {
-	p := &proxy.Problem{Kind: "Node", Field: setting, Err: &f}
+	p := &proxy.Problem{Kind: "Node", Field: setting, Reason: proxy.NodeSetting, Err: &f}
 	if !n.IsZero() {
 		p.Name = n.Node().Name
 	}

@@ -192,14 +192,15 @@ func (b *Backend) CheckLimits(_ *proxy.Node, port *proxy.ServicePort) []*proxy.P
 	return nil
 }
 
-// CountRules implements [backends.RuleCounter].
-func (b *Backend) CountRules(each func(family v1.IPFamily, table string, exist, last int)) {
+// CountRules implements [proxy.RuleCounter].
+func (b *Backend) CountRules() (all []proxy.RuleCount) {
 	for _, k := range b.kernels {
 		exist, last := k.counts.now()
 		for _, t := range k.names.tables() {
-			each(k.Family.Family, t.String(), exist[t], last[t])
+			all = append(all, proxy.RuleCount{Family: k.Family.Family, Table: t.String(), Existing: exist[t], Written: last[t]})
 		}
 	}
+	return all
 }
 
 // Close implements [io.Closer]. It closes in reverse, as what was opened later uses what was opened before.

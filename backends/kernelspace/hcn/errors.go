@@ -11,8 +11,8 @@ var (
 	ErrNotFound = errors.New("object not found")
 	// ErrExists: an object with this name, address or port exists already.
 	ErrExists = errors.New("object already exists")
-	// ErrUnsupported: this version of the service cannot do it.
-	ErrUnsupported = errors.New("unsupported by this version of HNS")
+	// ErrUnsupported: this version of the service cannot do it. It wraps [errors.ErrUnsupported].
+	ErrUnsupported = fmt.Errorf("%w in this version of HNS", errors.ErrUnsupported)
 	// ErrUnavailable: the service does not run.
 	ErrUnavailable = errors.New("HNS is not running")
 )

@@ -100,7 +100,8 @@ func newHealthHistory(t *testing.T, g *generator, d *decisions, spaces [2]*netns
 		})
 	}
 	h.ours = newVipkit(proxy.TrackerOptions{NodePortAddresses: nodePorts})
-	server := health.New(health.Options{Timeout: 2})
+	server, err := health.New(health.Options{Timeout: 2})
+	testenv.NoError(t, err)
 	h.observer = server.Observer()
 	testenv.NoError(t, h.observer.Begin(&proxy.Runner{Source: h.ours.tracker, ResyncInterval: 1}))
 	ctx, cancel := context.WithCancel(t.Context())

@@ -113,9 +113,8 @@ func (v *vipkit) endpointStates() map[proxy.ServicePortName][]string {
 }
 
 func (v *vipkit) endpointLines(name proxy.ServicePortName) []string {
-	key := endpoints.PortKey{Service: name.NamespacedName, Port: name.Port, Protocol: name.Protocol, Family: name.Family}
 	var out []string
-	for _, e := range v.cache.Endpoints(key) {
+	for _, e := range v.cache.Endpoints(name) {
 		words := []string{"none", "elsewhere", "here"}
 		out = append(out, endpointLine(e.Addr.String(), []bool{e.Local, e.Ready, e.Serving, e.Terminating}, words[e.ZoneHint], words[e.NodeHint]))
 	}

@@ -92,7 +92,10 @@ func runAgent(ctx context.Context, o *agentOptions, log logr.Logger) error {
 	}
 	a := &reporter{log: log, events: json.NewEncoder(os.NewFile(eventsFile, "events"))}
 	inv := newInventory(trackerOptions())
-	server := health.New(health.Options{Address: o.Health})
+	server, err := health.New(health.Options{Address: o.Health})
+	if err != nil {
+		return err
+	}
 	runner := &proxy.Runner{
 		Source: inv, Backend: backend, Flows: flows, Logger: log, ResyncInterval: o.Resync,
 		Observers: []proxy.Observer{server.Observer(), {Synced: a.observe, Verified: a.verified}},

@@ -75,7 +75,7 @@ func (r *refusals) problems(s proxy.Snapshot, all []*proxy.Problem) []*proxy.Pro
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for k, err := range r.all {
-		p := &proxy.Problem{Kind: "Node", Field: fmt.Sprintf("node port %v/%s", k.at(), k.protocol), Err: err}
+		p := &proxy.Problem{Kind: "Node", Field: fmt.Sprintf("node port %v/%s", k.at(), k.protocol), Reason: proxy.NodeSetting, Err: err}
 		if k.isAddress() {
 			p.Field = fmt.Sprintf("address %v", k.addr)
 		}

@@ -30,11 +30,11 @@ func TestSessionsFollowTheNode(t *testing.T) {
 	}
 	same := *inside
 	w.Apply(proxy.NewSnapshot(&same, p))
-	if got := w.Stats().Sessions; got != 1 {
+	if got := w.CountConnections().Sessions; got != 1 {
 		t.Errorf("without a change: got %d sessions, want 1", got)
 	}
 	w.Apply(proxy.NewSnapshot(&proxy.Node{LocalTraffic: proxy.LocalTraffic{Interface: "pods"}}, p))
-	eventually(t, "the session of the client, which is no pod any more, has ended", func() bool { return w.Stats().Sessions == 0 })
+	eventually(t, "the session of the client, which is no pod any more, has ended", func() bool { return w.CountConnections().Sessions == 0 })
 }
 
 // Endpoints of all pools, and draining endpoints, keep their connections; after they are

@@ -20,12 +20,12 @@ func TestLostFlowsAreCounted(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		err  error
-		want Stats
+		want proxy.ConnectionCounts
 	}{
-		"no port":        {ErrNoPort, Stats{Crowded: 1}},
-		"no descriptor":  {os.NewSyscallError("socket", syscall.EMFILE), Stats{Crowded: 1}},
-		"anything else":  {errors.New("broken"), Stats{Failed: 1}},
-		"no such device": {syscall.ENODEV, Stats{Failed: 1}},
+		"no port":        {ErrNoPort, proxy.ConnectionCounts{Crowded: 1}},
+		"no descriptor":  {os.NewSyscallError("socket", syscall.EMFILE), proxy.ConnectionCounts{Crowded: 1}},
+		"anything else":  {errors.New("broken"), proxy.ConnectionCounts{Failed: 1}},
+		"no such device": {syscall.ENODEV, proxy.ConnectionCounts{Failed: 1}},
 	} {
 		for _, protocol := range []v1.Protocol{v1.ProtocolTCP, v1.ProtocolUDP} {
 			t.Run(name+"/"+string(protocol), func(t *testing.T) {
@@ -40,7 +40,7 @@ func TestLostFlowsAreCounted(t *testing.T) {
 					client, _ := net.Pipe()
 					w.serve(client, f)
 				}
-				if got := w.Stats(); got != test.want {
+				if got := w.CountConnections(); got != test.want {
 					t.Errorf("got %+v, want %+v", got, test.want)
 				}
 				if got := w.sessions.sockets.taken.Load(); got != 0 {
@@ -77,13 +77,13 @@ func TestBytesOfDatagramsAreCounted(t *testing.T) {
 			t.Fatalf("got %d bytes and error %v, want 10 bytes", n, err)
 		}
 	}
-	eventually(t, "15 bytes there and 30 back are counted", func() bool { return w.Stats().Bytes == [2]uint64{15, 30} })
+	eventually(t, "15 bytes there and 30 back are counted", func() bool { got := w.CountConnections(); return got.BytesIn == 15 && got.BytesOut == 30 })
 	w.Apply(proxy.NewSnapshot(&proxy.Node{}))
 	if _, err := client.Write([]byte("denied")); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the datagram is denied", func() bool { return w.Stats().Denied == 1 })
-	if got := w.Stats().Bytes; got != [2]uint64{15, 30} {
-		t.Errorf("after a denied datagram: got %v, want no more", got)
+	eventually(t, "the datagram is denied", func() bool { return w.CountConnections().Denied == 1 })
+	if got := w.CountConnections(); got.BytesIn != 15 || got.BytesOut != 30 {
+		t.Errorf("after a denied datagram: got %+v, want no more bytes", got)
 	}
 }

@@ -134,12 +134,12 @@ func TestTwoFirstDatagrams(t *testing.T) {
 	default:
 		t.Error("the unused socket is still open")
 	}
-	if got := w.Stats(); got.Sessions != 1 || w.sessions.sockets.taken.Load() != 1 {
+	if got := w.CountConnections(); got.Sessions != 1 || w.sessions.sockets.taken.Load() != 1 {
 		t.Errorf("got %+v and %d counted sockets, want 1 session and 1 socket", got, w.sessions.sockets.taken.Load())
 	}
 	w.EndAll()
 	eventually(t, "no session and no socket is counted", func() bool {
-		return w.sessions.sockets.taken.Load() == 0 && w.Stats().Sessions == 0
+		return w.sessions.sockets.taken.Load() == 0 && w.CountConnections().Sessions == 0
 	})
 }
 
@@ -218,7 +218,7 @@ func TestTooLargeDatagramsAreNoRefusal(t *testing.T) {
 	<-answers
 	w.Datagram(memoryFlow(), []byte("two"), answers)
 	wantSent(t, socket, "one", "two")
-	if got := w.Stats().Sessions; got != 1 || w.failures.count.Load() != 0 {
+	if got := w.CountConnections().Sessions; got != 1 || w.failures.count.Load() != 0 {
 		t.Errorf("got %d sessions and %d failures, want 1 and 0", got, w.failures.count.Load())
 	}
 }
@@ -234,7 +234,7 @@ func TestRefusalsEndSessions(t *testing.T) {
 		},
 		"when answering": func(w *fixture, s *fakeSocket) {
 			s.incoming <- syscall.ECONNREFUSED
-			eventually(t, "the session has ended", func() bool { return w.Stats().Sessions == 0 })
+			eventually(t, "the session has ended", func() bool { return w.CountConnections().Sessions == 0 })
 		},
 		"closed socket": func(_ *fixture, s *fakeSocket) { shut(s) },
 	} {
@@ -277,7 +277,7 @@ func TestShortageOfAnswersIsNoFailure(t *testing.T) {
 		w := newMemory(t, Config{Hooks: Hooks{Dial: dialInTurn(socket)}})
 		w.Datagram(memoryFlow(), []byte("one"), nil)
 		socket.incoming <- err
-		eventually(t, "the session has ended", func() bool { return w.Stats().Sessions == 0 })
+		eventually(t, "the session has ended", func() bool { return w.CountConnections().Sessions == 0 })
 		if got := w.failures.count.Load() != 0; got != recorded {
 			t.Errorf("%v: got a recorded failure: %v, want %v", err, got, recorded)
 		}
@@ -306,8 +306,8 @@ func TestErrorsOfSingleDatagrams(t *testing.T) {
 		w := newFixture(t, Config{}, v1.ProtocolUDP)
 		start := time.Now()
 		err := w.ServePackets(&scripted{syscall.ECONNREFUSED, syscall.EMSGSIZE, syscall.ECONNREFUSED})
-		if took := time.Since(start); took != 0 || w.Stats().Faults != 0 || !errors.Is(err, net.ErrClosed) {
-			t.Errorf("got error %v after %v, and %d faults; want %v at once, and none", err, took, w.Stats().Faults, net.ErrClosed)
+		if took := time.Since(start); took != 0 || w.CountConnections().Faults != 0 || !errors.Is(err, net.ErrClosed) {
+			t.Errorf("got error %v after %v, and %d faults; want %v at once, and none", err, took, w.CountConnections().Faults, net.ErrClosed)
 		}
 		w.Close()
 	})

@@ -27,7 +27,7 @@ func TestConnectionsAreClosedInTheEnd(t *testing.T) {
 			}
 		}
 		synctest.Wait()
-		if got := w.Stats().Connections; got != 0 {
+		if got := w.CountConnections().Connections; got != 0 {
 			t.Errorf("got %d connections, want none", got)
 		}
 	})
@@ -46,7 +46,7 @@ func TestLossOfOneSideEndsBoth(t *testing.T) {
 			t.Error("reading as the client: got no error, want one")
 		}
 		synctest.Wait()
-		if got := w.Stats().Connections; got != 0 {
+		if got := w.CountConnections().Connections; got != 0 {
 			t.Errorf("got %d connections, want none", got)
 		}
 	})

@@ -38,7 +38,7 @@ type served struct {
 	changed   chan struct{} // closed by the next Apply
 }
 
-// counts are the counters that [Engine.Stats] reads.
+// counts are the counters that [Engine.CountConnections] reads.
 type counts struct {
 	connections, sessions             atomic.Int64
 	accepted, failed, denied, crowded atomic.Uint64
@@ -68,15 +68,6 @@ type tasks struct {
 	closers map[io.Closer]struct{}
 	carried int           // admitted connections that have not ended
 	idle    chan struct{} // closed when the last of them ends; nil while no goroutine waits
-}
-
-// Stats are the counters of package userspace, where they are documented.
-type Stats struct {
-	Connections, Sessions             int
-	Accepted, Failed, Denied, Crowded uint64
-	Faults                            uint64
-	Fault                             error
-	Bytes                             [ways]uint64
 }
 
 // New returns an engine without Services. The caller must close it. The error names the
@@ -215,9 +206,9 @@ func (e *Engine) AwaitIdle(ctx context.Context) error {
 	}
 }
 
-// Stats returns the counters of the engine.
-func (e *Engine) Stats() Stats {
-	s := Stats{
+// CountConnections returns the counters of the engine.
+func (e *Engine) CountConnections() proxy.ConnectionCounts {
+	s := proxy.ConnectionCounts{
 		Connections: int(e.counts.connections.Load()),
 		Sessions:    int(e.counts.sessions.Load()),
 		Accepted:    e.counts.accepted.Load(),
@@ -225,7 +216,8 @@ func (e *Engine) Stats() Stats {
 		Denied:      e.counts.denied.Load(),
 		Crowded:     e.counts.crowded.Load(),
 		Faults:      e.counts.faults.Load(),
-		Bytes:       [...]uint64{e.counts.bytes[toEndpoint].Load(), e.counts.bytes[toClient].Load()},
+		BytesIn:     e.counts.bytes[toEndpoint].Load(),
+		BytesOut:    e.counts.bytes[toClient].Load(),
 	}
 	if fault := e.counts.fault.Load(); fault != nil {
 		s.Fault = *fault

@@ -87,7 +87,7 @@ func TestBrokenListenersAreRetriedWithPauses(t *testing.T) {
 				if n := b.tries.Load(); n < 50 || n > 80 {
 					t.Errorf("attempts in a minute: got %d, want about one a second", n)
 				}
-				s := w.Stats()
+				s := w.CountConnections()
 				if s.Faults != uint64(b.tries.Load()) || !errors.Is(s.Fault, syscall.EIO) {
 					t.Errorf("got %d faults, the last %v, want %d and %v", s.Faults, s.Fault, b.tries.Load(), syscall.EIO)
 				}
@@ -124,7 +124,7 @@ func TestEndAll(t *testing.T) {
 			if err := <-observed; !errors.Is(err, connectionReset) {
 				t.Errorf("the endpoint got error %v, want %v", err, connectionReset)
 			}
-			eventually(t, "no connection is left", func() bool { return w.Stats().Connections == 0 })
+			eventually(t, "no connection is left", func() bool { return w.CountConnections().Connections == 0 })
 		})
 	}
 }
@@ -137,7 +137,7 @@ func TestEndAllEndsSessions(t *testing.T) {
 	a := newUDPClient(t, at)
 	a.serverName(t)
 	w.EndAll()
-	eventually(t, "the session has ended", func() bool { return w.Stats().Sessions == 0 })
+	eventually(t, "the session has ended", func() bool { return w.CountConnections().Sessions == 0 })
 	a.serverName(t) // begins another session
 }
 
@@ -162,7 +162,7 @@ func TestNoPortIsLeft(t *testing.T) {
 	if _, err := newUDPClient(t, at).Write([]byte("?")); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "a datagram is too many", func() bool { return w.Stats().Crowded == 1 })
+	eventually(t, "a datagram is too many", func() bool { return w.CountConnections().Crowded == 1 })
 	w.withAffinity(time.Hour).serveAt(at, full, good)
 	d := w.decide(Flow{Protocol: v1.ProtocolUDP, Client: memoryClient, Frontend: at})
 	d.service.table(d.route.Pool).Put(memoryClient.Addr(), full)

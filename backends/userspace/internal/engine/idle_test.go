@@ -131,9 +131,9 @@ func TestOldestSessionIsEvicted(t *testing.T) {
 						t.Errorf("session %d of %d: exists: got %v, want %v", i, len(c.before)+1, s != nil, i != c.gone)
 					}
 				}
-				want := Stats{Sessions: len(c.before) + 1}
+				want := proxy.ConnectionCounts{Sessions: len(c.before) + 1}
 				if c.gone >= 0 {
-					want = Stats{Sessions: len(c.before), Crowded: 1}
+					want = proxy.ConnectionCounts{Sessions: len(c.before), Crowded: 1}
 				}
 				synctest.Wait()
 				if got := countsOf(w); got != want {
@@ -196,7 +196,7 @@ func TestSessionsAreEvictedForPorts(t *testing.T) {
 					}
 				}
 				synctest.Wait()
-				if got, want := countsOf(w), (Stats{Sessions: 8, Crowded: 1}); got != want {
+				if got, want := countsOf(w), (proxy.ConnectionCounts{Sessions: 8, Crowded: 1}); got != want {
 					t.Errorf("got %+v, want %+v", got, want)
 				}
 				w.EndAll()
@@ -235,11 +235,11 @@ func TestEndingSessionsAreBounded(t *testing.T) {
 	if got := w.sessions.sockets.taken.Load(); got != 18 {
 		t.Errorf("sockets: got %d, want 18 (16 and an eighth of that)", got)
 	}
-	if s := w.Stats(); s.Sessions > 18 || s.Crowded == 0 {
+	if s := w.CountConnections(); s.Sessions > 18 || s.Crowded == 0 {
 		t.Errorf("got %+v, want no more than 18 sessions", s)
 	}
 	close(stuck)
-	eventually(t, "the sessions that were about to end have ended", func() bool { return w.Stats().Sessions <= 16 })
+	eventually(t, "the sessions that were about to end have ended", func() bool { return w.CountConnections().Sessions <= 16 })
 	w.Datagram(flowFrom(bob, 1, memoryFrontend), []byte("?"), r)
 	if w.sessions.use(flowFrom(bob, 1, memoryFrontend), 0) == nil {
 		t.Error("another session: got none, want one")
@@ -304,7 +304,7 @@ func TestPipesAreBounded(t *testing.T) {
 			if n, err := io.Copy(io.Discard, c); n != size || err != nil {
 				t.Errorf("got %d bytes back and error %v, want %d", n, err, size)
 			}
-			eventually(t, "the connection has ended", func() bool { return w.Stats().Connections == 0 })
+			eventually(t, "the connection has ended", func() bool { return w.CountConnections().Connections == 0 })
 			if got := w.tasks.pipes.taken.Load(); got != 0 {
 				t.Errorf("counted pipes at the end: got %d, want none", got)
 			}
@@ -313,8 +313,8 @@ func TestPipesAreBounded(t *testing.T) {
 }
 
 // countsOf returns what is counted but for bytes, which depend on the length of the datagrams.
-func countsOf(w *fixture) Stats {
-	s := w.Stats()
-	s.Bytes = [2]uint64{}
+func countsOf(w *fixture) proxy.ConnectionCounts {
+	s := w.CountConnections()
+	s.BytesIn, s.BytesOut = 0, 0
 	return s
 }

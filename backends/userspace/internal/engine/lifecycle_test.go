@@ -64,7 +64,7 @@ func TestConnectionsAfterClose(t *testing.T) {
 	if w.tasks.quota.total != 0 || len(w.tasks.slots) != 0 {
 		t.Errorf("got %d counted connections and %d slots in use, want none", w.tasks.quota.total, len(w.tasks.slots))
 	}
-	if got := w.Stats().Accepted; got != 3 {
+	if got := w.CountConnections().Accepted; got != 3 {
 		t.Errorf("accepted connections: got %d, want 3", got)
 	}
 }
@@ -102,7 +102,7 @@ func TestListenersReturnDestinations(t *testing.T) {
 	}
 	failing.Store(true)
 	wantReset(t, at)
-	if got := w.Stats().Denied; got != 1 {
+	if got := w.CountConnections().Denied; got != 1 {
 		t.Errorf("denied connections: got %d, want 1", got)
 	}
 }
@@ -124,7 +124,7 @@ func TestConnectionsMayEndWhileDialing(t *testing.T) {
 	if !upstream.closed.Load() {
 		t.Error("the connection to the endpoint is still open")
 	}
-	if s := w.Stats(); s.Failed != 0 || s.Connections != 0 {
+	if s := w.CountConnections(); s.Failed != 0 || s.Connections != 0 {
 		t.Errorf("got %+v, want no failure and no connection", s)
 	}
 }
@@ -218,7 +218,7 @@ func TestDelaysOfListenersRestart(t *testing.T) {
 				go func() { done <- serve(w, l) }()
 				time.Sleep(315*time.Millisecond + 3*5*time.Millisecond + time.Millisecond)
 				synctest.Wait()
-				if got := w.Stats().Faults; got != 9 || len(l.failures) != 0 {
+				if got := w.CountConnections().Faults; got != 9 || len(l.failures) != 0 {
 					t.Errorf("failures after 331 ms: got %d, want 9", got)
 				}
 				w.Close()
@@ -312,7 +312,7 @@ func endsWithTheGracePeriod(t *testing.T, happens func(*fixture)) {
 		}
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()
-		if got := w.Stats().Connections; got != 0 {
+		if got := w.CountConnections().Connections; got != 0 {
 			t.Errorf("connections after the grace period: got %d, want none", got)
 		}
 		if _, err := client.Read(make([]byte, 1)); err == nil || errors.Is(err, io.ErrNoProgress) {

@@ -23,7 +23,7 @@ func TestMeasureMemory(t *testing.T) {
 	_, c := serverNameAt(t, at)
 	shut(c)
 	through, more := measureSilent(t, at) // client and server are in this process too
-	eventually(t, "no connection is left", func() bool { return w.Stats().Connections == 0 })
+	eventually(t, "no connection is left", func() bool { return w.CountConnections().Connections == 0 })
 	t.Logf("a silent connection: %d bytes of heap and stacks, %d goroutines", through-memory, more-goroutines)
 }
 

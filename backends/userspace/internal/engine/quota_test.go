@@ -128,7 +128,7 @@ func TestOneClientDoesNotUseUpConnections(t *testing.T) {
 		shut(c)
 	}
 	readName(t, dialFrom(t, "127.0.0.3", at))
-	if s := w.Stats(); s.Crowded != 20 || s.Connections != 9 {
+	if s := w.CountConnections(); s.Crowded != 20 || s.Connections != 9 {
 		t.Errorf("got %d connections and %d crowded, want 9 and 20", s.Connections, s.Crowded)
 	}
 }
@@ -148,9 +148,9 @@ func TestOneClientDoesNotUseUpSessions(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	eventually(t, "20 datagrams are counted as crowded", func() bool { return w.Stats().Crowded == 20 })
+	eventually(t, "20 datagrams are counted as crowded", func() bool { return w.CountConnections().Crowded == 20 })
 	udpClientFrom(t, "127.0.0.3", at).serverName(t)
-	eventually(t, "there are 9 sessions", func() bool { return w.Stats().Sessions == 9 })
+	eventually(t, "there are 9 sessions", func() bool { return w.CountConnections().Sessions == 9 })
 }
 
 // However low the limit of connections is, each listener serves.
@@ -170,7 +170,7 @@ func TestFewConnectionsForManyListeners(t *testing.T) {
 				t.Fatalf("got %s, want %v", got, want)
 			}
 			shut(c)
-			eventually(t, "the connection has ended", func() bool { return w.Stats().Connections == 0 && len(w.tasks.slots) == 0 })
+			eventually(t, "the connection has ended", func() bool { return w.CountConnections().Connections == 0 && len(w.tasks.slots) == 0 })
 		}
 	}
 }

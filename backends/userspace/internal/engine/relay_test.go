@@ -46,9 +46,9 @@ func TestBothSidesSendAtOnce(t *testing.T) {
 		}
 		wg.Wait()
 	}
-	eventually(t, "no connection is left", func() bool { return w.Stats().Connections == 0 })
-	if got, want := w.Stats().Bytes, [2]uint64{3 * size, 3 * size}; got != want {
-		t.Errorf("bytes to the endpoint and back: got %v, want %v", got, want)
+	eventually(t, "no connection is left", func() bool { return w.CountConnections().Connections == 0 })
+	if got := w.CountConnections(); got.BytesIn != 3*size || got.BytesOut != 3*size {
+		t.Errorf("bytes to the endpoint and back: got %d and %d, want %d", got.BytesIn, got.BytesOut, 3*size)
 	}
 }
 
@@ -76,7 +76,7 @@ func TestRequestsAndAnswersOfAllSizes(t *testing.T) {
 	if rest, err := io.ReadAll(c); err != nil || len(rest) != 0 {
 		t.Errorf("after the end: got %d bytes and error %v, want none", len(rest), err)
 	}
-	if got, want := w.Stats().Bytes, [2]uint64{sum, sum}; got != want {
-		t.Errorf("bytes to the endpoint and back: got %v, want %v", got, want)
+	if got := w.CountConnections(); got.BytesIn != sum || got.BytesOut != sum {
+		t.Errorf("bytes to the endpoint and back: got %d and %d, want %d", got.BytesIn, got.BytesOut, uint64(sum))
 	}
 }

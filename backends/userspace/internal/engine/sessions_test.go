@@ -36,14 +36,14 @@ func TestUsedSessionsLive(t *testing.T) {
 				w.Datagram(memoryFlow(), []byte("?"), answers)
 				for range 5 {
 					time.Sleep(45 * time.Second)
-					if got := w.Stats().Sessions; got != 1 {
+					if got := w.CountConnections().Sessions; got != 1 {
 						t.Fatalf("a session used every 45 s, with a timeout of 60 s: got %d sessions, want 1", got)
 					}
 					use(w, socket, answers)
 				}
 				time.Sleep(75 * time.Second)
 				synctest.Wait()
-				if got := w.Stats().Sessions; got != 0 {
+				if got := w.CountConnections().Sessions; got != 0 {
 					t.Errorf("after the timeout: got %d sessions, want none", got)
 				}
 			})
@@ -107,8 +107,8 @@ func TestDatagramsCallFirstConnection(t *testing.T) {
 	w.serveAt(memoryFrontend)
 	w.Datagram(memoryFlow(), []byte("lost"), nil)
 	want := []proxy.ServicePortName{w.port.Name}
-	if !slices.Equal(called, want) || w.Stats().Denied != 1 {
-		t.Errorf("got calls for %v and %d denied datagrams, want %v and 1", called, w.Stats().Denied, want)
+	if !slices.Equal(called, want) || w.CountConnections().Denied != 1 {
+		t.Errorf("got calls for %v and %d denied datagrams, want %v and 1", called, w.CountConnections().Denied, want)
 	}
 	w.serveAt(memoryFrontend, memoryEndpoint)
 	w.Datagram(memoryFlow(), []byte("?"), nil)
@@ -146,9 +146,9 @@ func TestAnswersThatCannotBeSent(t *testing.T) {
 		}
 		if c.want == 0 {
 			<-socket.closed
-			eventually(t, "the session has ended", func() bool { return w.Stats().Sessions == 0 })
+			eventually(t, "the session has ended", func() bool { return w.CountConnections().Sessions == 0 })
 		}
-		if got := w.Stats().Sessions; got != c.want {
+		if got := w.CountConnections().Sessions; got != c.want {
 			t.Errorf("%v: got %d sessions, want %d", c.err, got, c.want)
 		}
 	}

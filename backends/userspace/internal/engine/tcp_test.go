@@ -36,7 +36,7 @@ func TestConnectionsReachAllEndpoints(t *testing.T) {
 	if !seen[one.String()] || !seen[two.String()] || len(seen) != 2 {
 		t.Errorf("endpoints of 40 connections: got %v, want %v and %v", seen, one, two)
 	}
-	eventually(t, "no connection is left", func() bool { return w.Stats().Connections == 0 })
+	eventually(t, "no connection is left", func() bool { return w.CountConnections().Connections == 0 })
 }
 
 // Data of any size arrives unchanged, and half-closing one direction does not close the other.
@@ -135,7 +135,7 @@ func TestClientIsResetWhereNoEndpointAnswers(t *testing.T) {
 	at := w.listen(t)
 	w.serveAt(at, refusing(t), refusing(t))
 	wantReset(t, at)
-	eventually(t, "the failure is counted", func() bool { return w.Stats().Failed == 1 })
+	eventually(t, "the failure is counted", func() bool { return w.CountConnections().Failed == 1 })
 }
 
 func TestResetIsPassedOn(t *testing.T) {
@@ -178,7 +178,7 @@ func TestDeniedConnections(t *testing.T) {
 			wantReset(t, at)
 		})
 	}
-	if got := w.Stats().Denied; got != 4 {
+	if got := w.CountConnections().Denied; got != 4 {
 		t.Errorf("denied connections: got %d, want 4", got)
 	}
 }
@@ -196,7 +196,7 @@ func TestConnectionLimitMakesClientsWait(t *testing.T) {
 	if _, err := third.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Fatalf("third connection at a limit of 2: got error %v, want it to wait", err)
 	}
-	if got := w.Stats().Connections; got != 2 {
+	if got := w.CountConnections().Connections; got != 2 {
 		t.Errorf("got %d connections, want 2", got)
 	}
 	shut(first)
@@ -269,7 +269,7 @@ func TestRemovedEndpointDrains(t *testing.T) {
 	if _, err := old.Read(make([]byte, 1)); !errors.Is(err, connectionReset) {
 		t.Errorf("after the grace period: got error %v, want %v", err, connectionReset)
 	}
-	eventually(t, "only the new connection is left", func() bool { return w.Stats().Connections == 1 })
+	eventually(t, "only the new connection is left", func() bool { return w.CountConnections().Connections == 1 })
 }
 
 func TestRemovedServiceDrains(t *testing.T) {

@@ -117,7 +117,7 @@ func TestIdleConnectionsEnd(t *testing.T) {
 			t.Errorf("end of a silent connection: got it after %v, want about %v", took, time.Minute)
 		}
 		synctest.Wait()
-		if n := w.Stats().Connections; n != 0 {
+		if n := w.CountConnections().Connections; n != 0 {
 			t.Errorf("got %d connections, want none", n)
 		}
 	})
@@ -154,7 +154,7 @@ func TestStuckWritesEnd(t *testing.T) {
 		}
 		time.Sleep(80 * time.Second)
 		synctest.Wait()
-		if n := w.Stats().Connections; n != 0 {
+		if n := w.CountConnections().Connections; n != 0 {
 			t.Errorf("got %d connections, want none: the endpoint has read nothing for longer than the idle timeout", n)
 		}
 	})

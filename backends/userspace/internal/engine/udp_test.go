@@ -134,7 +134,7 @@ func TestDatagrams(t *testing.T) {
 	if !seen[one.String()] || !seen[two.String()] || len(seen) != 2 {
 		t.Errorf("40 clients got %v, want both %v and %v", seen, one, two)
 	}
-	if n := w.Stats().Sessions; n != 40 {
+	if n := w.CountConnections().Sessions; n != 40 {
 		t.Errorf("got %d sessions, want 40", n)
 	}
 }
@@ -174,7 +174,7 @@ func TestSessionEndsWithItsEndpoint(t *testing.T) {
 		t.Errorf("after removing %v: got %s, want %v", one, got, two)
 	}
 	w.Apply(proxy.NewSnapshot(&proxy.Node{}))
-	eventually(t, "the session has ended with its Service", func() bool { return w.Stats().Sessions == 0 })
+	eventually(t, "the session has ended with its Service", func() bool { return w.CountConnections().Sessions == 0 })
 }
 
 // A draining endpoint keeps its sessions, and gets no new ones.
@@ -286,7 +286,7 @@ func TestSilentSessionsEnd(t *testing.T) {
 	w.serveAt(at, echo(t))
 	a := newUDPClient(t, at)
 	a.serverName(t)
-	eventually(t, "the silent session has ended", func() bool { return w.Stats().Sessions == 0 })
+	eventually(t, "the silent session has ended", func() bool { return w.CountConnections().Sessions == 0 })
 	a.serverName(t) // begins another session
 }
 
@@ -302,9 +302,9 @@ func TestSessionsAreBounded(t *testing.T) {
 	if _, err := a.Write([]byte("?")); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the fourth session, at a limit of 3, is counted", func() bool { return w.Stats().Crowded == 1 })
+	eventually(t, "the fourth session, at a limit of 3, is counted", func() bool { return w.CountConnections().Crowded == 1 })
 	// The session that made room counts until its goroutine has ended.
-	eventually(t, "there are 3 sessions", func() bool { return w.Stats().Sessions == 3 })
+	eventually(t, "there are 3 sessions", func() bool { return w.CountConnections().Sessions == 3 })
 }
 
 func TestClientOfDatagramsKeepsItsEndpoint(t *testing.T) {
@@ -331,7 +331,7 @@ func TestSessionSurvivesADialerThatFails(t *testing.T) {
 	if _, err := a.Write([]byte("?")); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the failure is counted", func() bool { return w.Stats().Failed == 1 })
+	eventually(t, "the failure is counted", func() bool { return w.CountConnections().Failed == 1 })
 }
 
 // forwarding returns a service port that leads one address to one endpoint.
@@ -361,12 +361,12 @@ func TestSessionsFollowTheirFrontend(t *testing.T) {
 	closed.Frontends = slices.Clone(second.Frontends)
 	closed.Frontends[0].Restricted = true
 	w.Apply(proxy.NewSnapshot(&proxy.Node{}, idle, &closed))
-	eventually(t, "the session has ended, since the frontend allows no client", func() bool { return w.Stats().Sessions == 0 })
-	denied := w.Stats().Denied
+	eventually(t, "the session has ended, since the frontend allows no client", func() bool { return w.CountConnections().Sessions == 0 })
+	denied := w.CountConnections().Denied
 	if _, err := a.Write([]byte("?")); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the client is denied", func() bool { return w.Stats().Denied > denied })
+	eventually(t, "the client is denied", func() bool { return w.CountConnections().Denied > denied })
 }
 
 // newPacketListener returns a listener for the datagrams that are sent to a socket.

@@ -1,16 +1,15 @@
-package proxy
+package endpoints
 
 import (
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-
-	"github.com/vipkit/vipkit/endpoints"
 )
 
-// ServicePortName identifies one port of one Service in one IP family. It is a
-// comparable value. Dual stack is data: a dual-stack Service port has two names.
+// ServicePortName identifies one port of one Service in one IP family: the fields in which an
+// EndpointSlice port and a Service port must be equal. It is a comparable value. Dual stack is
+// data: a dual-stack Service port has two names.
 type ServicePortName struct {
 	types.NamespacedName
 	// Port is the name of the port in the Service; empty for a Service with
@@ -38,11 +37,6 @@ func (n ServicePortName) String() string {
 	b.WriteByte('/')
 	b.WriteString(string(n.Family))
 	return b.String()
-}
-
-// endpointKey returns the name as package endpoints has it.
-func (n ServicePortName) endpointKey() endpoints.PortKey {
-	return endpoints.PortKey{Service: n.NamespacedName, Port: n.Port, Protocol: n.Protocol, Family: n.Family}
 }
 
 // Compare orders names by namespace, name, port, protocol and family.

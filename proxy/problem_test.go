@@ -1,0 +1,106 @@
+package proxy
+
+import (
+	"encoding/json"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-logr/logr/funcr"
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/vipkit/vipkit/internal/testing/objects"
+	"github.com/vipkit/vipkit/internal/testing/testenv"
+)
+
+func TestProblemsAreMarshalled(t *testing.T) {
+	p := &Problem{Kind: "Service", NamespacedName: types.NamespacedName{Namespace: "ns", Name: "web"}, Field: "spec", Reason: TooMany, Err: errors.New("why")}
+	text, err := json.Marshal([]*Problem{p})
+	testenv.NoError(t, err)
+	const want = `[{"field":"spec","kind":"Service","message":"why","name":"web","namespace":"ns","reason":"TooMany"}]`
+	if string(text) != want {
+		t.Errorf("got %s, want %s", text, want)
+	}
+}
+
+// The Runner logs each problem of the snapshots, and each limit of the backend, when it begins and when it ends.
+func TestRunnerLogsProblems(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log []string
+		tr := newTestTracker()
+		tr.Synced()
+		r := &Runner{Source: tr, Backend: &panicking{}, Logger: funcr.New(func(_, args string) { log = append(log, args) }, funcr.Options{})}
+		stop := goRun(t, r)
+		const place = `"kind"="Service" "object"="default/b" "field"=`
+		for _, step := range []struct {
+			what, externalIP string
+			want             []string
+		}{
+			{"a bad address", "nonsense", []string{
+				`"msg"="object problem" "error"="\"nonsense\" is not an IP address" ` + place + `"spec.externalIPs[0]" "reason"="InvalidValue"`,
+				`"msg"="served with limits" "error"="in part" ` + place + `"spec" "reason"=""`,
+			}},
+			{"a good one", "203.0.113.9", []string{
+				`"level"=0 "msg"="object problem resolved" ` + place + `"spec.externalIPs[0]" "reason"="InvalidValue" "was"="\"nonsense\" is not an IP address"`,
+			}},
+		} {
+			tr.UpdateService(objects.Service("b", "10.96.0.9", objects.Ports("80"), objects.ExternalIPs(step.externalIP)))
+			sleepAndWait(time.Second)
+			if diff := cmp.Diff(step.want, log); diff != "" {
+				t.Errorf("%s: log (-want +got):\n%s", step.what, diff)
+			}
+			log = nil
+		}
+		stop()
+	})
+}
+
+// The log counts the service ports that are not programmed.
+func TestUnprogrammedPortsAreCounted(t *testing.T) {
+	held := NewSnapshot(&Node{}, &ServicePort{Name: portName("a")}, &ServicePort{Name: portName("b")}, &ServicePort{Name: portName("c")})
+	failed := func(names ...string) PortErrors {
+		e := PortErrors{}
+		for _, name := range names {
+			e[portName(name)] = ErrUnsupported
+		}
+		return e
+	}
+	for _, c := range []struct {
+		sync Sync
+		want string
+	}{
+		{Sync{Snapshot: held}, "it is not known which of 3 service ports are programmed"},
+		{Sync{Snapshot: held, Applied: held}, "no change of 3 service ports is programmed"},
+		{Sync{Snapshot: held, Applied: held, Refused: failed("a")}, "1 service port of 3 is not programmed"},
+		{Sync{Snapshot: held, Applied: held, Refused: failed("a", "gone")}, "2 service ports of 4 are not programmed"},
+	} {
+		if got := unprogrammed(&c.sync); got != c.want {
+			t.Errorf("got %q, want %q", got, c.want)
+		}
+	}
+}
+
+// The tracker gives each problem its reason.
+func TestReasonsOfTheTracker(t *testing.T) {
+	tr := NewServiceChangeTracker(TrackerOptions{NodeName: "n", Annotations: []string{"a"}})
+	tr.Synced()
+	for _, s := range []string{"a", "b"} {
+		service := objects.Service(s, "10.96.0.9", objects.Ports("80"), objects.NodePort(30080), objects.ExternalIPs("nonsense"))
+		service.Annotations = map[string]string{"a": strings.Repeat("x", maxAnnotation+1)}
+		tr.UpdateService(service)
+	}
+	s, err := tr.Next(t.Context(), Snapshot{})
+	testenv.NoError(t, err)
+	var got []Reason
+	for p := range s.Problems() {
+		got = append(got, p.Reason)
+	}
+	slices.Sort(got)
+	if want := []Reason{AddressConflict, InvalidValue, NodeIncomplete, TooMany}; !slices.Equal(slices.Compact(got), want) {
+		t.Errorf("got reasons %v, want %v", got, want)
+	}
+}
