@@ -10,12 +10,13 @@ export GOFLAGS := $(strip $(GOFLAGS) -buildvcs=false)
 LINT := go run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 VULN := golang.org/x/vuln/cmd/govulncheck@v1.9.0
 CYCLONEDX := github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod@v1.10.0
-TEST := go run ./internal/house/skipcheck -count=1 -shuffle=on -timeout=20m
+# Steps of their own run go vet.
+TEST := go run ./internal/house/skipcheck -vet=off -count=1 -shuffle=on -timeout=20m
 STEP := .ci/step
 
 # Modules of their own, so that importers do not need their dependencies.
 NESTED := allocator/etcdstore internal/peer
-NESTEDTEST := go run github.com/vipkit/vipkit/internal/house/skipcheck -count=1 -shuffle=on -timeout=10m
+NESTEDTEST := go run github.com/vipkit/vipkit/internal/house/skipcheck -vet=off -count=1 -shuffle=on -timeout=10m
 
 BENCHTIME ?= 1s
 FUZZTIME ?= 30s
@@ -44,6 +45,8 @@ IPVS := ./backends/ipvs ./internal/kernel/ipvs
 IPVSFILES = $(shell grep -rl '^//go:build ipvs' --include='*_test.go' examples)
 IPVSEXAMPLES = $(addprefix ./,$(sort $(dir $(IPVSFILES))))
 IPVSTESTS = $(shell sed -n 's/^func \(Test[A-Za-z0-9]*\).*/^\1$$/p' $(IPVSFILES) | paste -sd '|' -)
+# The packages of this module that have benchmarks.
+BENCHMARKS = $(addprefix ./,$(sort $(dir $(shell git grep -l '^func Benchmark' -- '*_test.go' $(NESTED:%=':!%')))))
 # One user cannot replace the program of another one.
 VM := $(or $(TMPDIR),/tmp)/vipkit-vm-$(shell id -u)
 # Only modules that the kernel does not load when a program needs them, and ip_vs for its sysctls.
@@ -149,7 +152,7 @@ examples:
 # The large cases take a minute, and run the same code.
 .PHONY: bench-once
 bench-once:
-	@$(STEP) 'each benchmark once' go test -run '^$$' -bench . -skip '^BenchmarkLayouts$$/./^10000x|^BenchmarkClassChange$$/^services=10000' -benchtime 1x ./...
+	@$(STEP) 'each benchmark once' go test -vet=off -run '^$$' -bench . -skip '^BenchmarkLayouts$$/./^10000x|^BenchmarkClassChange$$/^services=10000' -benchtime 1x $(BENCHMARKS)
 
 .PHONY: race
 race:
