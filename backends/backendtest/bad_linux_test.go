@@ -156,6 +156,7 @@ func TestBadBackends(t *testing.T) {
 		runSuite(t, name)
 		return
 	}
+	t.Parallel()
 	netnstest.NeedNamespaces(t)
 	const (
 		basics = "--- FAIL: TestBadBackends/Basics"
@@ -213,6 +214,7 @@ func TestBadBackends(t *testing.T) {
 
 // What selects no test is a mistake, and so is a value that a variable does not have.
 func TestUnknownNames(t *testing.T) {
+	t.Parallel()
 	netnstest.NeedNamespaces(t)
 	for _, c := range []struct{ selects, variable, want string }{
 		{"^TestBadBackends$/^Law$", badVariable + "=nothing", `-run and -skip select no test of the suite, want some of ["Basics" "Scenarios"`},

@@ -57,6 +57,7 @@ func sees(server string, client netip.Addr) []string {
 // Every host reaches every server at its address, and the server sees the host's own
 // address, in all worlds.
 func TestEveryPlaceReachesEveryServer(t *testing.T) {
+	t.Parallel()
 	for _, w := range append([]world{{name: "routed"}}, worlds()...) {
 		t.Run(string(w.name), func(t *testing.T) {
 			b := setUpIn(t, w)

@@ -20,7 +20,7 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-func TestMain(m *testing.M) { os.Exit(netnstest.Main(m, testenv.Namespaces)) }
+func TestMain(m *testing.M) { os.Exit(netnstest.Main(m, cost)) }
 
 // instance is a backend that can be closed.
 type instance interface {
@@ -154,6 +154,7 @@ func oneService() proxy.Snapshot {
 // kernel then has what the second one alone makes, and after its Cleanup nothing. If the first one
 // ends later, the second one notices it.
 func TestKindAfterKind(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	empty := h.state(t)
 	alone := map[string]string{}
@@ -182,6 +183,7 @@ func TestKindAfterKind(t *testing.T) {
 // A backend that ends after one of another kind has started is named while it runs. Then the other one
 // notices the end, and removes what is left.
 func TestKindEndsAfterStartOfAnother(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	for _, first := range kinds() {
 		second := kinds()[0]
@@ -228,6 +230,7 @@ func problems(b backends.NodeChecker) string {
 // Backends with identities of their own neither remove nor name each other, of the same kind and of
 // different ones, whether they run or not; nor does one with defaults.
 func TestIdentitiesLiveSideBySide(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	for _, first := range kinds() {
 		for _, second := range kinds() {
@@ -251,6 +254,7 @@ func TestIdentitiesLiveSideBySide(t *testing.T) {
 
 // Objects of kube-proxy are named with the command that removes them, and stay.
 func TestObjectsOfKubeProxyAreNamed(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	for _, c := range []struct{ make, remove, want string }{
 		{"nft add table ip kube-proxy", "nft delete table ip kube-proxy", "nft delete table ip kube-proxy"},
