@@ -87,14 +87,15 @@ tests: race nested
 	@STEP_QUIET=1 $(STEP) "$$($(HASCC) && echo 'tests that need the kernel' || echo 'all tests')" \
 		$(TEST) $$($(HASCC) && go list ./... | grep -E '$(KERNEL)|/backends/userspace$$' || go list ./... | grep -v '$(EMULATED)')
 
-# While working. Of nftables, iptables and userspace, the conformance suite on one kind of node.
+# While working. Of nftables, iptables and userspace, the conformance suite on one kind of node. With
+# -short, random tests repeat less.
 .PHONY: quick
 quick: install ## format, vet, house rules, all packages with one kind of node: a few minutes
 	@$(STEP) 'gofmt' .ci/gofmt
 	@$(STEP) 'go vet' go vet ./...
 	@STEP_QUIET=1 $(STEP) 'conformance of nftables, iptables and userspace' \
-		$(TEST) -run '^TestConformance$$' -skip '$(WORLDSREPORT)' $(CONFORMING)
-	@STEP_QUIET=1 $(STEP) 'tests of all other packages' $(TEST) $$(go list ./... | grep -vE '$(EMULATED)|/backends/(nftables|iptables|userspace)$$')
+		$(TEST) -short -run '^TestConformance$$' -skip '$(WORLDSREPORT)' $(CONFORMING)
+	@STEP_QUIET=1 $(STEP) 'tests of all other packages' $(TEST) -short $$(go list ./... | grep -vE '$(EMULATED)|/backends/(nftables|iptables|userspace)$$')
 
 # Each run has another seed and another order.
 .PHONY: soak

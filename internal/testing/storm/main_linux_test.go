@@ -18,7 +18,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	os.Exit(agenttest.Main(agentMain, func() int { return netnstest.Main(m, testenv.Storms) }))
+	os.Exit(agenttest.Main(agentMain, func() int { return netnstest.Main(m, cost) }))
 }
 
 // TestStorm plays random histories and checks the invariants. A long storm consists of
@@ -39,7 +39,7 @@ func TestStorm(t *testing.T) {
 	for _, backend := range names {
 		t.Run(backend, func(t *testing.T) {
 			o := readOptions(t, backend)
-			o.beside(t)
+			t.Parallel()
 			end := time.Now().Add(o.duration)
 			for n := 1; n == 1 || time.Now().Before(end) && !t.Failed(); n++ {
 				t.Run(strconv.Itoa(n), func(t *testing.T) { playRandom(t, o, end) })

@@ -94,14 +94,6 @@ func ipvsNames() []string { return []string{"ipvs", "ipvs-legacy"} }
 // isIPVS reports whether the backend is ipvs.
 func (o *options) isIPVS() bool { return slices.Contains(ipvsNames(), o.backend) }
 
-// beside lets a storm run beside another one, which leaves it enough of two processors: a storm waits
-// most of the time. Those of IPVS run in an emulated machine, and share the kernel's table.
-func (o *options) beside(t *testing.T) {
-	if !o.isIPVS() {
-		t.Parallel()
-	}
-}
-
 // flavour returns the flavour of iptables that the backend uses, "" if it uses none.
 func (o *options) flavour() string {
 	switch o.backend {

@@ -88,9 +88,8 @@ func TestKept(t *testing.T) {
 			continue
 		}
 		t.Run(strings.TrimSuffix(filepath.Base(path), ".jsonl"), func(t *testing.T) {
-			o := readOptions(t, backend)
-			o.beside(t)
-			s := runStorm(t, o, slices.Values(steps))
+			t.Parallel()
+			s := runStorm(t, readOptions(t, backend), slices.Values(steps))
 			if t.Failed() {
 				s.keep()
 			}

@@ -36,6 +36,15 @@ func Random(t testing.TB) *rand.Rand {
 	return rand.New(rand.NewPCG(seed, 0))
 }
 
+// Rounds returns n, or a quarter of it with the flag -short of go test: how often a random test repeats
+// what one round shows already with some chance.
+func Rounds(n int) int {
+	if testing.Short() {
+		return max(1, n/4)
+	}
+	return n
+}
+
 // NoError ends the test with the error, if there is one.
 func NoError(t testing.TB, err error) {
 	t.Helper()
