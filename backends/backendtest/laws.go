@@ -32,6 +32,8 @@ type LawsConfig struct {
 	// the next Apply from the zero snapshot: until then the dataplane may have more than what
 	// errors of Apply imply. Nil if it knows of nothing.
 	Unfinished func(proxy.Backend) bool
+
+	course *course
 }
 
 // RunLaws runs, as subtests, the laws that need no packets: on any operating system, for a backend of
@@ -40,7 +42,10 @@ func RunLaws(t *testing.T, c LawsConfig) {
 	if i := slices.IndexFunc(c.Lacks, func(what Capability) bool { return !known(what) }); i >= 0 {
 		t.Fatalf("LawsConfig.Lacks: unknown capability %q", c.Lacks[i])
 	}
-	way := &course{}
+	way := c.course
+	if way == nil {
+		way = newCourse()
+	}
 	for _, law := range []struct {
 		name  string
 		check func(*testing.T, *subject)
