@@ -3,8 +3,11 @@ package proxy
 import (
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 func TestAchieved(t *testing.T) {
@@ -34,5 +37,22 @@ func TestAchieved(t *testing.T) {
 				t.Errorf("snapshot: got one that is zero: %t, with unexpected ports: %v", got.IsZero(), changes)
 			}
 		})
+	}
+}
+
+func TestPortErrorsAsProblems(t *testing.T) {
+	var got []string
+	for _, p := range (PortErrors{portName("b"): io.EOF, portName("a"): io.ErrNoProgress}).Problems() {
+		got = append(got, p.Error())
+		if !errors.Is(p, io.EOF) && !errors.Is(p, io.ErrNoProgress) {
+			t.Errorf("%v: got no cause, want that of the port", p)
+		}
+	}
+	want := []string{
+		"Service ns/a: spec.ports: ns/a:http/TCP/IPv4: " + io.ErrNoProgress.Error(),
+		"Service ns/b: spec.ports: ns/b:http/TCP/IPv4: EOF",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("problems (-want +got):\n%s", diff)
 	}
 }

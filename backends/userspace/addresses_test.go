@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -259,5 +260,32 @@ func TestAddressesAffinity(t *testing.T) {
 	}
 	if len(got) != 3 {
 		t.Errorf("without affinity: got answers of %v, want all three", got)
+	}
+}
+
+// A change appends to the file, and lists addresses only if it adds one or opens a listener.
+func TestCostOfAddresses(t *testing.T) {
+	t.Parallel()
+	h := newFakeHost("127.0.0.1")
+	state := filepath.Join(t.TempDir(), "addresses")
+	f := &follower{Backend: h.on(t, state, Options{})}
+	server := tcpServer(t, "web")
+	ports := manyPorts(100, server)
+	node := snapshots.Node("127.0.0.1")
+	f.apply(t, proxy.NewSnapshot(node, ports[:99]...))
+	read := func() string {
+		text, err := os.ReadFile(state)
+		testenv.NoError(t, err)
+		return string(text)
+	}
+	before := read()
+	f.apply(t, proxy.NewSnapshot(node, ports...))
+	if rest, appended := strings.CutPrefix(read(), before); !appended || strings.Count(rest, "\n") != 1 {
+		t.Errorf("one more address: got the file\n%s\nwant one more line", read())
+	}
+	lists := h.lists
+	f.apply(t, proxy.NewSnapshot(node, ports[:99]...))
+	if h.lists != lists {
+		t.Errorf("one Service less: got %d lists of addresses, want none", h.lists-lists)
 	}
 }

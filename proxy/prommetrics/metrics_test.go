@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/internal/testing/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -122,4 +123,33 @@ func TestHelp(t *testing.T) {
 			}
 		}
 	})
+}
+
+// ruling is a backend that writes rules of iptables.
+type ruling struct{ backend }
+
+func (*ruling) CountRules(each func(family v1.IPFamily, table string, exist, last int)) {
+	each(v1.IPv4Protocol, "nat", 10, 2)
+	each(v1.IPv6Protocol, "filter", 5, 0)
+}
+
+// Rules are counted in mode iptables, as in kube-proxy, and not in other modes whose backends write some, too.
+func TestRulesOfIPTables(t *testing.T) {
+	const total, last = "kubeproxy_sync_proxy_rules_iptables_total", "kubeproxy_sync_proxy_rules_iptables_last"
+	for mode, want := range map[string][]string{
+		"iptables": {
+			last + `{ip_family="IPv4",table="nat"} 2`, last + `{ip_family="IPv6",table="filter"} 0`,
+			total + `{ip_family="IPv4",table="nat"} 10`, total + `{ip_family="IPv6",table="filter"} 5`,
+		},
+		"ipvs": nil,
+	} {
+		m, r := newMetrics(t, mode)
+		for _, b := range []proxy.Backend{&backend{}, &ruling{}} {
+			testenv.NoError(t, m.begin(&proxy.Runner{Backend: b}))
+			if _, can := b.(*ruling); !can {
+				wantSamples(t, r, "a backend without rules", "^("+total+"|"+last+")$")
+			}
+		}
+		wantSamples(t, r, "mode "+mode, "^("+total+"|"+last+")", want...)
+	}
 }
