@@ -12,6 +12,8 @@ VULN := golang.org/x/vuln/cmd/govulncheck@v1.9.0
 CYCLONEDX := github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod@v1.10.0
 # Steps of their own run go vet.
 TEST := go run ./internal/house/skipcheck -vet=off -count=1 -shuffle=on -timeout=20m
+# Most tests of the quick lane wait: more packages at once than processors.
+QUICK := -short -p 4
 STEP := .ci/step
 
 # Modules of their own, so that importers do not need their dependencies.
@@ -94,8 +96,8 @@ quick: install ## format, vet, house rules, all packages with one kind of node: 
 	@$(STEP) 'gofmt' .ci/gofmt
 	@$(STEP) 'go vet' go vet ./...
 	@STEP_QUIET=1 $(STEP) 'conformance of nftables, iptables and userspace' \
-		$(TEST) -short -run '^TestConformance$$' -skip '$(WORLDSREPORT)' $(CONFORMING)
-	@STEP_QUIET=1 $(STEP) 'tests of all other packages' $(TEST) -short $$(go list ./... | grep -vE '$(EMULATED)|/backends/(nftables|iptables|userspace)$$')
+		$(TEST) $(QUICK) -run '^TestConformance$$' -skip '$(WORLDSREPORT)' $(CONFORMING)
+	@STEP_QUIET=1 $(STEP) 'tests of all other packages' $(TEST) $(QUICK) $$(go list ./... | grep -vE '$(EMULATED)|/backends/(nftables|iptables|userspace)$$')
 
 # Each run has another seed and another order.
 .PHONY: soak
