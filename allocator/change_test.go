@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/vipkit/vipkit/allocator"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
@@ -94,9 +92,7 @@ func TestRepeatedClaims(t *testing.T) {
 	if got := p.Claims(); len(got) != 0 {
 		t.Errorf("left over: %+v", got)
 	}
-	if diff := cmp.Diff(map[string]int{"commit": 2, "get": 1}, store.calls); diff != "" {
-		t.Errorf("calls (-want +got):\n%s", diff)
-	}
+	testenv.Same(t, map[string]int{"commit": 2, "get": 1}, store.calls, "calls")
 }
 
 // TestInvalidChangeIsNotRepeated checks that a pool does not retry a change that the
@@ -109,9 +105,7 @@ func TestInvalidChangeIsNotRepeated(t *testing.T) {
 	if err := p.Release(t.Context(), c...); !errors.Is(err, allocator.ErrInvalid) {
 		t.Errorf("got error %v, want %v", err, allocator.ErrInvalid)
 	}
-	if diff := cmp.Diff(map[string]int{"commit": 1}, store.calls); diff != "" {
-		t.Errorf("calls (-want +got):\n%s", diff)
-	}
+	testenv.Same(t, map[string]int{"commit": 1}, store.calls, "calls")
 }
 
 // readOnly is a store that cannot write, for a reason that does not end.

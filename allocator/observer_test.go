@@ -10,8 +10,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/vipkit/vipkit/allocator"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
@@ -58,9 +56,7 @@ func TestObserver(t *testing.T) {
 		`0 of port "30000-30001" static=false: range is full`,
 		"read: gone",
 	}
-	if diff := cmp.Diff(want, d.lines); diff != "" {
-		t.Errorf("calls of the observer (-want +got):\n%s", diff)
-	}
+	testenv.Same(t, want, d.lines, "calls of the observer")
 }
 
 // TestObserverOfSeveralRanges checks that each range has an Allocation of its own.
@@ -89,9 +85,7 @@ func TestObserverOfSeveralRanges(t *testing.T) {
 		`0 of IPv4 "10.96.0.0/29" static=false: invalid`,
 		`0 of IPv4 "10.98.0.0/29" static=false: invalid`,
 	}
-	if diff := cmp.Diff(want, d.lines); diff != "" {
-		t.Errorf("calls of the observer (-want +got):\n%s", diff)
-	}
+	testenv.Same(t, want, d.lines, "calls of the observer")
 }
 
 // restless is a store whose watches end after lasts.

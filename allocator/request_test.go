@@ -41,9 +41,7 @@ func TestTooManyKeys(t *testing.T) {
 			t.Errorf("%s: got error %v, want one that names the limit of %d", name, err, allocator.MaxKeys)
 		}
 	}
-	if diff := cmp.Diff(map[string]int{}, store.calls); diff != "" {
-		t.Errorf("calls (-want +got):\n%s", diff)
-	}
+	testenv.Same(t, map[string]int{}, store.calls, "calls")
 	if got := len(mustReserve(t, p, "web", allocator.Request{Kind: allocator.IPv6, Count: allocator.MaxKeys})); got != allocator.MaxKeys {
 		t.Errorf("got %d keys, want %d", got, allocator.MaxKeys)
 	}
@@ -121,9 +119,7 @@ func TestParticularKeysComeFirst(t *testing.T) {
 	if _, err := p.Reserve(t.Context(), "web", requests[1], requests[0], requests[0]); !errors.Is(err, allocator.ErrAllocated) {
 		t.Errorf("one key twice: got error %v, want %v", err, allocator.ErrAllocated)
 	}
-	if got := len(mustReserve(t, p, "web", allocator.Request{Kind: allocator.Port, Count: 5})); got != 5 {
-		t.Errorf("free ports after calls that failed: got %d, want 5", got)
-	}
+	testenv.Same(t, 5, len(mustReserve(t, p, "web", allocator.Request{Kind: allocator.Port, Count: 5})), "free ports after calls that failed")
 }
 
 // TestLimitCountsTheNetworkAddress compares ranges that have a limit with a loop over

@@ -45,9 +45,7 @@ func TestCompareOrder(t *testing.T) {
 			case i > j:
 				want = 1
 			}
-			if got := ordered[i].Compare(&ordered[j]); got != want {
-				t.Errorf("Compare(%v, %v): got %d, want %d", ordered[i], ordered[j], got, want)
-			}
+			testenv.Same(t, want, ordered[i].Compare(&ordered[j]), "Compare(%v, %v)", ordered[i], ordered[j])
 		}
 	}
 }

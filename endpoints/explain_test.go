@@ -148,9 +148,7 @@ func checkNames(t *testing.T, c *Cache) {
 	for text, n := range c.reader.names {
 		got[text] = n.uses
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("users of names (-want +got):\n%s", diff)
-	}
+	testenv.Same(t, want, got, "users of names")
 }
 
 // checkPort compares the published list of a port with its parts.
@@ -165,9 +163,7 @@ func checkPort(t *testing.T, c *Cache, p *port) {
 	}
 	sortEndpoints(all)
 	want := slices.CompactFunc(all, func(a, b *Endpoint) bool { return a.Addr == b.Addr })
-	if diff := cmp.Diff(text(want), text(c.Endpoints(p.key))); diff != "" {
-		t.Errorf("port %v: endpoints (-want +got):\n%s", p.key, diff)
-	}
+	testenv.Same(t, text(want), text(c.Endpoints(p.key)), "port %v: endpoints", p.key)
 	if single := len(p.parts) == 1; single != (p.merge == nil) {
 		t.Errorf("port %v: got %d parts and merge %v", p.key, len(p.parts), p.merge)
 	}

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
 func TestAchieved(t *testing.T) {
@@ -52,7 +52,5 @@ func TestPortErrorsAsProblems(t *testing.T) {
 		"Service ns/a: spec.ports: ns/a:http/TCP/IPv4: " + io.ErrNoProgress.Error(),
 		"Service ns/b: spec.ports: ns/b:http/TCP/IPv4: EOF",
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("problems (-want +got):\n%s", diff)
-	}
+	testenv.Same(t, want, got, "problems")
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/vipkit/vipkit/endpoints"
 	"github.com/vipkit/vipkit/internal/testing/objects"
+	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
 // addrs returns the cluster endpoints of a port, or nil if there is no such port.
@@ -153,9 +154,7 @@ func TestOneStepAtATime(t *testing.T) {
 				got = append(got, fmt.Sprint(c.New.Name.Name, " ", addrs(s, c.New.Name)))
 			}
 		}
-		if diff := cmp.Diff(step.want, got); diff != "" {
-			t.Errorf("step %d: changes (-want +got):\n%s", i, diff)
-		}
+		testenv.Same(t, step.want, got, "step %d: changes", i)
 		if s.Generation() != last.Generation()+1 {
 			t.Errorf("step %d: got generation %d after %d, want the next", i, s.Generation(), last.Generation())
 		}
@@ -228,9 +227,7 @@ func TestDuplicateEndpoints(t *testing.T) {
 			for _, k := range []int{i, j, 0, 1, 2} {
 				tr.UpdateEndpointSlice(list[k])
 			}
-			if diff := cmp.Diff([]string{"10.0.0.1:8080"}, addrs(newest(t, tr), portName("web"))); diff != "" {
-				t.Errorf("first %s, then %s: endpoints (-want +got):\n%s", list[i].Name, list[j].Name, diff)
-			}
+			testenv.Same(t, []string{"10.0.0.1:8080"}, addrs(newest(t, tr), portName("web")), "first %s, then %s: endpoints", list[i].Name, list[j].Name)
 		}
 	}
 }
@@ -240,9 +237,7 @@ func TestBadObjectsDoNotPanic(t *testing.T) {
 	tr.UpdateService(&v1.Service{})
 	tr.UpdateNode(&v1.Node{})
 	tr.UpdateEndpointSlice(&discoveryv1.EndpointSlice{})
-	if diff := cmp.Diff([]string{"EndpointSlice : metadata.name: required, slice not used"}, problemText(newest(t, tr))); diff != "" {
-		t.Errorf("problems of an empty slice (-want +got):\n%s", diff)
-	}
+	testenv.Same(t, []string{"EndpointSlice : metadata.name: required, slice not used"}, problemText(newest(t, tr)), "problems of an empty slice")
 	tr.DeleteEndpointSlice(types.NamespacedName{})
 	tr.UpdateEndpointSlice(&discoveryv1.EndpointSlice{
 		ObjectMeta:  apiSlice("bare", "web").ObjectMeta,
@@ -252,9 +247,7 @@ func TestBadObjectsDoNotPanic(t *testing.T) {
 	})
 	tr.UpdateService(apiService("web", "10.96.0.1", objects.Ports("http 80"), func(s *v1.Service) { s.Spec.SessionAffinity = v1.ServiceAffinityClientIP }))
 	s := newest(t, tr)
-	if diff := cmp.Diff([]string{"10.0.0.1:8080"}, addrs(s, portName("web"))); diff != "" {
-		t.Errorf("endpoints (-want +got):\n%s", diff)
-	}
+	testenv.Same(t, []string{"10.0.0.1:8080"}, addrs(s, portName("web")), "endpoints")
 	for p := range s.Problems() {
 		if p.Kind != "EndpointSlice" || p.NamespacedName != objectName("bare") || p.Field == "" || p.Err == nil {
 			t.Errorf("got problem %+v, want one of EndpointSlice ns/bare with field and reason", p)
@@ -326,9 +319,7 @@ func TestHasEndpoint(t *testing.T) {
 		{name, "10.0.0.3:8080", false},
 		{other, "10.0.0.1:8080", false},
 	} {
-		if got := tracker.HasEndpoint(c.name, netip.MustParseAddrPort(c.at)); got != c.want {
-			t.Errorf("HasEndpoint(%v, %s): got %t, want %t", c.name, c.at, got, c.want)
-		}
+		testenv.Same(t, c.want, tracker.HasEndpoint(c.name, netip.MustParseAddrPort(c.at)), "HasEndpoint(%v, %s)", c.name, c.at)
 	}
 	tracker.DeleteEndpointSlice(objectName("web-1"))
 	if tracker.HasEndpoint(name, netip.MustParseAddrPort("10.0.0.1:8080")) {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/vipkit/vipkit/endpoints"
 	"github.com/vipkit/vipkit/internal/testing/objects"
+	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
 // These tables have what must happen to a packet, by scenario, by its sender and by the
@@ -90,9 +91,7 @@ func runScenarios(t *testing.T, list []scenario, options ...func(*TrackerOptions
 			for name, p := range senders() {
 				got[name] = cells(s, p)
 			}
-			if diff := cmp.Diff(sc.want, got); diff != "" {
-				t.Errorf("verdicts (-want +got):\n%s", diff)
-			}
+			testenv.Same(t, sc.want, got, "verdicts")
 		})
 	}
 }
@@ -284,9 +283,7 @@ func TestTopology(t *testing.T) {
 		"c": {"cluster 10.0.0.1", "cluster 10.0.0.2", "cluster 10.0.0.3"},
 		"":  {"cluster 10.0.0.1", "cluster 10.0.0.2", "cluster 10.0.0.3"},
 	} {
-		if diff := cmp.Diff(append(cluster, local...), withZone(zone)); diff != "" {
-			t.Errorf("zone %q: endpoints (-want +got):\n%s", zone, diff)
-		}
+		testenv.Same(t, append(cluster, local...), withZone(zone), "zone %q: endpoints", zone)
 	}
 }
 

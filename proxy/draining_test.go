@@ -11,11 +11,11 @@ import (
 	"time"
 
 	"github.com/go-logr/logr/funcr"
-	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/endpoints"
 	"github.com/vipkit/vipkit/internal/testing/objects"
+	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
 // TestDraining: endpoints that are not selected any more, but serve, are draining.
@@ -52,9 +52,7 @@ func TestDraining(t *testing.T) {
 			t.Errorf("%s: got %d ports, want 1", tc.name, s.Len())
 		}
 		for p := range s.All() {
-			if diff := cmp.Diff(tc.want, hosts(p.Draining)); diff != "" {
-				t.Errorf("%s: draining endpoints (-want +got):\n%s", tc.name, diff)
-			}
+			testenv.Same(t, tc.want, hosts(p.Draining), "%s: draining endpoints", tc.name)
 		}
 	}
 }
@@ -101,9 +99,7 @@ func TestFlowsOfPoolLocalStay(t *testing.T) {
 		for p := range newest(t, tr).All() {
 			pod, _, _ := p.Frontends[0].Routes()
 			kept := hosts(slices.Collect(p.DrainingOf(pod)))
-			if diff := cmp.Diff([]string{"10.0.0.1"}, kept); diff != "" {
-				t.Errorf("%s: endpoints outside of the pool of pods that keep flows (-want +got):\n%s", name, diff)
-			}
+			testenv.Same(t, []string{"10.0.0.1"}, kept, "%s: endpoints outside of the pool of pods that keep flows", name)
 		}
 	}
 }

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
 // watchful is a backend that can check for drift.
@@ -231,9 +233,7 @@ func TestWaitingForDriftIsTriedAgain(t *testing.T) {
 		stop := goRun(t, r)
 		watching := func(when string, want bool) {
 			t.Helper()
-			if got := r.Watching(); got != want {
-				t.Errorf("%s: watching: got %t, want %t", when, got, want)
-			}
+			testenv.Same(t, want, r.Watching(), "%s: watching", when)
 		}
 		watching("before the first Apply", false)
 		time.Sleep(maxRetryInterval)

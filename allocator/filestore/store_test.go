@@ -149,9 +149,7 @@ func TestCommitsShareAWrite(t *testing.T) {
 	}
 	wg.Wait()
 	all := contents(t, s)
-	if len(all) != callers*each {
-		t.Errorf("claims: got %d, want %d", len(all), callers*each)
-	}
+	testenv.Same(t, callers*each, len(all), "claims")
 	if _, err := s.Commit(t.Context(), []allocator.Op{{Claim: all[0], Delete: true}}); err != nil {
 		t.Fatal(err)
 	}

@@ -11,7 +11,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	networkingv1 "k8s.io/api/networking/v1"
 	networkingclient "k8s.io/client-go/kubernetes/typed/networking/v1"
 	clienttesting "k8s.io/client-go/testing"
@@ -134,9 +133,7 @@ func TestTakeFails(t *testing.T) {
 	if _, err := s.Commit(t.Context(), []allocator.Op{{Claim: c}}); !errors.Is(err, errLost) {
 		t.Errorf("got error %v, want %v", err, errLost)
 	}
-	if diff := cmp.Diff(before, describe(a.addresses())); diff != "" {
-		t.Errorf("objects (-want +got):\n%s", diff)
-	}
+	testenv.Same(t, before, describe(a.addresses()), "objects")
 }
 
 // live reserves, binds and releases the keys of one owner. It ends at the first error.

@@ -10,8 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/vipkit/vipkit/allocator"
 	"github.com/vipkit/vipkit/allocator/filestore"
 	"github.com/vipkit/vipkit/allocator/repair"
@@ -145,12 +143,8 @@ func TestReconcile(t *testing.T) {
 			store := allocator.NewMemory(allocator.State{Claims: before, Version: 100}, nil)
 			findings, err := repair.Reconcile(t.Context(), store, uses(c.uses), options(t))
 			testenv.NoError(t, err)
-			if diff := cmp.Diff(c.findings, lines(findings)); diff != "" {
-				t.Errorf("findings (-want +got):\n%s", diff)
-			}
-			if diff := cmp.Diff(c.after, held(t, store)); diff != "" {
-				t.Errorf("claims after the pass (-want +got):\n%s", diff)
-			}
+			testenv.Same(t, c.findings, lines(findings), "findings")
+			testenv.Same(t, c.after, held(t, store), "claims after the pass")
 			again, err := repair.Reconcile(t.Context(), store, uses(c.uses), options(t))
 			if err != nil || strings.Contains(lines(again), "mended") {
 				t.Errorf("a second pass: got %v, error %v, want nothing mended", again, err)
@@ -170,12 +164,8 @@ func TestPolicyReportsOnly(t *testing.T) {
 	findings, err := repair.Reconcile(t.Context(), store, uses("10.96.0.2 a\n10.96.0.3 a"), o)
 	testenv.NoError(t, err)
 	want := "orphaned: 10.96.0.1 of gone\nwrong owner: 10.96.0.2 of a, held by gone\nmissing: 10.96.0.3 of a\nout of range: 10.97.0.1 of gone"
-	if diff := cmp.Diff(want, lines(findings)); diff != "" {
-		t.Errorf("findings (-want +got):\n%s", diff)
-	}
-	if diff := cmp.Diff(before, held(t, store)); diff != "" {
-		t.Errorf("claims after a pass that only reports (-want +got):\n%s", diff)
-	}
+	testenv.Same(t, want, lines(findings), "findings")
+	testenv.Same(t, before, held(t, store), "claims after a pass that only reports")
 }
 
 // busy is a store in which another process changes a claim after it was read.
@@ -207,9 +197,7 @@ func TestClaimChangesDuringAPass(t *testing.T) {
 	findings, err := repair.Reconcile(t.Context(), store, uses(""), options(t))
 	testenv.NoError(t, err)
 	want := "orphaned: 10.96.0.1 of gone (mended)\norphaned: 10.96.0.2 of gone\norphaned: 10.96.0.3 of gone (mended)"
-	if diff := cmp.Diff(want, lines(findings)); diff != "" {
-		t.Errorf("findings (-want +got):\n%s", diff)
-	}
+	testenv.Same(t, want, lines(findings), "findings")
 	if got := held(t, store); got != "10.96.0.2 new" {
 		t.Errorf("the store holds %q, want only the new claim", got)
 	}

@@ -76,7 +76,7 @@ func (s *subject) try(t testing.TB, next proxy.Snapshot) error {
 // next Apply without faults succeeds.
 func lawFaults(t *testing.T, s *subject) {
 	h := s.newHistory(testenv.Random(t), 12)
-	failures, partial, applies := 0, 0, testenv.Rounds(faultyApplies)
+	failures, partial, applies := 0, 0, testenv.Rounds(300)
 	for range applies {
 		s.faults.set(3 * faultShare)
 		before := s.applied
@@ -103,9 +103,6 @@ func lawFaults(t *testing.T, s *subject) {
 		t.Errorf("got %d failures of %d Applies, want at least 5, or the test shows nothing", failures, applies)
 	}
 }
-
-// faultyApplies is the number of Applies of lawFaults.
-const faultyApplies = 300
 
 // checkNames checks that an error names only ports of the old or the new snapshot.
 func (h *history) checkNames(t testing.TB, ports proxy.PortErrors, before proxy.Snapshot) {

@@ -5,7 +5,6 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/internal/testing/testenv"
@@ -55,9 +54,7 @@ func TestOutcomesOnBridges(t *testing.T) {
 		f := flight{from: test.from, to: netip.MustParseAddrPort("10.96.0.1:80"), protocol: v1.ProtocolTCP}
 		to := proxy.Destination{Addr: netip.AddrPortFrom(netip.MustParseAddr(names[test.to]), endpointPort), Masquerade: test.masked}
 		got := b.allowed(f, proxy.Verdict{Action: proxy.Forward, Endpoints: []proxy.Destination{to}})
-		if diff := cmp.Diff([]string{test.want}, got); diff != "" {
-			t.Errorf("%+v: outcomes (-want +got):\n%s", test, diff)
-		}
+		testenv.Same(t, []string{test.want}, got, "%+v: outcomes", test)
 	}
 }
 
@@ -89,9 +86,7 @@ func TestOutcomesFollowCapabilities(t *testing.T) {
 	} {
 		b.lacks = func(c Capability) bool { return slices.Contains(test.lacks, c) }
 		got := b.allowed(flight{from: atClient, to: to, protocol: test.protocol}, test.verdict)
-		if diff := cmp.Diff(test.want, got); diff != "" {
-			t.Errorf("%s: outcomes (-want +got):\n%s", test.name, diff)
-		}
+		testenv.Same(t, test.want, got, "%s: outcomes", test.name)
 	}
 }
 
@@ -108,9 +103,7 @@ func TestLacksFollowOneAnother(t *testing.T) {
 		{Failover, FrontendAffinity, false},
 	} {
 		c := &Config{Lacks: []Capability{test.lacks}}
-		if got := c.lacks(test.what); got != test.want {
-			t.Errorf("a backend that lacks %q: lacks %q: got %t, want %t", test.lacks, test.what, got, test.want)
-		}
+		testenv.Same(t, test.want, c.lacks(test.what), "a backend that lacks %q: lacks %q", test.lacks, test.what)
 	}
 }
 
@@ -146,9 +139,7 @@ func TestOracle(t *testing.T) {
 			for _, w := range wrong {
 				got = append(got, w.got...)
 			}
-			if diff := cmp.Diff(c.want, got); diff != "" {
-				t.Errorf("outcomes of wrong flights (-want +got):\n%s", diff)
-			}
+			testenv.Same(t, c.want, got, "outcomes of wrong flights")
 		})
 	}
 }

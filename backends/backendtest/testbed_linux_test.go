@@ -9,7 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/internal/ipaddr"
@@ -42,9 +41,7 @@ func check(t *testing.T, b *testbed, all []expectation) {
 	testenv.NoError(t, err)
 	for i, e := range all {
 		what := fmt.Sprintf("%s to %v/%s", e.from, e.to, e.protocol)
-		if diff := cmp.Diff(e.want, summary(replies[i])); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", what, diff)
-		}
+		testenv.Same(t, e.want, summary(replies[i]), "%s", what)
 		if want := max(e.tries, 1); len(replies[i]) != want {
 			t.Errorf("%s: got %d replies, want %d", what, len(replies[i]), want)
 		}
@@ -125,9 +122,7 @@ func TestEntry(t *testing.T) {
 		atLocal: "cali-local", atClient: "cali-client", atLocal2: "cali-local2",
 		atRemote: "eth1", atRemote2: "eth1",
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("interfaces that receive packets (-want +got):\n%s", diff)
-	}
+	testenv.Same(t, want, got, "interfaces that receive packets")
 }
 
 // The testbed needs no root: this runs a test of it as an unprivileged user.

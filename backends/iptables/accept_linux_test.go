@@ -201,9 +201,7 @@ func TestInvalidPacketsWhereLiberal(t *testing.T) {
 			testenv.NoError(t, s.NS.Sysctl(setting, c.value))
 			s.Applied = proxy.Snapshot{}
 			s.Apply(t, sampleSnapshot())
-			if got := strings.Contains(s.dump(t), "--ctstate INVALID"); got != c.want {
-				t.Errorf("%s is %s: rules for invalid packets: got %t, want %t", setting, c.value, got, c.want)
-			}
+			testenv.Same(t, c.want, strings.Contains(s.dump(t), "--ctstate INVALID"), "%s is %s: rules for invalid packets", setting, c.value)
 		}
 	})
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/backends/internal/xtables"
 	"github.com/vipkit/vipkit/internal/testing/snapshots"
+	"github.com/vipkit/vipkit/internal/testing/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -100,9 +101,7 @@ func TestOwnership(t *testing.T) {
 		{"a-svc", "A-SVC-SVC-XPGD46QRK7WJZT7O", xtables.NAT, true},
 		{"a-svc", "A-SVC-XPGD46QRK7WJZT7O", xtables.NAT, false},
 	} {
-		if got := newNames(c.identity).Owns(c.table, c.chain); got != c.want {
-			t.Errorf("identity %s owns %s of table %s: got %t, want %t", c.identity, c.chain, c.table, got, c.want)
-		}
+		testenv.Same(t, c.want, newNames(c.identity).Owns(c.table, c.chain), "identity %s owns %s of table %s", c.identity, c.chain, c.table)
 	}
 }
 
@@ -143,8 +142,6 @@ func TestSafe(t *testing.T) {
 		`a" -j ACCEPT -m comment --comment "b`: `a? -j ACCEPT -m comment --comment ?b`,
 		`'a' \"`:                               "?a? ??", "a\nb\x00\x7f": "a?b??", "é": "?", "~": "~", "shop/web:http 1": "shop/web:http 1", "": "",
 	} {
-		if got := safe(text); got != want {
-			t.Errorf("safe(%q): got %q, want %q", text, got, want)
-		}
+		testenv.Same(t, want, safe(text), "safe(%q)", text)
 	}
 }

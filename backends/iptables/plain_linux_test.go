@@ -66,9 +66,7 @@ func TestRulesWithoutFaulty(t *testing.T) {
 	if len(failed) != 1 || failed[mixed.Name] == nil {
 		t.Errorf("Rules: got error %v, want one that names %s alone", err, mixed.Name)
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("rules of the other ports (-want +got):\n%s", diff)
-	}
+	testenv.Same(t, want, got, "rules of the other ports")
 	bad := &proxy.Node{LocalTraffic: proxy.LocalTraffic{Interface: "two words"}}
 	if got, err := Rules(o, v1.IPv4Protocol, proxy.NewSnapshot(bad, good)); got != "" || err == nil {
 		t.Errorf("an interface name with a space: got %q and error %v, want an error alone", got, err)

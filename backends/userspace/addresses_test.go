@@ -35,16 +35,10 @@ func TestAddressOptions(t *testing.T) {
 		{"vEthernet (nat)", "Ethernet 2", "Ethernet 2"},
 	} {
 		env["INTERFACE_TO_ADD_SERVICE_IP"] = c.variable
-		if got := complete(AddressOptions{Interface: c.option}).Interface; got != c.want {
-			t.Errorf("variable %q, option %q: got %q, want %q", c.variable, c.option, got, c.want)
-		}
+		testenv.Same(t, c.want, complete(AddressOptions{Interface: c.option}).Interface, "variable %q, option %q", c.variable, c.option)
 	}
-	if got, want := complete(AddressOptions{}).State, filepath.Join("data", "vipkit", "edge.addresses"); got != want {
-		t.Errorf("file: got %q, want %q", got, want)
-	}
-	if got := complete(AddressOptions{State: "here"}).State; got != "here" {
-		t.Errorf("file of the option: got %q, want here", got)
-	}
+	testenv.Same(t, filepath.Join("data", "vipkit", "edge.addresses"), complete(AddressOptions{}).State, "file")
+	testenv.Same(t, "here", complete(AddressOptions{State: "here"}).State, "file of the option")
 }
 
 // A Service is served at an address that was added for it, until it is removed.

@@ -11,8 +11,6 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/backends/userspace"
 	"github.com/vipkit/vipkit/internal/kernel/netns"
@@ -303,9 +301,7 @@ func TestRangesAreRepaired(t *testing.T) {
 						t.Errorf("%s: Drifted: got false, want true", script)
 					}
 					apply(t, b, r.services())
-					if diff := cmp.Diff(want, w.dump(t, userspace.TPROXY)); diff != "" {
-						t.Errorf("%s: objects after the repair (-want +got):\n%s", script, diff)
-					}
+					testenv.Same(t, want, w.dump(t, userspace.TPROXY), "%s: objects after the repair", script)
 					w.probe(t, script, r)
 				}
 			}

@@ -56,9 +56,7 @@ func TestConnectionsEndWithoutBackend(t *testing.T) {
 		}
 		b = n.start(t, userspace.Options{Capture: c})
 		apply(t, b, snapshot(one))
-		if got := b.Operations(); got != 0 {
-			t.Errorf("operations to adopt the objects: got %d, want 0", got)
-		}
+		testenv.Same(t, 0, b.Operations(), "operations to adopt the objects")
 		n.wantAnswer(t, one)
 		testenv.NoError(t, b.Cleanup(t.Context()))
 		n.wantServer(t, one, one)

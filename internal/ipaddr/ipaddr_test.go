@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
 func TestParse(t *testing.T) {
@@ -137,9 +139,7 @@ func TestIsListener(t *testing.T) {
 func TestProtocolNumber(t *testing.T) {
 	want := map[v1.Protocol]uint8{v1.ProtocolTCP: 6, v1.ProtocolUDP: 17, v1.ProtocolSCTP: 132, "": 0, "tcp": 0, "ICMP": 0}
 	for p, n := range want {
-		if got := ProtocolNumber(p); got != n {
-			t.Errorf("protocol %q: got %d, want %d", p, got, n)
-		}
+		testenv.Same(t, n, ProtocolNumber(p), "protocol %q", p)
 	}
 }
 

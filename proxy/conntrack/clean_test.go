@@ -14,6 +14,7 @@ import (
 
 	"github.com/vipkit/vipkit/internal/testing/objects"
 	"github.com/vipkit/vipkit/internal/testing/snapshots"
+	"github.com/vipkit/vipkit/internal/testing/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -212,9 +213,7 @@ func TestAccounts(t *testing.T) {
 		{Family: v1.IPv4Protocol, Frontends: 2, Dumps: 1, Flows: 1, Removed: 1},
 		{Family: v1.IPv6Protocol, Frontends: 1, Dumps: 1, Flows: 2, Removed: 2},
 	}
-	if diff := cmp.Diff(want, accounts); diff != "" {
-		t.Errorf("accounts (-want +got):\n%s", diff)
-	}
+	testenv.Same(t, want, accounts, "accounts")
 }
 
 // If a flow cannot be removed, the others are, and the error counts all that are left.

@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -167,9 +166,7 @@ func checkCounts(t *testing.T, s *Server, held map[proxy.ServicePortName]*proxy.
 		}
 		got[name] = x
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("counts (-want +got):\n%s", diff)
-	}
+	testenv.Same(t, want, got, "counts")
 }
 
 // Health check node ports follow what the dataplane has, also while removing stale flows fails:

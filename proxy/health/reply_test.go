@@ -13,7 +13,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -31,9 +30,7 @@ func request(t *testing.T, h http.Handler, method, path string) (int, string) {
 	if w.Code == http.StatusNotFound {
 		return w.Code, ""
 	}
-	if diff := cmp.Diff(want, w.Header()); diff != "" {
-		t.Errorf("%s %s: header (-want +got):\n%s", method, path, diff)
-	}
+	testenv.Same(t, want, w.Header(), "%s %s: header", method, path)
 	return w.Code, w.Body.String()
 }
 
@@ -77,9 +74,7 @@ func TestBodies(t *testing.T) {
 			want(path, 404, "")
 		}
 		wantCalls := []string{"/livez 200", "/healthz 503", "/healthz 200", "/healthz 503", "/livez 503", "/healthz 200"}
-		if diff := cmp.Diff(wantCalls, calls); diff != "" {
-			t.Errorf("calls of Answered (-want +got):\n%s", diff)
-		}
+		testenv.Same(t, wantCalls, calls, "calls of Answered")
 		if status, _ := request(t, s, http.MethodPost, "/healthz"); status != 200 {
 			t.Errorf("POST /healthz: got status %d, want 200", status)
 		}

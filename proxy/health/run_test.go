@@ -140,9 +140,7 @@ func replyOf(status, weight int, name string, healthy bool) string {
 
 func wantReply(t *testing.T, address, want string) {
 	t.Helper()
-	if diff := cmp.Diff(want, get(t, address)); diff != "" {
-		t.Errorf("%s: response (-want +got):\n%s", address, diff)
-	}
+	testenv.Same(t, want, get(t, address), "%s: response", address)
 }
 
 func TestServicePorts(t *testing.T) {

@@ -12,7 +12,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/rogpeppe/go-internal/txtar"
 	v1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -194,9 +193,7 @@ func playScenario(t *testing.T, archive *txtar.Archive) {
 			if len(got) == 0 {
 				got = []string{""}
 			}
-			if diff := cmp.Diff(want, got); diff != "" {
-				t.Errorf("look %d (-want +got):\n%s", looks, diff)
-			}
+			testenv.Same(t, want, got, "look %d", looks)
 			continue
 		}
 		if name, ok := strings.CutPrefix(name, "-"); ok {

@@ -11,7 +11,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	v1 "k8s.io/api/core/v1"
@@ -42,9 +41,7 @@ func wantSamples(t *testing.T, r *prometheus.Registry, why, pattern string, want
 			got = append(got, line)
 		}
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("%s: samples of %s (-want +got):\n%s", why, pattern, diff)
-	}
+	testenv.Same(t, want, got, "%s: samples of %s", why, pattern)
 }
 
 func newMetrics(t *testing.T, mode string) (*Metrics, *prometheus.Registry) {

@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/internal/testing/testenv"
@@ -102,9 +101,7 @@ func TestShapesOfKubeProxy(t *testing.T) {
 					delete(got, name)
 				}
 			}
-			if diff := cmp.Diff(want, got); diff != "" {
-				t.Errorf("mode %q: metrics (-want +got):\n%s", mode, diff)
-			}
+			testenv.Same(t, want, got, "mode %q: metrics", mode)
 		})
 	}
 }

@@ -9,6 +9,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
 func TestDenial(t *testing.T) {
@@ -41,9 +43,7 @@ func TestDenial(t *testing.T) {
 
 func TestSysctlValue(t *testing.T) {
 	t.Parallel()
-	if got := sysctlValue("kernel/ostype"); got != "Linux" {
-		t.Errorf("kernel/ostype: got %q, want Linux", got)
-	}
+	testenv.Same(t, "Linux", sysctlValue("kernel/ostype"), "kernel/ostype")
 	if got := sysctlValue("kernel/no_such_thing"); got != "" {
 		t.Errorf("an unknown sysctl: got %q, want an empty value", got)
 	}

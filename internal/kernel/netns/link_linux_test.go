@@ -169,9 +169,7 @@ func TestBridge(t *testing.T) {
 		must(t, err)
 		got, err := middle.Netlink().LinkGetProtinfo(l)
 		must(t, err)
-		if got.Hairpin != hairpin {
-			t.Errorf("hairpin mode of %s: got %t, want %t", port, got.Hairpin, hairpin)
-		}
+		testenv.Same(t, hairpin, got.Hairpin, "hairpin mode of %s", port)
 		must(t, host.AddAddress("eth0", netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 1, 0, byte(2 + i)}), 24)))
 		listener, err := host.Listen(ctx, "tcp", ":8080")
 		must(t, err)
@@ -208,9 +206,7 @@ func TestVXLAN(t *testing.T) {
 			n.AddAddress("vx0", netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 1, 0, byte(1 + i)}), 24)))
 		l, err := n.Netlink().LinkByName("vx0")
 		must(t, err)
-		if got := l.Attrs().MTU; got != 1400 {
-			t.Errorf("MTU: got %d, want 1400", got)
-		}
+		testenv.Same(t, 1400, l.Attrs().MTU, "MTU")
 	}
 	listener, err := hosts[1].Listen(ctx, "tcp", "10.1.0.2:8080")
 	must(t, err)

@@ -48,9 +48,7 @@ func TestNftListsAndLoadsAgain(t *testing.T) {
 		want.WriteString(balancerText(table))
 	}
 	listing := nft(t, "list", "ruleset")
-	if diff := cmp.Diff(sortElements(want.String()), sortElements(listing)); diff != "" {
-		t.Errorf("nft list ruleset (-want +got):\n%s", diff)
-	}
+	testenv.Same(t, sortElements(want.String()), sortElements(listing), "nft list ruleset")
 	if out := nft(t, "-j", "list", "ruleset"); !strings.HasPrefix(out, `{"nftables":`) {
 		t.Errorf("nft -j list ruleset printed %.100q, want JSON", out)
 	}

@@ -7,8 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/iptables"
 	"github.com/vipkit/vipkit/backends/nftables"
@@ -136,9 +134,7 @@ func (h host) state(t *testing.T) string {
 
 func wantState(t *testing.T, when, want, got string) {
 	t.Helper()
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("%s: words of the kernel's state (-want +got):\n%s", when, diff)
-	}
+	testenv.Same(t, want, got, "%s: words of the kernel's state", when)
 }
 
 // oneService is a Service with a node port and an endpoint on another node, in both families.

@@ -117,9 +117,7 @@ func TestJudge(t *testing.T) {
 		for _, v := range j.violated() {
 			got = v.invariant
 		}
-		if got != c.want {
-			t.Errorf("%s: got %q, want %q", c.name, got, c.want)
-		}
+		testenv.Same(t, c.want, got, "%s", c.name)
 	}
 }
 

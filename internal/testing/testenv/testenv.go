@@ -6,6 +6,8 @@ import (
 	"os"
 	"strconv"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 // SeedVariable names the environment variable with the seed of random tests.
@@ -50,5 +52,13 @@ func NoError(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// Same reports how got differs from want, by [cmp.Diff]. The format says what they are.
+func Same[T any](t testing.TB, want, got T, format string, args ...any) {
+	t.Helper()
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf(format+" (-want +got):\n%s", append(args, diff)...)
 	}
 }

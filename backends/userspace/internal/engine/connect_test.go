@@ -11,7 +11,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/endpoints"
@@ -207,9 +206,7 @@ func TestDefaults(t *testing.T) {
 	for name, c := range map[string]Config{"zero": {}, "empty Timeouts.Dial": {Timeouts: Timeouts{Dial: []time.Duration{}}}} {
 		got := c.withDefaults()
 		got.Hooks = Hooks{}
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", name, diff)
-		}
+		testenv.Same(t, want, got, "%s", name)
 	}
 }
 
@@ -250,9 +247,7 @@ func TestBackoff(t *testing.T) {
 		for _, ms := range []time.Duration{5, 10, 20, 40, 80, 160, 320, 640, 1000, 1000} {
 			want = append(want, ms*time.Millisecond)
 		}
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("waits (-want +got):\n%s", diff)
-		}
+		testenv.Same(t, want, got, "waits")
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
 		start := time.Now()
