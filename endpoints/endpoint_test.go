@@ -165,3 +165,8 @@ func TestParseAddr(t *testing.T) {
 		}
 	}
 }
+
+func TestEnumerationsInJSON(t *testing.T) {
+	testenv.RoundTrip(t, HintNone, HintHere)
+	testenv.RoundTrip(t, FallbackTerminating, FallbackCluster)
+}

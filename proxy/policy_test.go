@@ -89,3 +89,10 @@ func TestAddressesWithNodePorts(t *testing.T) {
 		testenv.Same(t, tc.want, tc.at.Contains(netip.MustParseAddr(tc.addr)), "%+v: contains %s", tc.at, tc.addr)
 	}
 }
+
+func TestEnumerationsInJSON(t *testing.T) {
+	testenv.RoundTrip(t, ClusterIP, NodePort)
+	testenv.RoundTrip(t, Pass, Drop)
+	testenv.RoundTrip(t, PoolCluster, PoolLocal)
+	testenv.RoundTrip(t, MasqueradeNever, MasqueradeAlways)
+}

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/rogpeppe/go-internal/txtar"
+	"go.uber.org/goleak"
 	v1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -220,3 +221,5 @@ func currentLines(f *follower, dir string) []string {
 	}
 	return lines
 }
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"go.uber.org/goleak"
 	v1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
@@ -163,3 +164,5 @@ func stages(kind string, count int, seconds ...string) []string {
 }
 
 const stagePattern = "^vipkit_change_duration_seconds_(sum|count)"
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
