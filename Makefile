@@ -10,12 +10,15 @@ export GOFLAGS := $(strip $(GOFLAGS) -buildvcs=false)
 LINT := go run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 VULN := golang.org/x/vuln/cmd/govulncheck@v1.9.0
 CYCLONEDX := github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod@v1.10.0
-TEST := go run ./internal/house/skipcheck -count=1 -shuffle=on -timeout=20m
+# Steps of their own run go vet.
+TEST := go run ./internal/house/skipcheck -vet=off -count=1 -shuffle=on -timeout=20m
+# Most tests of the quick lane wait: more packages at once than processors.
+QUICK := -short -p 4
 STEP := .ci/step
 
 # Modules of their own, so that importers do not need their dependencies.
 NESTED := allocator/etcdstore internal/peer
-NESTEDTEST := go run github.com/vipkit/vipkit/internal/house/skipcheck -count=1 -shuffle=on -timeout=10m
+NESTEDTEST := go run github.com/vipkit/vipkit/internal/house/skipcheck -vet=off -count=1 -shuffle=on -timeout=10m
 
 BENCHTIME ?= 1s
 FUZZTIME ?= 30s
@@ -44,6 +47,8 @@ IPVS := ./backends/ipvs ./internal/kernel/ipvs
 IPVSFILES = $(shell grep -rl '^//go:build ipvs' --include='*_test.go' examples)
 IPVSEXAMPLES = $(addprefix ./,$(sort $(dir $(IPVSFILES))))
 IPVSTESTS = $(shell sed -n 's/^func \(Test[A-Za-z0-9]*\).*/^\1$$/p' $(IPVSFILES) | paste -sd '|' -)
+# The packages of this module that have benchmarks.
+BENCHMARKS = $(addprefix ./,$(sort $(dir $(shell git grep -l '^func Benchmark' -- '*_test.go' $(NESTED:%=':!%')))))
 # One user cannot replace the program of another one.
 VM := $(or $(TMPDIR),/tmp)/vipkit-vm-$(shell id -u)
 # Only modules that the kernel does not load when a program needs them, and ip_vs for its sysctls.
@@ -66,10 +71,10 @@ EMULATED := /internal/testing/vm$$
 WORLDSREPORT := ^TestConformance.*/^(Worlds|Report)$$|^TestConformance/^(legacy|nft)$$/^(Worlds|Report)$$
 CONFORMING := ./backends/nftables ./backends/iptables ./backends/userspace
 
-# These packages run without the race detector, which slows them down and does not see the kernel.
-# All others run with it alone, except the house rules, a step of their own. The backend userspace runs in both ways, because other kinds of nodes
-# differ in the kernel alone.
-KERNEL := /backends/internal/xtables|/backends/iptables|/backends/nftables|/backends/backendtest|/internal/testing/differential|/internal/testing/storm|/internal/kernel/nfnetlink|/internal/kernel/netns|/internal/testing/netnstest|/examples/
+# These packages run without the race detector, which slows them down and does not see the kernel; the last two
+# have no goroutines. All others run with it alone, except the house rules, a step of their own. The backend
+# userspace runs in both ways, because other kinds of nodes differ in the kernel alone.
+NORACE := /backends/internal/xtables|/backends/iptables|/backends/nftables|/backends/backendtest|/internal/testing/differential|/internal/testing/storm|/internal/kernel/nfnetlink|/internal/kernel/netns|/internal/testing/netnstest|/examples/|/endpoints$$|/proxy/manifest$$
 
 .PHONY: help
 help: ## list the targets
@@ -81,17 +86,18 @@ test: install check apidiff lint examples bench-once tests ## install what the t
 
 .PHONY: tests
 tests: race nested
-	@STEP_QUIET=1 $(STEP) "$$($(HASCC) && echo 'tests that need the kernel' || echo 'all tests')" \
-		$(TEST) $$($(HASCC) && go list ./... | grep -E '$(KERNEL)|/backends/userspace$$' || go list ./... | grep -v '$(EMULATED)')
+	@STEP_QUIET=1 $(STEP) "$$($(HASCC) && echo 'tests without the race detector' || echo 'all tests')" \
+		$(TEST) $$($(HASCC) && go list ./... | grep -E '$(NORACE)|/backends/userspace$$' || go list ./... | grep -v '$(EMULATED)')
 
-# While working. Of nftables, iptables and userspace, the conformance suite on one kind of node.
+# While working. Of nftables, iptables and userspace, the conformance suite on one kind of node. With
+# -short, random tests repeat less.
 .PHONY: quick
 quick: install ## format, vet, house rules, all packages with one kind of node: a few minutes
 	@$(STEP) 'gofmt' .ci/gofmt
 	@$(STEP) 'go vet' go vet ./...
 	@STEP_QUIET=1 $(STEP) 'conformance of nftables, iptables and userspace' \
-		$(TEST) -run '^TestConformance$$' -skip '$(WORLDSREPORT)' $(CONFORMING)
-	@STEP_QUIET=1 $(STEP) 'tests of all other packages' $(TEST) $$(go list ./... | grep -vE '$(EMULATED)|/backends/(nftables|iptables|userspace)$$')
+		$(TEST) $(QUICK) -run '^TestConformance$$' -skip '$(WORLDSREPORT)' $(CONFORMING)
+	@STEP_QUIET=1 $(STEP) 'tests of all other packages' $(TEST) $(QUICK) $$(go list ./... | grep -vE '$(EMULATED)|/backends/(nftables|iptables|userspace)$$')
 
 # Each run has another seed and another order.
 .PHONY: soak
@@ -133,12 +139,13 @@ lines: ## print the lines of code of each area beside its budget
 apidiff: ## compare the API with that of the last release (BASE=revision)
 	@.ci/apidiff $(BASE)
 
+# $(call lint,MODULE) is the step for a module of its own. internal/peer has one in its lane: it compiles Kubernetes.
+lint = $(STEP) 'golangci-lint in $(1)' sh -c 'cd $(1) && $(LINT) run --config=$(CURDIR)/.golangci.yml'
+
 .PHONY: lint
 lint: ## run golangci-lint
 	@$(STEP) 'golangci-lint' $(LINT) run
-	@for module in $(NESTED); do \
-		$(STEP) "golangci-lint in $$module" sh -c 'cd $$0 && $(LINT) run --config=$(CURDIR)/.golangci.yml' $$module || exit 1; \
-	done
+	@$(call lint,allocator/etcdstore)
 
 .PHONY: examples
 examples:
@@ -149,13 +156,13 @@ examples:
 # The large cases take a minute, and run the same code.
 .PHONY: bench-once
 bench-once:
-	@$(STEP) 'each benchmark once' go test -run '^$$' -bench . -skip '^BenchmarkLayouts$$/./^10000x|^BenchmarkClassChange$$/^services=10000' -benchtime 1x ./...
+	@$(STEP) 'each benchmark once' go test -vet=off -run '^$$' -bench . -skip '^BenchmarkLayouts$$/./^10000x|^BenchmarkClassChange$$/^services=10000' -benchtime 1x $(BENCHMARKS)
 
 .PHONY: race
 race:
 	@if $(HASCC); then \
 		$(STEP) 'tests with the race detector' env CGO_ENABLED=1 \
-			$(TEST) -race -skip '$(WORLDSREPORT)' $$(go list ./... | grep -vE '$(KERNEL)|$(EMULATED)|/internal/house$$'); \
+			$(TEST) -race -skip '$(WORLDSREPORT)' $$(go list ./... | grep -vE '$(NORACE)|$(EMULATED)|/internal/house$$'); \
 	else echo '==> no C compiler: tests with the race detector are left out'; fi
 
 .PHONY: nested
@@ -168,6 +175,7 @@ peer: ## run the tests with Kubernetes and a browser: an API server, kube-proxy
 	@.ci/install etcd=etcd-server nft=nftables iptables-nft-restore=iptables chromium=chromium $(WINEPROGRAMS)
 	@$(STEP) 'build kube-apiserver and kube-proxy' go -C internal/peer build -o /dev/null \
 		k8s.io/kubernetes/cmd/kube-apiserver k8s.io/kubernetes/cmd/kube-proxy
+	@$(call lint,internal/peer)
 	@cd internal/peer && STEP_QUIET=1 ../../$(STEP) 'tests with Kubernetes' \
 		$(NESTEDTEST) -p 1 -timeout=20m ./...
 

@@ -193,9 +193,7 @@ func TestBandOrderOfEverySmallPrefix(t *testing.T) {
 
 func TestBandOfPorts(t *testing.T) {
 	for size, want := range map[uint16]uint64{10: 0, 16: 0, 17: 16, 128: 16, 2048: 64, 2768: 86, 4096: 128, 8192: 128} {
-		if got := bandOf(t, allocator.Config{FirstPort: 30000, LastPort: 30000 + size - 1}); got != want {
-			t.Errorf("band of %d ports: got %d, want %d", size, got, want)
-		}
+		testenv.Same(t, want, bandOf(t, allocator.Config{FirstPort: 30000, LastPort: 30000 + size - 1}), "band of %d ports", size)
 	}
 }
 

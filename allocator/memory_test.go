@@ -133,9 +133,7 @@ func TestBatches(t *testing.T) {
 		if want := []int{1, limit, limit, more}; !slices.Equal(journal.sizes, want) {
 			t.Errorf("batches: got %v, want %v", journal.sizes, want)
 		}
-		if got := failed.Load(); got != limit {
-			t.Errorf("failed commits: got %d, want %d", got, limit)
-		}
+		testenv.Same(t, limit, failed.Load(), "failed commits")
 		state, err := m.Load(t.Context())
 		if err != nil || len(state.Claims) != 1+limit+more {
 			t.Errorf("got %d claims, error %v, want %d", len(state.Claims), err, 1+limit+more)

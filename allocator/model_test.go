@@ -46,7 +46,7 @@ func TestRangeAgainstModel(t *testing.T) {
 				testenv.NoError(t, err)
 				m.p = poolOf(t, c)
 				m.p.ChooseBy(rnd)
-				for range 1500 {
+				for range testenv.Rounds(1500) {
 					m.step(t, rnd)
 				}
 				m.compare(t)

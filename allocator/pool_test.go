@@ -179,17 +179,11 @@ func TestOverlapsCountOnce(t *testing.T) {
 		{nil, 0},
 	} {
 		p := newPool(t, newMemory(), c.ranges...)
-		if got := p.Stats(allocator.IPv4).Size; got != c.want {
-			t.Errorf("%v: got %d, want %d", c.ranges, got, c.want)
-		}
+		testenv.Same(t, c.want, p.Stats(allocator.IPv4).Size, "%v", c.ranges)
 	}
 	p := newPool(t, newMemory(), "30000-30010", "30005-30020", "fd00::/64", "fd00:0:0:1::/64")
-	if got := p.Stats(allocator.Port).Size; got != 21 {
-		t.Errorf("overlapping ports: got %d, want 21", got)
-	}
-	if got := p.Stats(allocator.IPv6).Size; got != ^uint64(0) {
-		t.Errorf("two /64 have more addresses than a uint64: got %d, want %d", got, ^uint64(0))
-	}
+	testenv.Same(t, 21, p.Stats(allocator.Port).Size, "overlapping ports")
+	testenv.Same(t, ^uint64(0), p.Stats(allocator.IPv6).Size, "two /64 have more addresses than a uint64")
 }
 
 func TestOverlapsShareAllocatedKeys(t *testing.T) {
@@ -304,9 +298,7 @@ func TestRunWatches(t *testing.T) {
 			t.Errorf("b knows %d claims, want 2", got)
 		}
 		time.Sleep(2 * allocator.DefaultTTL)
-		if diff := cmp.Diff(fmt.Sprint(kept), fmt.Sprint(b.Claims())); diff != "" {
-			t.Errorf("after the TTL (-want +got):\n%s", diff)
-		}
+		testenv.Same(t, fmt.Sprint(kept), fmt.Sprint(b.Claims()), "after the TTL")
 		mustRelease(t, a, kept...)
 		synctest.Wait()
 		if got := b.Claims(); len(got) > 0 || b.Stats(allocator.IPv4).Used != 0 || store.calls["load"] != 2 {

@@ -34,9 +34,7 @@ func TestExclusions(t *testing.T) {
 	checkBandOrder(t, config(t, "fd00::/114", both))
 	six, err := allocator.NewRange(config(t, "fd00::/64", both))
 	testenv.NoError(t, err)
-	if got, want := six.Size(), ^uint64(0)-1<<12; got != want {
-		t.Errorf("size of the /64: got %d, want %d", got, want)
-	}
+	testenv.Same(t, ^uint64(0)-1<<12, six.Size(), "size of the /64")
 }
 
 // TestNearlyAllExcluded excludes all but two keys of a large range.

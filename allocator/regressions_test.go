@@ -8,8 +8,6 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/vipkit/vipkit/allocator"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
@@ -70,17 +68,13 @@ func TestCostDoesNotGrow(t *testing.T) {
 		mustReserve(t, p, "first", next(allocator.IPv4))
 		store.calls = map[string]int{}
 		allocs := testing.AllocsPerRun(100, func() { mustReserve(t, p, "web", next(allocator.IPv4)) })
-		if diff := cmp.Diff(map[string]int{"commit": 101}, store.calls); diff != "" {
-			t.Errorf("calls for 101 allocations among %d (-want +got):\n%s", existing, diff)
-		}
+		testenv.Same(t, map[string]int{"commit": 101}, store.calls, "calls for 101 allocations among %d", existing)
 		if allocs > 30 {
 			t.Errorf("memory allocations of an allocation among %d: got %v, want at most 30", existing, allocs)
 		}
 		store.calls = map[string]int{}
 		mustReserve(t, p, "ports", allocator.Request{Kind: allocator.Port, Count: 250})
-		if diff := cmp.Diff(map[string]int{"commit": 1}, store.calls); diff != "" {
-			t.Errorf("calls for 250 node ports (-want +got):\n%s", diff)
-		}
+		testenv.Same(t, map[string]int{"commit": 1}, store.calls, "calls for 250 node ports")
 	}
 }
 
@@ -100,9 +94,7 @@ func TestNoLockOverIO(t *testing.T) {
 			})
 		}
 		synctest.Wait()
-		if got := store.calls["commit"]; got != 32 {
-			t.Errorf("writes that have begun while none has ended: got %d, want 32", got)
-		}
+		testenv.Same(t, 32, store.calls["commit"], "writes that have begun while none has ended")
 		if got := p.Stats(allocator.IPv4).Used; got != 0 {
 			t.Errorf("addresses in use before the store has them: got %d, want none", got)
 		}
@@ -125,9 +117,7 @@ func TestUnknownOutcomeIsNotGuessed(t *testing.T) {
 	if !errors.Is(err, allocator.ErrUnknown) || !errors.Is(err, store.err) {
 		t.Fatalf("got error %v, want %v and the reason", err, allocator.ErrUnknown)
 	}
-	if got := p.Ranges()[0].Stats.Used; got != 1 {
-		t.Errorf("addresses in use while the outcome is unknown: got %d, want 1", got)
-	}
+	testenv.Same(t, 1, p.Ranges()[0].Stats.Used, "addresses in use while the outcome is unknown")
 	store.err = nil
 	mustReserve(t, p, "web", allocator.Request{Kind: allocator.IPv4, Count: 2})
 }

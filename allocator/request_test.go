@@ -2,11 +2,14 @@ package allocator_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
+	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -38,9 +41,7 @@ func TestTooManyKeys(t *testing.T) {
 			t.Errorf("%s: got error %v, want one that names the limit of %d", name, err, allocator.MaxKeys)
 		}
 	}
-	if diff := cmp.Diff(map[string]int{}, store.calls); diff != "" {
-		t.Errorf("calls (-want +got):\n%s", diff)
-	}
+	testenv.Same(t, map[string]int{}, store.calls, "calls")
 	if got := len(mustReserve(t, p, "web", allocator.Request{Kind: allocator.IPv6, Count: allocator.MaxKeys})); got != allocator.MaxKeys {
 		t.Errorf("got %d keys, want %d", got, allocator.MaxKeys)
 	}
@@ -118,7 +119,92 @@ func TestParticularKeysComeFirst(t *testing.T) {
 	if _, err := p.Reserve(t.Context(), "web", requests[1], requests[0], requests[0]); !errors.Is(err, allocator.ErrAllocated) {
 		t.Errorf("one key twice: got error %v, want %v", err, allocator.ErrAllocated)
 	}
-	if got := len(mustReserve(t, p, "web", allocator.Request{Kind: allocator.Port, Count: 5})); got != 5 {
-		t.Errorf("free ports after calls that failed: got %d, want 5", got)
+	testenv.Same(t, 5, len(mustReserve(t, p, "web", allocator.Request{Kind: allocator.Port, Count: 5})), "free ports after calls that failed")
+}
+
+// TestLimitCountsTheNetworkAddress compares ranges that have a limit with a loop over
+// their addresses.
+func TestLimitCountsTheNetworkAddress(t *testing.T) {
+	for _, text := range []string{"10.96.0.0/28", "10.96.0.0/30", "fd00::/124", "fd00::/127"} {
+		prefix := netip.MustParsePrefix(text)
+		for limit := range uint64(20) {
+			r, err := allocator.NewRange(allocator.Config{Prefix: prefix, Limit: limit})
+			if err != nil {
+				t.Fatalf("%s, %d: %v", text, limit, err)
+			}
+			var want []string
+			a := prefix.Addr()
+			for i := uint64(1); limit == 0 || i < limit; i++ {
+				if a = a.Next(); !prefix.Contains(a) || a.Is4() && !prefix.Contains(a.Next()) {
+					break // after the end, or the broadcast address
+				}
+				want = append(want, a.String())
+			}
+			if size := r.Size(); size != uint64(len(want)) {
+				t.Errorf("%s with a limit of %d: got %d keys, want %d", text, limit, size, len(want))
+			}
+			for i, k := range want {
+				if got := fmt.Sprint(r.Key(uint64(i))); got != k {
+					t.Errorf("%s with a limit of %d: key %d: got %s, want %s", text, limit, i, got, k)
+				}
+			}
+		}
+	}
+}
+
+// TestDryRunFreesNothing makes a dry run in a range that is full of reservations, of which
+// three have ended. It must give their keys, as Reserve could, and leave the store as it is:
+// their owners can still bind them.
+func TestDryRunFreesNothing(t *testing.T) {
+	now := time.Now()
+	store := newMemory()
+	p, err := allocator.NewPool(store, allocator.PoolOptions{
+		Ranges: configs(t, "10.96.0.0/29"), Now: func() time.Time { return now },
+	})
+	testenv.NoError(t, err)
+	ended := mustReserve(t, p, "slow", allocator.Request{Kind: allocator.IPv4, Count: 3})
+	now = now.Add(allocator.DefaultTTL)
+	mustReserve(t, p, "web", allocator.Request{Kind: allocator.IPv4, Count: 3})
+	before, err := store.Load(t.Context())
+	testenv.NoError(t, err)
+	used := p.Stats(allocator.IPv4)
+	for count := 1; count <= 4; count++ {
+		keys, err := p.DryRun(t.Context(), "new", allocator.Request{Kind: allocator.IPv4, Count: count})
+		if isFull := err != nil; isFull != (count > len(ended)) || !isFull && len(keys) != count {
+			t.Errorf("DryRun of %d: got %v, error %v", count, keys, err)
+		}
+	}
+	after, err := store.Load(t.Context())
+	testenv.NoError(t, err)
+	if before.Version != after.Version {
+		t.Errorf("version of the store: got %d, want %d as before", after.Version, before.Version)
+	}
+	if diff := cmp.Diff(used, p.Stats(allocator.IPv4)); diff != "" || p.Ranges()[0].Stats.Used != 6 {
+		t.Errorf("keys in use after DryRun: got %+v, want as before:\n%s", p.Ranges()[0].Stats, diff)
+	}
+	if _, err := p.Bind(t.Context(), ended...); err != nil {
+		t.Errorf("Bind after DryRun: %v", err)
+	}
+}
+
+func TestKeysInJSON(t *testing.T) {
+	for want, key := range map[string]allocator.Key{
+		`{"10.0.0.1":"10.0.0.1"}`: allocator.AddrKey(netip.MustParseAddr("::ffff:10.0.0.1")),
+		`{"fd00::1":"fd00::1"}`:   allocator.AddrKey(netip.MustParseAddr("fd00::1")),
+		`{"30000":"30000"}`:       allocator.PortKey(30000),
+		`{"":""}`:                 {},
+	} {
+		data, err := json.Marshal(map[allocator.Key]allocator.Key{key: key})
+		if string(data) != want || err != nil {
+			t.Errorf("%v: got %s, error %v, want %s", key, data, err, want)
+		}
+		back := map[allocator.Key]allocator.Key{}
+		if err := json.Unmarshal(data, &back); err != nil || len(back) != 1 || back[key] != key {
+			t.Errorf("%s: got %v, error %v", data, back, err)
+		}
+	}
+	key := allocator.PortKey(1)
+	if err := json.Unmarshal([]byte(`"x"`), &key); err == nil || key != allocator.PortKey(1) {
+		t.Errorf("a key from x: got %v, error %v, want an error, and the key unchanged", key, err)
 	}
 }

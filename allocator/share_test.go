@@ -51,9 +51,7 @@ func TestSharedReads(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		if full != 32-6 {
-			t.Errorf("requests that found the range full: got %d, want %d", full, 32-6)
-		}
+		testenv.Same(t, 32-6, full, "requests that found the range full")
 		if loads := store.calls["load"]; loads > 4 {
 			t.Errorf("reads of the whole store by 32 requests: got %d, want 4 at most", loads)
 		}

@@ -10,6 +10,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"github.com/vipkit/vipkit/internal/testing/objects"
+	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
 // step is one call of a Cache, with its expected effects.
@@ -38,15 +39,11 @@ func runSteps(t *testing.T, c *Cache, notified *notices, steps []step) {
 		default:
 			c.Delete(sliceName(s.delete))
 		}
-		if diff := cmp.Diff(s.notice, notified.take()); diff != "" {
-			t.Errorf("step %d: notices (-want +got):\n%s", i, diff)
-		}
+		testenv.Same(t, s.notice, notified.take(), "step %d: notices", i)
 		if s.want == nil {
 			s.want = map[string][]string{}
 		}
-		if diff := cmp.Diff(s.want, contents(c)); diff != "" {
-			t.Errorf("step %d: contents (-want +got):\n%s", i, diff)
-		}
+		testenv.Same(t, s.want, contents(c), "step %d: contents", i)
 		checkCache(t, c)
 	}
 }
@@ -333,9 +330,7 @@ func TestHintsAndSelect(t *testing.T) {
 			c := NewCache(tc.view, nil)
 			must(t, c.Update(apiSlice("a", "web", tc.endpoints...)))
 			tc.want.Any, tc.want.Local = true, "-"
-			if diff := cmp.Diff(tc.want, summary(Select(c.Endpoints(webPort("http")), onlyCluster()))); diff != "" {
-				t.Errorf("selection (-want +got):\n%s", diff)
-			}
+			testenv.Same(t, tc.want, summary(Select(c.Endpoints(webPort("http")), onlyCluster())), "selection")
 		})
 	}
 }
@@ -348,9 +343,7 @@ func TestNoticeComesLast(t *testing.T) {
 	must(t, c.Update(apiSlice("a", "web", "10.0.0.1")))
 	must(t, c.Update(objects.Edited(apiSlice("a", "app", "10.0.0.2"), func(*discoveryv1.EndpointSlice) {})))
 	want := map[string][]string{httpPort: nil, "ns/app:http/TCP/IPv4": {"10.0.0.2:80 R"}}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("endpoints at the time of notice (-want +got):\n%s", diff)
-	}
+	testenv.Same(t, want, got, "endpoints at the time of notice")
 }
 
 func TestEndpointsOfUnknownPort(t *testing.T) {

@@ -73,9 +73,7 @@ func runReadCases(t *testing.T, cases []readCase) {
 			if tc.want == nil {
 				tc.want = map[string][]string{}
 			}
-			if diff := cmp.Diff(tc.want, contents(c)); diff != "" {
-				t.Errorf("contents (-want +got):\n%s", diff)
-			}
+			testenv.Same(t, tc.want, contents(c), "contents")
 			if diff := cmp.Diff(object, s); diff != "" {
 				t.Errorf("object (-before +after):\n%s", diff)
 			}

@@ -87,9 +87,7 @@ func runSelectCases(t *testing.T, cases []selectCase) {
 		t.Run(tc.name, func(t *testing.T) {
 			all := makeEndpoints(t, tc.endpoints)
 			before := text(all)
-			if diff := cmp.Diff(tc.want, summary(Select(all, tc.policy))); diff != "" {
-				t.Errorf("Select(%s) (-want +got):\n%s", tc.endpoints, diff)
-			}
+			testenv.Same(t, tc.want, summary(Select(all, tc.policy)), "Select(%s)", tc.endpoints)
 			if diff := cmp.Diff(before, text(all)); diff != "" {
 				t.Errorf("Select changed its argument (-before +after):\n%s", diff)
 			}

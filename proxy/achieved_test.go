@@ -3,8 +3,11 @@ package proxy
 import (
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"testing"
+
+	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
 func TestAchieved(t *testing.T) {
@@ -35,4 +38,19 @@ func TestAchieved(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestPortErrorsAsProblems(t *testing.T) {
+	var got []string
+	for _, p := range (PortErrors{portName("b"): io.EOF, portName("a"): io.ErrNoProgress}).Problems() {
+		got = append(got, p.Error())
+		if !errors.Is(p, io.EOF) && !errors.Is(p, io.ErrNoProgress) {
+			t.Errorf("%v: got no cause, want that of the port", p)
+		}
+	}
+	want := []string{
+		"Service ns/a: spec.ports: ns/a:http/TCP/IPv4: " + io.ErrNoProgress.Error(),
+		"Service ns/b: spec.ports: ns/b:http/TCP/IPv4: EOF",
+	}
+	testenv.Same(t, want, got, "problems")
 }

@@ -6,7 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
 func TestRunnerBackoffIsBounded(t *testing.T) {
@@ -126,9 +126,7 @@ func TestRunnerBackoffAfterLossAtAResync(t *testing.T) {
 			for i := range min(len(calls)-1, len(tc.want)) {
 				got = append(got, calls[i+1].At-calls[i].At)
 			}
-			if diff := cmp.Diff(tc.want, got); diff != "" {
-				t.Errorf("retry %v, resync %v: times between calls (-want +got):\n%s", tc.retry, tc.resync, diff)
-			}
+			testenv.Same(t, tc.want, got, "retry %v, resync %v: times between calls", tc.retry, tc.resync)
 		})
 	}
 }
@@ -145,7 +143,5 @@ func TestBackoffOfEachKind(t *testing.T) {
 		got = append(got, b.after(&s, second))
 	}
 	want := []time.Duration{second, 2 * second, 4 * second, second, 2 * second, second, 2 * second, 4 * second, 0, second, second}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("times to wait (-want +got):\n%s", diff)
-	}
+	testenv.Same(t, want, got, "times to wait")
 }

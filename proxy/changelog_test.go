@@ -8,7 +8,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -68,9 +67,7 @@ func startTimes(t *testing.T) *timesTest {
 
 func (x *timesTest) want(t *testing.T, what string, s Snapshot, want ...string) {
 	t.Helper()
-	if diff := cmp.Diff(want, timesOf(s, x.begin)); diff != "" {
-		t.Errorf("%s: times (-want +got):\n%s", what, diff)
-	}
+	testenv.Same(t, want, timesOf(s, x.begin), "%s: times", what)
 }
 
 // triggered updates a slice of Service a whose pods changed at a time.

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"fmt"
+	"net/netip"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -9,7 +10,9 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/vipkit/vipkit/endpoints"
 	"github.com/vipkit/vipkit/internal/testing/objects"
+	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
 // addrs returns the cluster endpoints of a port, or nil if there is no such port.
@@ -151,9 +154,7 @@ func TestOneStepAtATime(t *testing.T) {
 				got = append(got, fmt.Sprint(c.New.Name.Name, " ", addrs(s, c.New.Name)))
 			}
 		}
-		if diff := cmp.Diff(step.want, got); diff != "" {
-			t.Errorf("step %d: changes (-want +got):\n%s", i, diff)
-		}
+		testenv.Same(t, step.want, got, "step %d: changes", i)
 		if s.Generation() != last.Generation()+1 {
 			t.Errorf("step %d: got generation %d after %d, want the next", i, s.Generation(), last.Generation())
 		}
@@ -226,9 +227,7 @@ func TestDuplicateEndpoints(t *testing.T) {
 			for _, k := range []int{i, j, 0, 1, 2} {
 				tr.UpdateEndpointSlice(list[k])
 			}
-			if diff := cmp.Diff([]string{"10.0.0.1:8080"}, addrs(newest(t, tr), portName("web"))); diff != "" {
-				t.Errorf("first %s, then %s: endpoints (-want +got):\n%s", list[i].Name, list[j].Name, diff)
-			}
+			testenv.Same(t, []string{"10.0.0.1:8080"}, addrs(newest(t, tr), portName("web")), "first %s, then %s: endpoints", list[i].Name, list[j].Name)
 		}
 	}
 }
@@ -238,9 +237,7 @@ func TestBadObjectsDoNotPanic(t *testing.T) {
 	tr.UpdateService(&v1.Service{})
 	tr.UpdateNode(&v1.Node{})
 	tr.UpdateEndpointSlice(&discoveryv1.EndpointSlice{})
-	if diff := cmp.Diff([]string{"EndpointSlice : metadata.name: required, slice not used"}, problemText(newest(t, tr))); diff != "" {
-		t.Errorf("problems of an empty slice (-want +got):\n%s", diff)
-	}
+	testenv.Same(t, []string{"EndpointSlice : metadata.name: required, slice not used"}, problemText(newest(t, tr)), "problems of an empty slice")
 	tr.DeleteEndpointSlice(types.NamespacedName{})
 	tr.UpdateEndpointSlice(&discoveryv1.EndpointSlice{
 		ObjectMeta:  apiSlice("bare", "web").ObjectMeta,
@@ -250,9 +247,7 @@ func TestBadObjectsDoNotPanic(t *testing.T) {
 	})
 	tr.UpdateService(apiService("web", "10.96.0.1", objects.Ports("http 80"), func(s *v1.Service) { s.Spec.SessionAffinity = v1.ServiceAffinityClientIP }))
 	s := newest(t, tr)
-	if diff := cmp.Diff([]string{"10.0.0.1:8080"}, addrs(s, portName("web"))); diff != "" {
-		t.Errorf("endpoints (-want +got):\n%s", diff)
-	}
+	testenv.Same(t, []string{"10.0.0.1:8080"}, addrs(s, portName("web")), "endpoints")
 	for p := range s.Problems() {
 		if p.Kind != "EndpointSlice" || p.NamespacedName != objectName("bare") || p.Field == "" || p.Err == nil {
 			t.Errorf("got problem %+v, want one of EndpointSlice ns/bare with field and reason", p)
@@ -260,5 +255,74 @@ func TestBadObjectsDoNotPanic(t *testing.T) {
 	}
 	if n := len(problemText(s)); n < 4 {
 		t.Errorf("got problems %q, want one for each of the bad parts", problemText(s))
+	}
+}
+
+// at returns endpoints by the last number of their address.
+func at(numbers ...byte) (all []*endpoints.Endpoint) {
+	for _, n := range numbers {
+		all = append(all, &endpoints.Endpoint{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, n}), 80)})
+	}
+	return all
+}
+
+func TestChangeEndpoints(t *testing.T) {
+	for name, c := range map[string]struct {
+		old, new     *ServicePort
+		gained, lost []*endpoints.Endpoint
+	}{
+		"none":     {},
+		"equal":    {old: &ServicePort{Cluster: at(1, 2)}, new: &ServicePort{Cluster: at(1, 2)}},
+		"new port": {new: &ServicePort{Cluster: at(2, 1), Local: at(1)}, gained: at(1, 2)},
+		"removed":  {old: &ServicePort{Cluster: at(1), Local: at(2), Draining: at(3)}, lost: at(1, 2, 3)},
+		"both":     {old: &ServicePort{Cluster: at(1, 2)}, new: &ServicePort{Cluster: at(2, 3)}, gained: at(3), lost: at(1)},
+		"drains":   {old: &ServicePort{Cluster: at(1, 2)}, new: &ServicePort{Cluster: at(2), Draining: at(1)}},
+		"policy":   {old: &ServicePort{Cluster: at(1, 2)}, new: &ServicePort{Local: at(1)}, lost: at(2)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			gained, lost := Change{Old: c.old, New: c.new}.Endpoints()
+			equal := cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })
+			if diff := cmp.Diff(addressesOf(c.gained), gained, equal); diff != "" {
+				t.Errorf("gained (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(addressesOf(c.lost), lost, equal); diff != "" {
+				t.Errorf("lost (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// addressesOf returns the addresses of endpoints.
+func addressesOf(all []*endpoints.Endpoint) (out []netip.AddrPort) {
+	for _, e := range all {
+		out = append(out, e.Addr)
+	}
+	return out
+}
+
+// TestHasEndpoint checks that a tracker knows endpoints that are in no pool, until they leave the
+// API.
+func TestHasEndpoint(t *testing.T) {
+	tracker := newTestTracker()
+	tracker.UpdateEndpointSlice(apiSlice("web-1", "web", "10.0.0.1", "10.0.0.2 U T"))
+	name := portName("web")
+	other := name
+	other.Protocol = v1.ProtocolUDP
+	for _, c := range []struct {
+		name ServicePortName
+		at   string
+		want bool
+	}{
+		{name, "10.0.0.1:8080", true},
+		{name, "10.0.0.2:8080", true}, // terminating
+		{name, "10.0.0.2:81", false},
+		{name, "10.0.0.3:8080", false},
+		{other, "10.0.0.1:8080", false},
+	} {
+		testenv.Same(t, c.want, tracker.HasEndpoint(c.name, netip.MustParseAddrPort(c.at)), "HasEndpoint(%v, %s)", c.name, c.at)
+	}
+	tracker.DeleteEndpointSlice(objectName("web-1"))
+	if tracker.HasEndpoint(name, netip.MustParseAddrPort("10.0.0.1:8080")) {
+		t.Error("HasEndpoint after the slice was deleted: got true, want false")
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
 // flows is a FlowCleaner that records its calls and fails with err.
@@ -61,9 +61,7 @@ func (f *flows) want(t *testing.T, when string, want ...flowCall) {
 	synctest.Wait()
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if diff := cmp.Diff(want, f.calls); diff != "" {
-		t.Errorf("%s: flows (-want +got):\n%s", when, diff)
-	}
+	testenv.Same(t, want, f.calls, "%s: flows", when)
 	f.calls = nil
 }
 
@@ -173,9 +171,7 @@ func TestFlowsDelayVerification(t *testing.T) {
 		f.set(func() { f.err = nil })
 		sleepAndWait(time.Minute - second)
 		f.want(t, "the retry", flowCall{61 * second, 1, false})
-		if diff := cmp.Diff([]time.Duration{0, 61 * second}, verified); diff != "" {
-			t.Errorf("times of Verified (-want +got):\n%s", diff)
-		}
+		testenv.Same(t, []time.Duration{0, 61 * second}, verified, "times of Verified")
 		x.stop()
 		if err := <-x.done; err != nil {
 			t.Errorf("Run: got error %v, want none", err)

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/goleak"
 	v1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -158,3 +159,5 @@ func differences(got, want Snapshot) []string {
 	}
 	return out
 }
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -9,7 +9,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/internal/testing/objects"
@@ -73,9 +72,7 @@ func checkLimits(t *testing.T, s, last Sync, asked int) {
 	for _, problem := range s.Limits {
 		got = append(got, problem.Error())
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("limits of generation %d after error %v (-want +got):\n%s", s.Snapshot.Generation(), s.Err, diff)
-	}
+	testenv.Same(t, want, got, "limits of generation %d after error %v", s.Snapshot.Generation(), s.Err)
 	checkEffort(t, s, last, asked)
 }
 
@@ -188,12 +185,8 @@ func TestLimitsThatPanic(t *testing.T) {
 		if err := r.Run(ctx); err != nil {
 			t.Errorf("Run: got error %v, want none", err)
 		}
-		if diff := cmp.Diff([]error{nil}, errs); diff != "" {
-			t.Errorf("errors of syncs (-want +got):\n%s", diff)
-		}
+		testenv.Same(t, []error{nil}, errs, "errors of syncs")
 		want := []string{"Service ns/a: spec: limits of ns/a:http/TCP/IPv4 are unknown: panic: division by zero", "Service ns/b: spec: in part"}
-		if diff := cmp.Diff(want, limits); diff != "" {
-			t.Errorf("limits (-want +got):\n%s", diff)
-		}
+		testenv.Same(t, want, limits, "limits")
 	})
 }

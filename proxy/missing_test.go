@@ -8,9 +8,9 @@ import (
 	"time"
 
 	"github.com/go-logr/logr/funcr"
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/vipkit/vipkit/internal/testing/objects"
+	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
 // line is a line of the log, and when it was written.
@@ -40,9 +40,7 @@ func logMissing(t *testing.T, o TrackerOptions, test func(*ServiceChangeTracker)
 
 func wantLog(t *testing.T, got []line, want ...line) {
 	t.Helper()
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("log (-want +got):\n%s", diff)
-	}
+	testenv.Same(t, want, got, "log")
 }
 
 // LogMissing logs that the tracker is never synced, with what it has received, and when that is over.

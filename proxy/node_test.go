@@ -6,10 +6,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/internal/testing/objects"
+	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
 // nodeText formats a node without its empty fields.
@@ -121,9 +121,7 @@ func TestNodeFollowsItsObject(t *testing.T) {
 		if got := nodeText(s.Node()); got != tc.want {
 			t.Errorf("%s:\n got node %s\nwant node %s", tc.name, got, tc.want)
 		}
-		if diff := cmp.Diff(tc.problems, problemText(s)); diff != "" {
-			t.Errorf("%s: problems (-want +got):\n%s", tc.name, diff)
-		}
+		testenv.Same(t, tc.problems, problemText(s), "%s: problems", tc.name)
 	}
 }
 
@@ -142,9 +140,7 @@ func TestNodeGone(t *testing.T) {
 		t.Errorf("got node %s, want %s", nodeText(gone.Node()), nodeText(before.Node()))
 	}
 	want := []string{"Node here: metadata.name: the Node object was deleted; its last state stays in effect"}
-	if diff := cmp.Diff(want, problemText(gone)); diff != "" {
-		t.Errorf("problems (-want +got):\n%s", diff)
-	}
+	testenv.Same(t, want, problemText(gone), "problems")
 	tr.UpdateNode(object)
 	if got := problemText(newest(t, tr)); len(got) != 0 {
 		t.Errorf("node added again: got problems %q, want none", got)
@@ -223,13 +219,9 @@ func TestNodePortsWithoutAddress(t *testing.T) {
 		if tc.node != nil {
 			tr.UpdateNode(tc.node)
 		}
-		if diff := cmp.Diff(tc.want, problemText(newest(t, tr))); diff != "" {
-			t.Errorf("%s: problems (-want +got):\n%s", tc.name, diff)
-		}
+		testenv.Same(t, tc.want, problemText(newest(t, tr)), "%s: problems", tc.name)
 		tr.UpdateService(apiService("web", "10.96.0.1"))
-		if diff := cmp.Diff([]string(nil), problemText(newest(t, tr))); diff != "" {
-			t.Errorf("%s, without node ports: problems (-want +got):\n%s", tc.name, diff)
-		}
+		testenv.Same(t, []string(nil), problemText(newest(t, tr)), "%s, without node ports: problems", tc.name)
 	}
 }
 

@@ -12,7 +12,8 @@ import (
 	"time"
 
 	"github.com/go-logr/logr/funcr"
-	"github.com/google/go-cmp/cmp"
+
+	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
 // choosy is a backend that reports problems of its node.
@@ -66,9 +67,7 @@ func TestRunnerLogsProblemsOfTheNode(t *testing.T) {
 			b.found.Store(&step.found)
 			b.drifted.Store(step.drifted)
 			sleepAndWait(3*time.Second + time.Millisecond)
-			if diff := cmp.Diff(step.want, log); diff != "" {
-				t.Errorf("%s: log (-want +got):\n%s", step.what, diff)
-			}
+			testenv.Same(t, step.want, log, "%s: log", step.what)
 			log = nil
 		}
 		if n := b.unknown.Load(); n > 0 {
@@ -129,9 +128,7 @@ func TestOptionalAbilitiesThatPanic(t *testing.T) {
 		mu.Lock()
 		slices.Sort(log)
 		mu.Unlock()
-		if diff := cmp.Diff(want, log); diff != "" {
-			t.Errorf("log (-want +got):\n%s", diff)
-		}
+		testenv.Same(t, want, log, "log")
 		stop()
 	})
 }

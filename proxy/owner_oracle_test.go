@@ -196,7 +196,7 @@ func compareOwners(t *testing.T, step int, s Snapshot, wantOwners map[string][]s
 // timestamps, the owner of an address keeps it.
 func TestOwnersAgreeWithNaiveOnes(t *testing.T) {
 	random := testenv.Random(t)
-	for round := range 20 {
+	for round := range testenv.Rounds(20) {
 		ageless := round%2 == 1
 		tr := newTestTracker(func(o *TrackerOptions) { o.NodePortAddresses = NodePortAddresses{All: true} })
 		services, held := map[string]*v1.Service{}, holders{}

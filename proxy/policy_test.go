@@ -3,6 +3,8 @@ package proxy
 import (
 	"net/netip"
 	"testing"
+
+	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
 func TestRoutes(t *testing.T) {
@@ -47,9 +49,7 @@ func TestMasquerades(t *testing.T) {
 		{"always, from the node to itself", MasqueradeAlways, onNode, onNode, true, true},
 		{"always, from the node", MasqueradeAlways, onNode, pod, true, true},
 	} {
-		if got := forward(PoolCluster, tc.masquerade).Masquerades(node, tc.client, tc.endpoint, tc.fromNode); got != tc.want {
-			t.Errorf("%s: got %t, want %t", tc.name, got, tc.want)
-		}
+		testenv.Same(t, tc.want, forward(PoolCluster, tc.masquerade).Masquerades(node, tc.client, tc.endpoint, tc.fromNode), "%s", tc.name)
 	}
 }
 
@@ -86,8 +86,13 @@ func TestAddressesWithNodePorts(t *testing.T) {
 		{NodePortAddresses{Prefixes: prefixes("192.0.2.0/24")}, "2001:db8::1", false},
 		{NodePortAddresses{Prefixes: prefixes("0.0.0.0/0")}, "127.0.0.1", false},
 	} {
-		if got := tc.at.Contains(netip.MustParseAddr(tc.addr)); got != tc.want {
-			t.Errorf("%+v: contains %s: got %t, want %t", tc.at, tc.addr, got, tc.want)
-		}
+		testenv.Same(t, tc.want, tc.at.Contains(netip.MustParseAddr(tc.addr)), "%+v: contains %s", tc.at, tc.addr)
 	}
+}
+
+func TestEnumerationsInJSON(t *testing.T) {
+	testenv.RoundTrip(t, ClusterIP, NodePort)
+	testenv.RoundTrip(t, Pass, Drop)
+	testenv.RoundTrip(t, PoolCluster, PoolLocal)
+	testenv.RoundTrip(t, MasqueradeNever, MasqueradeAlways)
 }

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/vipkit/vipkit/internal/testing/objects"
+	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
 // specText formats a reading: the policies of the Service, then every port with its
@@ -63,9 +64,7 @@ func runReadCases(t *testing.T, options *TrackerOptions, cases []readCase) {
 		t.Run(tc.name, func(t *testing.T) {
 			before := tc.service.DeepCopy()
 			got := readService(tc.service, options)
-			if diff := cmp.Diff(tc.want, specText(got)); diff != "" {
-				t.Errorf("reading (-want +got):\n%s", diff)
-			}
+			testenv.Same(t, tc.want, specText(got), "reading")
 			if diff := cmp.Diff(before, tc.service); diff != "" {
 				t.Errorf("readService changed the object (-before +after):\n%s", diff)
 			}

@@ -6,12 +6,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/affinity"
 	"github.com/vipkit/vipkit/endpoints"
 	"github.com/vipkit/vipkit/internal/testing/objects"
+	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
 func forward(pool Pool, m Masquerade) TrafficRoute {
@@ -113,13 +113,9 @@ func TestRoute(t *testing.T) {
 		{"passed by its route", "UDP 203.0.113.5 eth0 10.96.0.2:53", "pass: 10.96.0.2:53/UDP is the ClusterIP of ns/dns/UDP/IPv4; the packet comes from outside; the route passes the packet"},
 		{"IPv6", "TCP fd00::1 cni0 [fd00::2]:80", "pass: [fd00::2]:80 is no address of any Service"},
 	} {
-		if diff := cmp.Diff(tc.want, verdictText(Route(routeSnapshot(), packet(tc.packet)))); diff != "" {
-			t.Errorf("%s: verdict (-want +got):\n%s", tc.name, diff)
-		}
+		testenv.Same(t, tc.want, verdictText(Route(routeSnapshot(), packet(tc.packet))), "%s: verdict", tc.name)
 	}
-	if got, want := verdictText(Route(Snapshot{}, packet("TCP 10.0.0.9 cni0 10.96.0.1:80"))), "pass: no snapshot yet"; got != want {
-		t.Errorf("zero snapshot: got %q, want %q", got, want)
-	}
+	testenv.Same(t, "pass: no snapshot yet", verdictText(Route(Snapshot{}, packet("TCP 10.0.0.9 cni0 10.96.0.1:80"))), "zero snapshot")
 }
 
 // packet parses protocol, source, interface (node: sent by the node), destination, and

@@ -10,7 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
 // call is one Apply: its time since the start, the generations from which (0: the zero
@@ -116,9 +116,7 @@ func sleepAndWait(d time.Duration) {
 
 func (x *running) want(t *testing.T, why string, calls ...call) {
 	t.Helper()
-	if diff := cmp.Diff(calls, x.backend.taken()); diff != "" {
-		t.Errorf("%s: calls of Apply (-want +got):\n%s", why, diff)
-	}
+	testenv.Same(t, calls, x.backend.taken(), "%s: calls of Apply", why)
 }
 
 func (x *running) wantEnd(t *testing.T, want error) {

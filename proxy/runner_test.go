@@ -13,6 +13,8 @@ import (
 
 	"github.com/go-logr/logr/funcr"
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
 const second = time.Second
@@ -69,14 +71,10 @@ func TestRunnerRetriesWithBackoff(t *testing.T) {
 			return io.ErrUnexpectedEOF
 		})
 		sleepAndWait(100 * second)
-		if diff := cmp.Diff([]call{{0, 0, 1, "a"}, {second, 0, 1, "a"}, {3 * second, 0, 1, "a"}, {7 * second, 0, 1, "a"}}, x.backend.calls); diff != "" {
-			t.Errorf("three failures: calls of Apply (-want +got):\n%s", diff)
-		}
+		testenv.Same(t, []call{{0, 0, 1, "a"}, {second, 0, 1, "a"}, {3 * second, 0, 1, "a"}, {7 * second, 0, 1, "a"}}, x.backend.calls, "three failures: calls of Apply")
 		x.service("b")
 		sleepAndWait(second)
-		if diff := cmp.Diff([]call{{100 * second, 1, 2, "b"}, {101 * second, 1, 2, "b"}}, x.backend.calls[4:]); diff != "" {
-			t.Errorf("a failure after a success: calls of Apply (-want +got):\n%s", diff)
-		}
+		testenv.Same(t, []call{{100 * second, 1, 2, "b"}, {101 * second, 1, 2, "b"}}, x.backend.calls[4:], "a failure after a success: calls of Apply")
 	})
 }
 
@@ -329,9 +327,7 @@ func TestRunnerAccounts(t *testing.T) {
 			{2, 2, false, true, 2, 10*second + time.Millisecond, 2 * time.Millisecond},
 			{2, 1, false, false, 1, 20*second + 3*time.Millisecond, 3 * time.Millisecond},
 		}
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("accounts (-want +got):\n%s", diff)
-		}
+		testenv.Same(t, want, got, "accounts")
 	})
 }
 

@@ -9,12 +9,12 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/affinity"
 	"github.com/vipkit/vipkit/endpoints"
 	"github.com/vipkit/vipkit/internal/testing/objects"
+	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
 func port(name string) *ServicePort { return &ServicePort{Name: portName(name)} }
@@ -165,9 +165,7 @@ func TestNames(t *testing.T) {
 		"ClusterIP", "pass", "cluster", "never", "ExternalIP", "forward", "local", "non-pods",
 		"LoadBalancer", "reject", "?", "always", "NodePort", "drop", "?", "?",
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("names of constants (-want +got):\n%s", diff)
-	}
+	testenv.Same(t, want, got, "names of constants")
 }
 
 func TestErrors(t *testing.T) {
@@ -230,9 +228,7 @@ func TestProblemsComeAndGo(t *testing.T) {
 	} {
 		step.do()
 		s := newest(t, tr)
-		if diff := cmp.Diff(step.want, problemText(s)); diff != "" {
-			t.Errorf("step %d: problems (-want +got):\n%s", i, diff)
-		}
+		testenv.Same(t, step.want, problemText(s), "step %d: problems", i)
 		if s.Generation() != last.Generation()+1 {
 			t.Errorf("step %d: got generation %d after %d, want the next", i, s.Generation(), last.Generation())
 		}

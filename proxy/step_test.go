@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
 // stepTime is the time of the steps in the table; times in texts are relative to it.
@@ -123,9 +123,7 @@ func TestStep(t *testing.T) {
 	r := &Runner{RetryInterval: second, ResyncInterval: time.Minute}
 	for _, tc := range stepTable() {
 		next, actions := r.step(tc.state, tc.event, stepTime())
-		if diff := cmp.Diff([2]string{tc.next, tc.tasks}, [2]string{stateText(next), actionsText(actions)}); diff != "" {
-			t.Errorf("%s: state and actions (-want +got):\n%s", tc.name, diff)
-		}
+		testenv.Same(t, [2]string{tc.next, tc.tasks}, [2]string{stateText(next), actionsText(actions)}, "%s: state and actions", tc.name)
 		again, repeated := r.step(tc.state, tc.event, stepTime())
 		if stateText(again) != stateText(next) || actionsText(repeated) != actionsText(actions) {
 			t.Errorf("%s: the same step again: got %s, %s, want %s, %s", tc.name, stateText(again), actionsText(repeated), stateText(next), actionsText(actions))

@@ -7,7 +7,6 @@ import (
 	"math/big"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/vipkit/vipkit/allocator"
@@ -54,15 +53,11 @@ func testMapWrittenByHand(t *testing.T, client *clientv3.Client) {
 		}
 	}
 	want := []string{"30001  deleted=true", "30080 imported deleted=false", "32767 imported deleted=false"}
-	if diff := cmp.Diff(want, events); diff != "" {
-		t.Errorf("events (-want +got):\n%s", diff)
-	}
+	testenv.Same(t, want, events, "events")
 	// The version of the last event is a valid precondition.
 	last.Owner = "services/default/web"
 	mustCommit(t, s, []allocator.Op{{Claim: last}})
-	if diff := cmp.Diff([]string{"30080", "32767"}, stored(t, client, "30000-32767")); diff != "" {
-		t.Errorf("keys of the map (-want +got):\n%s", diff)
-	}
+	testenv.Same(t, []string{"30080", "32767"}, stored(t, client, "30000-32767"), "keys of the map")
 }
 
 // testCopied has a claim of the same revision as its map, as in an etcd that was copied in

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/vipkit/vipkit/allocator"
@@ -58,9 +57,7 @@ func testImportedEnds(t *testing.T, client *clientv3.Client) {
 	named := state.Claims[0]
 	named.Owner = "services/default/web"
 	named.Version = mustCommit(t, s, []allocator.Op{{Claim: named}})[0]
-	if err := newPool(t, s).Release(t.Context(), allocator.Claim{Key: allocator.PortKey(32000), Owner: etcdstore.Imported}); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, newPool(t, s).Release(t.Context(), allocator.Claim{Key: allocator.PortKey(32000), Owner: etcdstore.Imported}))
 	var events []string
 	for e, err := range s.Watch(t.Context(), state.Version) {
 		if err != nil {
@@ -71,12 +68,8 @@ func testImportedEnds(t *testing.T, client *clientv3.Client) {
 			break
 		}
 	}
-	if diff := cmp.Diff([]string{"30080 services/default/web deleted=false", "32000  deleted=true"}, events); diff != "" {
-		t.Errorf("events (-want +got):\n%s", diff)
-	}
-	if diff := cmp.Diff([]string{"30080"}, stored(t, client, "30000-32767")); diff != "" {
-		t.Errorf("keys of the map (-want +got):\n%s", diff)
-	}
+	testenv.Same(t, []string{"30080 services/default/web deleted=false", "32000  deleted=true"}, events, "events")
+	testenv.Same(t, []string{"30080"}, stored(t, client, "30000-32767"), "keys of the map")
 }
 
 // testHalfCompacted releases an imported key, and compacts all revisions before that. etcd has
@@ -160,9 +153,7 @@ func testParts(t *testing.T, client *clientv3.Client) {
 	}
 	after, err := s.Load(t.Context())
 	testenv.NoError(t, err)
-	if diff := cmp.Diff(withoutVersions(before.Claims), withoutVersions(after.Claims)); diff != "" {
-		t.Errorf("claims after a failure (-want +got):\n%s", diff)
-	}
+	testenv.Same(t, withoutVersions(before.Claims), withoutVersions(after.Claims), "claims after a failure")
 	now := map[allocator.Key]allocator.Version{}
 	for _, c := range after.Claims {
 		now[c.Key] = c.Version

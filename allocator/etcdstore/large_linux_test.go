@@ -36,9 +36,7 @@ func testManyPorts(t *testing.T, client *clientv3.Client) {
 		claims, err := p.Reserve(t.Context(), "services/default/web", allocator.Request{Kind: allocator.IPv4},
 			allocator.Request{Kind: allocator.IPv6}, allocator.Request{Kind: allocator.Port, Count: count})
 		testenv.NoError(t, err)
-		if got := len(stored(t, client, "30000-32767")); got != count {
-			t.Errorf("taken ports: got %d, want %d", got, count)
-		}
+		testenv.Same(t, count, len(stored(t, client, "30000-32767")), "taken ports")
 		if claims, err = p.Bind(t.Context(), claims...); err != nil {
 			t.Fatal(err)
 		}
@@ -102,9 +100,7 @@ func testManyPortsRaced(t *testing.T, client *clientv3.Client) {
 		}
 		after, err := other.Load(t.Context())
 		testenv.NoError(t, err)
-		if diff := cmp.Diff(withoutVersions(before.Claims), withoutVersions(after.Claims)); diff != "" {
-			t.Errorf("%s: claims after the conflict (-want +got):\n%s", name, diff)
-		}
+		testenv.Same(t, withoutVersions(before.Claims), withoutVersions(after.Claims), "%s: claims after the conflict", name)
 	}
 }
 
@@ -199,7 +195,5 @@ func testLongOwners(t *testing.T, client *clientv3.Client) {
 		ops = append(ops, allocator.Op{Claim: claim})
 	}
 	mustCommit(t, s, ops)
-	if got := len(stored(t, client, "30000-32767")); got != many {
-		t.Errorf("taken ports: got %d, want %d", got, many)
-	}
+	testenv.Same(t, many, len(stored(t, client, "30000-32767")), "taken ports")
 }

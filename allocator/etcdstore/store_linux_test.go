@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
@@ -184,12 +183,8 @@ func testLayout(t *testing.T, client *clientv3.Client) {
 		{Claim: allocator.Claim{Key: allocator.PortKey(30080), Owner: "services/default/web", Token: 8, Since: since}},
 	}
 	versions := mustCommit(t, s, ops)
-	if diff := cmp.Diff([]string{"10.96.0.10"}, stored(t, client, "10.96.0.0/16")); diff != "" {
-		t.Errorf("addresses (-want +got):\n%s", diff)
-	}
-	if diff := cmp.Diff([]string{"30080"}, stored(t, client, "30000-32767")); diff != "" {
-		t.Errorf("ports (-want +got):\n%s", diff)
-	}
+	testenv.Same(t, []string{"10.96.0.10"}, stored(t, client, "10.96.0.0/16"), "addresses")
+	testenv.Same(t, []string{"30080"}, stored(t, client, "30000-32767"), "ports")
 	for path, want := range map[string]string{
 		"10.96.0.10": `{"owner":"services/default/web","token":"7","since":"2024-02-29T12:00:00.000000005Z","expires":"2024-02-29T12:01:00.000000005Z"}`,
 		"30080":      `{"owner":"services/default/web","token":"8","since":"2024-02-29T12:00:00.000000005Z"}`,
@@ -231,9 +226,7 @@ func testCombining(t *testing.T, client *clientv3.Client) {
 	if transactions > callers*rounds/4 {
 		t.Errorf("transactions: got %d, want at most %d", transactions, callers*rounds/4)
 	}
-	if got := len(stored(t, client, "10.96.0.0/16")); got != callers*rounds+2 {
-		t.Errorf("taken keys: got %d, want %d", got, callers*rounds+2)
-	}
+	testenv.Same(t, callers*rounds+2, len(stored(t, client, "10.96.0.0/16")), "taken keys")
 }
 
 func testInvalid(t *testing.T, client *clientv3.Client) {

@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/vipkit/vipkit/allocator"
@@ -45,12 +44,8 @@ func testUnreadable(t *testing.T, client *clientv3.Client) {
 	want := map[string]string{
 		"30000": "unreadable:/test/claims/30000", "30001": "unreadable:/test/claims/30001", "30002": "web",
 	}
-	if diff := cmp.Diff(want, ownersOf(claims)); diff != "" {
-		t.Errorf("owners (-want +got):\n%s", diff)
-	}
-	if diff := cmp.Diff([]string{"30000 " + want["30000"], "30001 " + want["30001"]}, watched(t, s, before.Version, 2)); diff != "" {
-		t.Errorf("events (-want +got):\n%s", diff)
-	}
+	testenv.Same(t, want, ownersOf(claims), "owners")
+	testenv.Same(t, []string{"30000 " + want["30000"], "30001 " + want["30001"]}, watched(t, s, before.Version, 2), "events")
 	state, err := s.Get(t.Context(), allocator.PortKey(30000))
 	if err != nil || len(state.Claims) != 1 || state.Claims[0].Token == 0 || !state.Claims[0].IsBound() {
 		t.Errorf("reading one: got %+v, error %v, want a bound claim with a token", state.Claims, err)

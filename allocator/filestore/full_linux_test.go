@@ -38,9 +38,7 @@ func TestDiskFull(t *testing.T) {
 	want := fill(t, s)
 	before := len(content(t, path))
 	checkFull(t, s, want)
-	if got := len(content(t, path)); got != before {
-		t.Errorf("length of the file after commits that failed: got %d, want %d", got, before)
-	}
+	testenv.Same(t, before, len(content(t, path)), "length of the file after commits that failed")
 	testenv.NoError(t, os.Remove(filepath.Join(folder, "other")))
 	want = append(want, mustCommit(t, s, 7, 10_000))
 	shut(t, s)

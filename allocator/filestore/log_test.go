@@ -80,9 +80,7 @@ func TestManyFrames(t *testing.T) {
 		first = append(first, e.Claim)
 	}
 	s, path := newFile(t, first...)
-	if got := frames(t, content(t, path)); got != 1 {
-		t.Errorf("frames of the first file: got %d, want 1", got)
-	}
+	testenv.Same(t, 1, frames(t, content(t, path)), "frames of the first file")
 	want, err := s.Load(t.Context())
 	testenv.NoError(t, err)
 	s.log.full = limit

@@ -3,7 +3,9 @@ package kubestore_test
 import (
 	"context"
 	"reflect"
+	"testing"
 
+	"go.uber.org/goleak"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
@@ -97,3 +99,5 @@ func nameOf(action clienttesting.Action) string {
 	}
 	return ""
 }
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clienttesting "k8s.io/client-go/testing"
@@ -84,17 +83,13 @@ func TestObjects(t *testing.T) {
 		"10.96.0.10 of /services/default/web ip-family=IPv4" + rest(0, expires),
 		"fd00::ab of /services/default/web ip-family=IPv6" + rest(1, expires),
 	}
-	if diff := cmp.Diff(want, describe(a.addresses())); diff != "" {
-		t.Errorf("reserved (-want +got):\n%s", diff)
-	}
+	testenv.Same(t, want, describe(a.addresses()), "reserved")
 	bound, err := p.Bind(t.Context(), claims...)
 	testenv.NoError(t, err)
 	for i, line := range want {
 		want[i] = strings.Replace(line, expires, "", 1)
 	}
-	if diff := cmp.Diff(want, describe(a.addresses())); diff != "" {
-		t.Errorf("bound (-want +got):\n%s", diff)
-	}
+	testenv.Same(t, want, describe(a.addresses()), "bound")
 	if err := p.Release(t.Context(), bound...); err != nil || len(a.addresses()) != 0 {
 		t.Errorf("released: error %v, objects %v, want none", err, describe(a.addresses()))
 	}
@@ -123,9 +118,7 @@ func TestRequests(t *testing.T) {
 	}
 	testenv.NoError(t, err)
 	want := []string{"create", "update", "delete", "create", "get", "delete"}
-	if diff := cmp.Diff(want, verbs); diff != "" {
-		t.Errorf("requests (-want +got):\n%s", diff)
-	}
+	testenv.Same(t, want, verbs, "requests")
 }
 
 func TestOwners(t *testing.T) {
@@ -177,9 +170,7 @@ func withForeign(t *testing.T) (*kubestore.Store, allocator.Claim) {
 	a.put(t, "ipaddresses", foreign("10.96.0.10", "web"))
 	before := a.addresses()
 	t.Cleanup(func() {
-		if diff := cmp.Diff(before, a.addresses()); diff != "" {
-			t.Errorf("foreign object (-want +got):\n%s", diff)
-		}
+		testenv.Same(t, before, a.addresses(), "foreign object")
 	})
 	state, err := s.Get(t.Context(), key(t, "10.96.0.10"))
 	if err != nil || len(state.Claims) != 1 {
@@ -310,9 +301,7 @@ func TestDraining(t *testing.T) {
 			a, s := newStore(t)
 			a.put(t, "servicecidrs", &c.object)
 			ranges, err := s.Ranges(t.Context())
-			if diff := cmp.Diff(c.want, describeRanges(ranges)); diff != "" {
-				t.Errorf("ranges (-want +got):\n%s", diff)
-			}
+			testenv.Same(t, c.want, describeRanges(ranges), "ranges")
 			if (err == nil) != (c.bad == "") || err != nil && !strings.Contains(err.Error(), c.bad) {
 				t.Errorf("got error %v, want one about %q", err, c.bad)
 			}

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
@@ -36,9 +35,7 @@ func samples(t *testing.T, r *prometheus.Registry, pattern string) string {
 
 func wantSamples(t *testing.T, r *prometheus.Registry, pattern, want string) {
 	t.Helper()
-	if diff := cmp.Diff(strings.TrimSpace(want), samples(t, r, pattern)); diff != "" {
-		t.Errorf("samples of %s (-want +got):\n%s", pattern, diff)
-	}
+	testenv.Same(t, strings.TrimSpace(want), samples(t, r, pattern), "samples of %s", pattern)
 }
 
 func newMetrics(t *testing.T) (*prommetrics.Metrics, *prometheus.Registry) {

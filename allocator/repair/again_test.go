@@ -7,8 +7,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/vipkit/vipkit/allocator"
 	"github.com/vipkit/vipkit/allocator/repair"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
@@ -90,16 +88,12 @@ func TestPauses(t *testing.T) {
 				Observe: func(_ []repair.Finding, err error) { observed = append(observed, errors.Is(err, broken)) },
 			}
 			controller.Run(ctx)
-			if diff := cmp.Diff([]bool{true, true, false, true, true}, observed); diff != "" {
-				t.Errorf("passes observed as failed (-want +got):\n%s", diff)
-			}
+			testenv.Same(t, []bool{true, true, false, true, true}, observed, "passes observed as failed")
 			var got []time.Duration
 			for i, next := range at[1:] {
 				got = append(got, next.Sub(at[i]))
 			}
-			if diff := cmp.Diff(c.want, got); diff != "" {
-				t.Errorf("pauses with an interval of %v (-want +got):\n%s", c.interval, diff)
-			}
+			testenv.Same(t, c.want, got, "pauses with an interval of %v", c.interval)
 		})
 	}
 }

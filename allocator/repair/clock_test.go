@@ -6,8 +6,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/vipkit/vipkit/allocator"
 	"github.com/vipkit/vipkit/allocator/repair"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
@@ -100,9 +98,7 @@ func TestClockIsBehind(t *testing.T) {
 			"30000 slow reserved\n30001 new", "30000 slow reserved\n30001 new", "30000 slow reserved\n30001 new",
 			"30000 slow reserved", // the second allocation is older than the grace period
 		}
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("claims after each pass (-want +got):\n%s", diff)
-		}
+		testenv.Same(t, want, got, "claims after each pass")
 		if _, err := pool.Bind(t.Context(), reserved...); err != nil {
 			t.Errorf("binding within the TTL: %v", err)
 		}

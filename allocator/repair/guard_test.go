@@ -8,8 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/vipkit/vipkit/allocator"
 	"github.com/vipkit/vipkit/allocator/filestore"
 	"github.com/vipkit/vipkit/allocator/repair"
@@ -41,9 +39,7 @@ func TestNoOwners(t *testing.T) {
 	if !errors.Is(err, repair.ErrNoOwners) || len(findings) != 2 {
 		t.Errorf("got %v, error %v, want two findings and %v", findings, err, repair.ErrNoOwners)
 	}
-	if diff := cmp.Diff(before, held(t, store)); diff != "" {
-		t.Errorf("claims after a refused pass (-want +got):\n%s", diff)
-	}
+	testenv.Same(t, before, held(t, store), "claims after a refused pass")
 	o.AllowNoOwners = true
 	if _, err := repair.Reconcile(t.Context(), store, uses(""), o); err != nil || held(t, store) != "" {
 		t.Errorf("with AllowNoOwners: error %v, the store holds %q, want nothing", err, held(t, store))
@@ -99,9 +95,7 @@ func TestMassRemoval(t *testing.T) {
 		if isTooMany != (c.want == all) || isTooMany && tooMany.Removals != all-c.listed {
 			t.Errorf("%+v: got error %v, want a TooManyError with %d removals: %t", c, err, all-c.listed, c.want == all)
 		}
-		if got := strings.Count(held(t, store), "old-"); got != c.want {
-			t.Errorf("%+v: remaining claims: got %d, want %d", c, got, c.want)
-		}
+		testenv.Same(t, c.want, strings.Count(held(t, store), "old-"), "%+v: remaining claims", c)
 		if !strings.Contains(held(t, store), "10.96.0.200 new") {
 			t.Errorf("%+v: the store lacks the missing claim of new, want it added", c)
 		}
@@ -116,9 +110,7 @@ func TestOutOfRangeIsFreedOnDemand(t *testing.T) {
 	o.Policy = map[repair.Problem]repair.Action{repair.OutOfRange: repair.Mend}
 	findings, err := repair.Reconcile(t.Context(), store, uses("10.97.0.2 b"), o)
 	testenv.NoError(t, err)
-	if diff := cmp.Diff("out of range: 10.97.0.1 of a (mended)\nout of range: 10.97.0.2 of b", lines(findings)); diff != "" {
-		t.Errorf("findings (-want +got):\n%s", diff)
-	}
+	testenv.Same(t, "out of range: 10.97.0.1 of a (mended)\nout of range: 10.97.0.2 of b", lines(findings), "findings")
 	if got := held(t, store); got != "10.97.0.2 b" {
 		t.Errorf("the store holds %q, want only the key that is used", got)
 	}
@@ -143,9 +135,7 @@ func TestUnreadableUseFreesNothing(t *testing.T) {
 		if _, err := repair.Reconcile(t.Context(), store, uses(c.uses), o); !errors.Is(err, c.err) {
 			t.Errorf("%q: got error %v, want %v", c.uses, err, c.err)
 		}
-		if diff := cmp.Diff(c.left, held(t, store)); diff != "" {
-			t.Errorf("%q: claims after the pass (-want +got):\n%s", c.uses, diff)
-		}
+		testenv.Same(t, c.left, held(t, store), "%q: claims after the pass", c.uses)
 	}
 }
 
@@ -180,6 +170,64 @@ func TestImportedKeys(t *testing.T) {
 		}
 		if n := len(strings.Split(got, "\n")); n != left {
 			t.Errorf("%d of %d keys used: got %d keys left, want %d", listed, all, n, left)
+		}
+	}
+}
+
+// picky is a store that refuses the claims of one owner.
+type picky struct {
+	allocator.Store
+	owner  allocator.Owner
+	reason error
+	writes int
+}
+
+func (p *picky) Commit(ctx context.Context, ops []allocator.Op) ([]allocator.Version, error) {
+	p.writes++
+	for _, op := range ops {
+		if op.Claim.Owner == p.owner {
+			return nil, fmt.Errorf("owner %s: %w", p.owner, p.reason)
+		}
+	}
+	return p.Store.Commit(ctx, ops)
+}
+
+// TestRefusedOwner has an owner whose claim a store refuses as invalid. The pass must mend all
+// other findings, and return the error.
+func TestRefusedOwner(t *testing.T) {
+	const used = 200
+	for _, c := range []struct {
+		reason        error
+		least, writes int
+	}{
+		{reason: allocator.ErrInvalid, least: used - 1, writes: 4 + 64},
+		{reason: allocator.ErrNotInRange, least: used - 1, writes: 4 + 64},
+		{reason: context.DeadlineExceeded, writes: 4}, // the others would fail, too
+	} {
+		store := &picky{Store: allocator.NewMemory(allocator.State{}, nil), owner: "bad", reason: c.reason}
+		list := func(context.Context) ([]repair.Use, error) {
+			var all []repair.Use
+			for i := range used {
+				u := repair.Use{Owner: "good", Text: fmt.Sprint(30000 + i)}
+				if i == 0 {
+					u.Owner = "bad"
+				}
+				all = append(all, u)
+			}
+			return all, nil
+		}
+		findings, err := repair.Reconcile(t.Context(), store, list, options(t))
+		if !errors.Is(err, c.reason) {
+			t.Errorf("got error %v, want %v", err, c.reason)
+		}
+		mended := 0
+		for _, f := range findings {
+			if f.Mended {
+				mended++
+			}
+		}
+		if len(findings) != used || mended < c.least || mended == used || store.writes > c.writes {
+			t.Errorf("%v: got %d findings, %d of them mended, in %d writes, want %+v", c.reason, len(findings), mended, store.writes, c)
 		}
 	}
 }

@@ -4,14 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/vipkit/vipkit/allocator"
+	"github.com/vipkit/vipkit/allocator/filestore"
 	"github.com/vipkit/vipkit/allocator/repair"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
@@ -143,12 +143,8 @@ func TestReconcile(t *testing.T) {
 			store := allocator.NewMemory(allocator.State{Claims: before, Version: 100}, nil)
 			findings, err := repair.Reconcile(t.Context(), store, uses(c.uses), options(t))
 			testenv.NoError(t, err)
-			if diff := cmp.Diff(c.findings, lines(findings)); diff != "" {
-				t.Errorf("findings (-want +got):\n%s", diff)
-			}
-			if diff := cmp.Diff(c.after, held(t, store)); diff != "" {
-				t.Errorf("claims after the pass (-want +got):\n%s", diff)
-			}
+			testenv.Same(t, c.findings, lines(findings), "findings")
+			testenv.Same(t, c.after, held(t, store), "claims after the pass")
 			again, err := repair.Reconcile(t.Context(), store, uses(c.uses), options(t))
 			if err != nil || strings.Contains(lines(again), "mended") {
 				t.Errorf("a second pass: got %v, error %v, want nothing mended", again, err)
@@ -168,12 +164,8 @@ func TestPolicyReportsOnly(t *testing.T) {
 	findings, err := repair.Reconcile(t.Context(), store, uses("10.96.0.2 a\n10.96.0.3 a"), o)
 	testenv.NoError(t, err)
 	want := "orphaned: 10.96.0.1 of gone\nwrong owner: 10.96.0.2 of a, held by gone\nmissing: 10.96.0.3 of a\nout of range: 10.97.0.1 of gone"
-	if diff := cmp.Diff(want, lines(findings)); diff != "" {
-		t.Errorf("findings (-want +got):\n%s", diff)
-	}
-	if diff := cmp.Diff(before, held(t, store)); diff != "" {
-		t.Errorf("claims after a pass that only reports (-want +got):\n%s", diff)
-	}
+	testenv.Same(t, want, lines(findings), "findings")
+	testenv.Same(t, before, held(t, store), "claims after a pass that only reports")
 }
 
 // busy is a store in which another process changes a claim after it was read.
@@ -205,9 +197,7 @@ func TestClaimChangesDuringAPass(t *testing.T) {
 	findings, err := repair.Reconcile(t.Context(), store, uses(""), options(t))
 	testenv.NoError(t, err)
 	want := "orphaned: 10.96.0.1 of gone (mended)\norphaned: 10.96.0.2 of gone\norphaned: 10.96.0.3 of gone (mended)"
-	if diff := cmp.Diff(want, lines(findings)); diff != "" {
-		t.Errorf("findings (-want +got):\n%s", diff)
-	}
+	testenv.Same(t, want, lines(findings), "findings")
 	if got := held(t, store); got != "10.96.0.2 new" {
 		t.Errorf("the store holds %q, want only the new claim", got)
 	}
@@ -226,4 +216,71 @@ func TestNoMapWithoutMissingClaims(t *testing.T) {
 	if _, err := store.Load(t.Context()); !errors.Is(err, allocator.ErrNoMap) {
 		t.Errorf("afterwards, Load: got error %v, want %v", err, allocator.ErrNoMap)
 	}
+}
+
+// TestMapOfAnotherProcess has another process make a map during a pass that found none. The
+// pass must repair that map, and report what it has done.
+func TestMapOfAnotherProcess(t *testing.T) {
+	for name, c := range map[string]struct{ others, findings, want string }{
+		"empty": {
+			findings: "missing: 30000 of web (mended)",
+			want:     "30000 web",
+		},
+		"with the claim": {
+			others: "30000 web 1h",
+			want:   "30000 web",
+		},
+		"with the claims of others": {
+			others:   "30000 db 1h\n30001 old 1h\n30002 new 1s",
+			findings: "wrong owner: 30000 of web, held by db (mended)\norphaned: 30001 of old (mended)",
+			want:     "30000 web\n30002 new",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			store, err := filestore.Open(filepath.Join(t.TempDir(), "map"))
+			testenv.NoError(t, err)
+			list := func(ctx context.Context) ([]repair.Use, error) {
+				all, err := uses("30000 web")(ctx)
+				return all, errors.Join(err, store.Create(ctx, claims(t, c.others)...))
+			}
+			findings, err := repair.Reconcile(t.Context(), store, list, options(t))
+			if got := lines(findings); err != nil || got != c.findings {
+				t.Errorf("findings: got %q, error %v, want %q", got, err, c.findings)
+			}
+			if got := held(t, store); got != c.want {
+				t.Errorf("the store holds %q, want %q", got, c.want)
+			}
+			if err := store.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// TestMapIsLost loses the store between the creation of its map and the end of the pass. No
+// claim may be reported as mended.
+func TestMapIsLost(t *testing.T) {
+	store := &forgetful{Store: allocator.NewMemory(allocator.State{}, nil)}
+	findings, err := repair.Reconcile(t.Context(), store, uses("30000 web"), options(t))
+	if !errors.Is(err, allocator.ErrNoMap) || lines(findings) != "missing: 30000 of web" {
+		t.Errorf("got findings %q, error %v, want one missing claim and %v", lines(findings), err, allocator.ErrNoMap)
+	}
+	if len(store.created) != 1 || store.created[0].Key != allocator.PortKey(30000) {
+		t.Errorf("claims that the map has from its first moment: got %v, want that of web", store.created)
+	}
+}
+
+// forgetful is a store that never has a map.
+type forgetful struct {
+	allocator.Store
+	created []allocator.Claim
+}
+
+func (*forgetful) Load(context.Context) (allocator.State, error) {
+	return allocator.State{}, allocator.ErrNoMap
+}
+
+func (f *forgetful) Create(_ context.Context, claims ...allocator.Claim) error {
+	f.created = claims
+	return nil
 }

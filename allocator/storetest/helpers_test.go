@@ -10,6 +10,7 @@ import (
 
 	"github.com/vipkit/vipkit/allocator"
 	"github.com/vipkit/vipkit/allocator/storetest"
+	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
 // noting is a test that records its errors.
@@ -60,9 +61,7 @@ func TestHelpersFindErrors(t *testing.T) {
 			o := bind(t, 1, claims(a))
 			o.Released(claims(a))
 			o.Bound(claims(rival))
-			if got := o.Held()[a.Key]; got != "b" {
-				t.Errorf("owner of the key: got %q, want b", got)
-			}
+			testenv.Same(t, "b", o.Held()[a.Key], "owner of the key")
 		}, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -131,14 +131,14 @@ func badBackends() map[string]func(testing.TB) proxy.Backend {
 // runSuite runs the suite with a bad backend, or the laws without packets if the name begins so.
 func runSuite(t *testing.T, name string) {
 	t.Helper()
-	held := ""
+	held, soon := "", &course{patience: 3 * time.Second}
 	hold := func(_ context.Context, next proxy.Snapshot) error {
 		held = fmt.Sprint(next.Len(), " service ports")
 		return nil
 	}
 	laws := map[string]bad{"laws/nothing": {}, "laws/hangs-in-cleanup": {apply: hold, cleanUp: untilEnd}}
 	if b, isBad := laws[name]; isBad {
-		RunLaws(t, LawsConfig{New: func(testing.TB) proxy.Backend { return b }, Dump: func(testing.TB) string { return held }})
+		RunLaws(t, LawsConfig{course: soon, New: func(testing.TB) proxy.Backend { return b }, Dump: func(testing.TB) string { return held }})
 		return
 	}
 	open, isBad := badBackends()[name]
@@ -146,7 +146,7 @@ func runSuite(t *testing.T, name string) {
 		known := slices.Sorted(maps.Keys(badBackends()))
 		t.Fatalf("%s: unknown backend %q, want one of %q or %q", badVariable, name, known, slices.Sorted(maps.Keys(laws)))
 	}
-	Run(t, Config{New: open, Dump: func(testing.TB) string { return "" }})
+	Run(t, Config{course: soon, New: open, Dump: func(testing.TB) string { return "" }})
 }
 
 // The suite ends soon with a bad backend, and names the first law that it breaks, the packet, what
@@ -156,6 +156,7 @@ func TestBadBackends(t *testing.T) {
 		runSuite(t, name)
 		return
 	}
+	t.Parallel()
 	netnstest.NeedNamespaces(t)
 	const (
 		basics = "--- FAIL: TestBadBackends/Basics"
@@ -191,7 +192,7 @@ func TestBadBackends(t *testing.T) {
 			"Basics failed: the other laws" + rest,
 		},
 		"laws/hangs-in-cleanup": {
-			laws, "Cleanup: got no result within 2", "Cleanup of the backend hangs: the other laws" + rest,
+			laws, "Cleanup: got no result within ", "Cleanup of the backend hangs: the other laws" + rest,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -213,6 +214,7 @@ func TestBadBackends(t *testing.T) {
 
 // What selects no test is a mistake, and so is a value that a variable does not have.
 func TestUnknownNames(t *testing.T) {
+	t.Parallel()
 	netnstest.NeedNamespaces(t)
 	for _, c := range []struct{ selects, variable, want string }{
 		{"^TestBadBackends$/^Law$", badVariable + "=nothing", `-run and -skip select no test of the suite, want some of ["Basics" "Scenarios"`},

@@ -14,6 +14,8 @@ import (
 
 // course is how a run goes: whether tests still tell something new.
 type course struct {
+	// patience is how long a call of the backend may take for a snapshot of few service ports.
+	patience time.Duration
 	// misrouted says that packets of scenarios had wrong outcomes.
 	misrouted bool
 	// everything says that all tests run in all worlds.
@@ -47,7 +49,10 @@ func (c *course) name(name string) {
 	c.names = append(c.names, name)
 }
 
-// How long a call of the backend may take for a snapshot of few service ports, and more for each
+// newCourse returns the course of a run that has just begun.
+func newCourse() *course { return &course{patience: callPatience} }
+
+// How long a call of the backend may take for a snapshot of few service ports by default, and more for each
 // object that is added or removed. setUps is how much longer it may take than the testbed took to set
 // up, which shows how busy a machine is, or how slow one that QEMU emulates. grace is how long a call may
 // take to return after its context has ended.
@@ -69,7 +74,7 @@ func (s *subject) patienceFor(snapshots ...proxy.Snapshot) time.Duration {
 			objects += len(p.Frontends) + len(p.Cluster) + len(p.Local)
 		}
 	}
-	return (callPatience + setUps*s.setUpTime + time.Duration(objects)*morePatience).Round(time.Second)
+	return (s.course.patience + setUps*s.setUpTime + time.Duration(objects)*morePatience).Round(time.Second)
 }
 
 // call calls a method of a backend. If the method does not return in time, the test ends, and so

@@ -76,8 +76,8 @@ func (s *subject) try(t testing.TB, next proxy.Snapshot) error {
 // next Apply without faults succeeds.
 func lawFaults(t *testing.T, s *subject) {
 	h := s.newHistory(testenv.Random(t), 12)
-	failures, partial := 0, 0
-	for range faultyApplies {
+	failures, partial, applies := 0, 0, testenv.Rounds(300)
+	for range applies {
 		s.faults.set(3 * faultShare)
 		before := s.applied
 		err := s.try(t, h.next(t))
@@ -98,14 +98,11 @@ func lawFaults(t *testing.T, s *subject) {
 	s.apply(t, h.last)
 	s.finish(t)
 	s.checkDataplane(t, nil)
-	t.Logf("%d of %d Applies failed, %d of them for some ports", failures, faultyApplies, partial)
+	t.Logf("%d of %d Applies failed, %d of them for some ports", failures, applies, partial)
 	if failures < 5 {
-		t.Errorf("got %d failures of %d Applies, want at least 5, or the test shows nothing", failures, faultyApplies)
+		t.Errorf("got %d failures of %d Applies, want at least 5, or the test shows nothing", failures, applies)
 	}
 }
-
-// faultyApplies is the number of Applies of lawFaults.
-const faultyApplies = 300
 
 // checkNames checks that an error names only ports of the old or the new snapshot.
 func (h *history) checkNames(t testing.TB, ports proxy.PortErrors, before proxy.Snapshot) {

@@ -5,9 +5,9 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/internal/testing/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -54,9 +54,7 @@ func TestOutcomesOnBridges(t *testing.T) {
 		f := flight{from: test.from, to: netip.MustParseAddrPort("10.96.0.1:80"), protocol: v1.ProtocolTCP}
 		to := proxy.Destination{Addr: netip.AddrPortFrom(netip.MustParseAddr(names[test.to]), endpointPort), Masquerade: test.masked}
 		got := b.allowed(f, proxy.Verdict{Action: proxy.Forward, Endpoints: []proxy.Destination{to}})
-		if diff := cmp.Diff([]string{test.want}, got); diff != "" {
-			t.Errorf("%+v: outcomes (-want +got):\n%s", test, diff)
-		}
+		testenv.Same(t, []string{test.want}, got, "%+v: outcomes", test)
 	}
 }
 
@@ -88,9 +86,7 @@ func TestOutcomesFollowCapabilities(t *testing.T) {
 	} {
 		b.lacks = func(c Capability) bool { return slices.Contains(test.lacks, c) }
 		got := b.allowed(flight{from: atClient, to: to, protocol: test.protocol}, test.verdict)
-		if diff := cmp.Diff(test.want, got); diff != "" {
-			t.Errorf("%s: outcomes (-want +got):\n%s", test.name, diff)
-		}
+		testenv.Same(t, test.want, got, "%s: outcomes", test.name)
 	}
 }
 
@@ -107,8 +103,43 @@ func TestLacksFollowOneAnother(t *testing.T) {
 		{Failover, FrontendAffinity, false},
 	} {
 		c := &Config{Lacks: []Capability{test.lacks}}
-		if got := c.lacks(test.what); got != test.want {
-			t.Errorf("a backend that lacks %q: lacks %q: got %t, want %t", test.lacks, test.what, got, test.want)
-		}
+		testenv.Same(t, test.want, c.lacks(test.what), "a backend that lacks %q: lacks %q", test.lacks, test.what)
+	}
+}
+
+// A flight is wrong if one of its outcomes is not allowed, and also if one that is expected is missing after all
+// rounds: a dataplane that never chooses an endpoint.
+func TestOracle(t *testing.T) {
+	b := setUpVerdicts(t)
+	node := b.addr(atNode, v1.IPv4Protocol)
+	local, remote := sees("local", node)[0], sees("remote", node)[0]
+	for _, c := range []struct {
+		name      string
+		at        byte
+		endpoints []hostName
+		want      []string // the outcomes of the wrong flight; nil if it is right
+	}{
+		{"all endpoints", toEither, []hostName{atLocal, atRemote}, nil},
+		{"the only endpoint", toLocalMasked, []hostName{atLocal}, nil},
+		{"an endpoint is never chosen", toLocalMasked, []hostName{atLocal, atRemote}, []string{local}},
+		{"an endpoint of another Service", toRemoteMasked, []hostName{atLocal}, []string{remote}},
+		{"no endpoint", toLocalMasked, nil, []string{local}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			x := &sample{number: 1}
+			for _, at := range c.endpoints {
+				x.endpoints = append(x.endpoints, sampleEndpoint{at: at})
+			}
+			o, to := x.objects(), vip(v1.IPv4Protocol, c.at)
+			o.services[0].Spec.ClusterIP = to.String()
+			f := flight{from: atOutside, to: netip.AddrPortFrom(to, samplePort), protocol: v1.ProtocolTCP}
+			wrong, err := b.checkOracle(t.Context(), snapshotOf(t, nodeOptions(), o), []flight{f})
+			testenv.NoError(t, err)
+			var got []string
+			for _, w := range wrong {
+				got = append(got, w.got...)
+			}
+			testenv.Same(t, c.want, got, "outcomes of wrong flights")
+		})
 	}
 }

@@ -32,6 +32,8 @@ type LawsConfig struct {
 	// the next Apply from the zero snapshot: until then the dataplane may have more than what
 	// errors of Apply imply. Nil if it knows of nothing.
 	Unfinished func(proxy.Backend) bool
+
+	course *course
 }
 
 // RunLaws runs, as subtests, the laws that need no packets: on any operating system, for a backend of
@@ -40,7 +42,10 @@ func RunLaws(t *testing.T, c LawsConfig) {
 	if i := slices.IndexFunc(c.Lacks, func(what Capability) bool { return !known(what) }); i >= 0 {
 		t.Fatalf("LawsConfig.Lacks: unknown capability %q", c.Lacks[i])
 	}
-	way := &course{}
+	way := c.course
+	if way == nil {
+		way = newCourse()
+	}
 	for _, law := range []struct {
 		name  string
 		check func(*testing.T, *subject)
@@ -197,8 +202,8 @@ func lawAdoption(t *testing.T, s *subject) {
 // new Service does need some.
 func lawEconomy(t *testing.T, s *subject) {
 	const newService = "a new Service"
-	costs := map[string][]uint64{}
-	for _, services := range []int{10, 500} {
+	costs, many := map[string][]uint64{}, testenv.Rounds(500)
+	for _, services := range []int{10, many} {
 		tracker := proxy.NewServiceChangeTracker(nodeOptions())
 		for i := range services {
 			o := plainSample(i, 0).objects()
@@ -226,7 +231,7 @@ func lawEconomy(t *testing.T, s *subject) {
 		case what == newService && n[0] == 0:
 			t.Errorf("%s: got 0 kernel operations, want some", what)
 		case n[0] != n[1]:
-			t.Errorf("%s: got %d kernel operations among 10 Services and %d among 500, want the same", what, n[0], n[1])
+			t.Errorf("%s: got %d kernel operations among 10 Services and %d among %d, want the same", what, n[0], n[1], many)
 		}
 	}
 }

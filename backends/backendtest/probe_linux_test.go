@@ -7,7 +7,6 @@ import (
 	"os"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/internal/testing/testenv"
@@ -161,7 +160,5 @@ func TestSummary(t *testing.T) {
 		{outcome: answered, by: "local", client: netip.AddrPortFrom(client.Addr(), 2048)},
 	})
 	want := []string{"answered", "failed: why", "local sees 10.0.0.6", "refused", "reset", "silence"}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("summary (-want +got):\n%s", diff)
-	}
+	testenv.Same(t, want, got, "summary")
 }

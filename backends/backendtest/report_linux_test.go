@@ -8,8 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
@@ -72,12 +70,8 @@ func TestWithColumn(t *testing.T) {
 		testenv.NoError(t, err)
 		lines := strings.Split(got, "\n")
 		want := []string{"# Title", strings.TrimSpace(tableBegins), c.heading}
-		if diff := cmp.Diff(want, lines[:3]); diff != "" {
-			t.Errorf("%s: (-want +got):\n%s", c.column, diff)
-		}
-		if diff := cmp.Diff([]string{c.firstRow, c.secondRow}, lines[4:6]); diff != "" {
-			t.Errorf("%s: (-want +got):\n%s", c.column, diff)
-		}
+		testenv.Same(t, want, lines[:3], "%s", c.column)
+		testenv.Same(t, []string{c.firstRow, c.secondRow}, lines[4:6], "%s", c.column)
 		if len(lines) != 4+len(rows())+3 || slices.Contains(lines, "| gone | x | y |") || !strings.HasSuffix(got, tableEnds+"Text.\n") {
 			t.Errorf("%s: want one line for each row and the text around as it was, got\n%s", c.column, got)
 		}

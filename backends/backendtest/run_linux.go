@@ -65,7 +65,10 @@ func Run(t *testing.T, c Config) {
 		}
 	}
 	c.results = &results{passed: map[string]bool{}}
-	c.course = &course{everything: testenv.Flag(t, everythingVariable)}
+	if c.course == nil {
+		c.course = newCourse()
+	}
+	c.course.everything = testenv.Flag(t, everythingVariable)
 	if !c.run(t, "Basics", c.testBasics) {
 		c.course.end("Basics failed")
 	}

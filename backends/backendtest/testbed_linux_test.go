@@ -4,11 +4,11 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/internal/ipaddr"
@@ -41,9 +41,7 @@ func check(t *testing.T, b *testbed, all []expectation) {
 	testenv.NoError(t, err)
 	for i, e := range all {
 		what := fmt.Sprintf("%s to %v/%s", e.from, e.to, e.protocol)
-		if diff := cmp.Diff(e.want, summary(replies[i])); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", what, diff)
-		}
+		testenv.Same(t, e.want, summary(replies[i]), "%s", what)
 		if want := max(e.tries, 1); len(replies[i]) != want {
 			t.Errorf("%s: got %d replies, want %d", what, len(replies[i]), want)
 		}
@@ -57,6 +55,7 @@ func sees(server string, client netip.Addr) []string {
 // Every host reaches every server at its address, and the server sees the host's own
 // address, in all worlds.
 func TestEveryPlaceReachesEveryServer(t *testing.T) {
+	t.Parallel()
 	for _, w := range append([]world{{name: "routed"}}, worlds()...) {
 		t.Run(string(w.name), func(t *testing.T) {
 			b := setUpIn(t, w)
@@ -123,9 +122,7 @@ func TestEntry(t *testing.T) {
 		atLocal: "cali-local", atClient: "cali-client", atLocal2: "cali-local2",
 		atRemote: "eth1", atRemote2: "eth1",
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("interfaces that receive packets (-want +got):\n%s", diff)
-	}
+	testenv.Same(t, want, got, "interfaces that receive packets")
 }
 
 // The testbed needs no root: this runs a test of it as an unprivileged user.
@@ -134,5 +131,53 @@ func TestUnprivileged(t *testing.T) {
 	out, err := cmd.CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "--- PASS: TestEveryPlaceReachesEveryServer") {
 		t.Errorf("test as unprivileged user: got error %v and output\n%s", err, out)
+	}
+}
+
+func TestCheckReadable(t *testing.T) {
+	b := setUpVerdicts(t)
+	n := findNFT(t, b.node())
+	// Counters and remaining timeouts may differ.
+	err := n.load(`table inet more {
+		set seen { type ipv4_addr; flags timeout; elements = { 10.0.0.1 timeout 1h } }
+		map ports { type inet_proto . inet_service : verdict; elements = { tcp . 80 : drop } }
+		chain c { type filter hook input priority 10; counter accept; }
+	}`)
+	testenv.NoError(t, err)
+	if err := n.checkReadable(); err != nil {
+		t.Error(err)
+	}
+	text, err := n.list()
+	testenv.NoError(t, err)
+	for _, want := range []string{"table inet verdicts", "table inet more"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("listing: got no %q in\n%s", want, text)
+		}
+	}
+	if err := n.load("no such statement"); err == nil || !strings.Contains(err.Error(), "syntax error") {
+		t.Errorf("loading an invalid ruleset: got error %v, want nft's syntax error", err)
+	}
+}
+
+// checkReadable detects all failures. Scripts that behave as nft does with unreadable
+// rulesets replace it.
+func TestCheckReadableNotices(t *testing.T) {
+	b := setUp(t)
+	for name, c := range map[string]struct{ script, want string }{
+		"aborts":        {`case "$*" in "list ruleset") kill -ABRT $$;; esac`, "aborted"},
+		"JSON aborts":   {`case "$*" in *json*) exit 1;; esac`, "exit status 1"},
+		"no JSON":       {`case "$*" in *json*) echo '{';; esac`, "no JSON"},
+		"no text":       {`case "$*" in *json*) echo '{}';; *stateless*) exit 2;; esac`, "exit status 2"},
+		"does not load": {`case "$*" in *json*) echo '{}';; *-f*) exit 3;; esac`, "exit status 3"},
+		"changes":       {`case "$*" in *json*) echo '{}';; *) echo $$;; esac`, "changes when its text is loaded"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "nft")
+			testenv.NoError(t, os.WriteFile(path, []byte("#!/bin/sh\ncat >/dev/null\n"+c.script+"\n"), 0o700))
+			err := nft{t, path, b.node()}.checkReadable()
+			if err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("checkReadable: got error %v, want one with %q", err, c.want)
+			}
+		})
 	}
 }

@@ -2,9 +2,12 @@ package iptables
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
+	"io/fs"
 	"net/netip"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -115,4 +118,108 @@ func TestOwnAddressInServiceRange(t *testing.T) {
 			}
 		}
 	})
+}
+
+// sendReset sends a TCP reset of no connection.
+func sendReset(t *testing.T, ns *netns.NS, from, to netip.Addr) {
+	t.Helper()
+	packet := make([]byte, 40)
+	packet[0], packet[8], packet[9] = 0x45, 64, unix.IPPROTO_TCP
+	copy(packet[12:], from.AsSlice())
+	copy(packet[16:], to.AsSlice())
+	tcp := packet[20:]
+	binary.BigEndian.PutUint16(tcp, 8080)
+	binary.BigEndian.PutUint16(tcp[2:], 40_000)
+	tcp[12], tcp[13] = 5<<4, 1<<2
+	sum := uint32(unix.IPPROTO_TCP + len(tcp))
+	for i := 12; i < len(packet); i += 2 {
+		sum += uint32(binary.BigEndian.Uint16(packet[i:]))
+	}
+	binary.BigEndian.PutUint16(tcp[16:], ^uint16(sum+sum>>16))
+	err := ns.Do(func() error {
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_RAW, unix.IPPROTO_RAW)
+		if err != nil {
+			return err
+		}
+		return errors.Join(unix.Sendto(fd, packet, 0, &unix.SockaddrInet4{Addr: to.As4()}), unix.Close(fd))
+	})
+	testenv.NoError(t, err)
+}
+
+// dropped returns those rules of the chain for invalid packets that have dropped any.
+func (s *stage) dropped(t *testing.T) (rules []string) {
+	t.Helper()
+	for line := range strings.Lines(s.run(t, "", "iptables-save", "-c", "-t", "filter")) {
+		counter, rule, _ := strings.Cut(strings.TrimSpace(line), " ")
+		if strings.HasPrefix(rule, "-A VIPKIT-FORWARD ") && strings.HasSuffix(rule, " -j DROP") && counter != "[0:0]" {
+			rules = append(rules, strings.TrimPrefix(rule, "-A VIPKIT-FORWARD "))
+		}
+	}
+	return rules
+}
+
+// Packets of no connection are dropped if an endpoint sends them, because a client would get
+// them with the endpoint's own address, and if their destination is a ClusterIP, because they
+// are not translated. Other such packets pass.
+func TestInvalidPackets(t *testing.T) {
+	t.Parallel()
+	eachFlavour(t, func(t *testing.T, s *stage) {
+		client := newRow(t, s)
+		port := newPort(v1.IPv4Protocol, 0, 1)
+		s.Apply(t, proxy.NewSnapshot(stagetest.Node(), port))
+		pod, outside, noService := stagetest.HostIP(v1.IPv4Protocol, 3), netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("198.51.100.1")
+		for i, c := range []struct {
+			from, to netip.Addr
+			want     string
+		}{
+			{outside, noService, ""},
+			{pod, noService, "-s 10.0.0.0/9 -m conntrack --ctstate INVALID -j DROP"},
+			{outside, port.Frontends[0].Addr.Addr(), "-d 10.128.0.0/9 -m conntrack --ctstate INVALID -j DROP"},
+		} {
+			sendReset(t, client, c.from, c.to)
+			var got []string
+			for deadline := time.Now().Add(30 * time.Second); len(got) < i && time.Now().Before(deadline); {
+				got = s.dropped(t)
+			}
+			if len(got) != i || i > 0 && got[i-1] != c.want {
+				t.Errorf("from %v to %v: rules that have dropped packets: got %q, want %d, the last one %q", c.from, c.to, got, i, c.want)
+			}
+		}
+	})
+}
+
+// If the kernel's setting for invalid packets is liberal, nothing is dropped from the next
+// resync on.
+func TestInvalidPacketsWhereLiberal(t *testing.T) {
+	t.Parallel()
+	eachFlavour(t, func(t *testing.T, s *stage) {
+		const setting = "net/netfilter/nf_conntrack_tcp_be_liberal"
+		for _, c := range []struct {
+			value string
+			want  bool
+		}{{"0", true}, {"1", false}, {"0", true}} {
+			testenv.NoError(t, s.NS.Sysctl(setting, c.value))
+			s.Applied = proxy.Snapshot{}
+			s.Apply(t, sampleSnapshot())
+			testenv.Same(t, c.want, strings.Contains(s.dump(t), "--ctstate INVALID"), "%s is %s: rules for invalid packets", setting, c.value)
+		}
+	})
+}
+
+// A missing setting of the kernel is off.
+func TestIsOn(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		text string
+		err  error
+		want bool
+	}{
+		{"0\n", nil, false}, {"1\n", nil, true}, {"2\n", nil, true},
+		{"", &fs.PathError{Err: unix.ENOENT}, false}, {"", unix.EIO, false},
+	} {
+		got, err := isOn([]byte(c.text), c.err)
+		if got != c.want || (err != nil) != (c.err != nil && !errors.Is(c.err, fs.ErrNotExist)) {
+			t.Errorf("isOn(%q, %v): got %t, %v, want %t", c.text, c.err, got, err, c.want)
+		}
+	}
 }

@@ -1,13 +1,22 @@
 package iptables
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/affinity"
+	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
+	"github.com/vipkit/vipkit/internal/testing/netnstest"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -60,4 +69,118 @@ func (s *stage) wantRules(t *testing.T, what string, least, most int) {
 	if wrote < least || wrote > most {
 		t.Errorf("%s: got %d rules written, want %d to %d", what, wrote, least, most)
 	}
+}
+
+// If the kernel accepts each service port, but not all of them together, the existing rules stay in
+// effect: none that rejects packets goes, even in a chain that is not as the backend wrote it.
+func TestShortageOfAll(t *testing.T) {
+	eachFlavourInTurn(t, func(t *testing.T, s *stage) {
+		// The kernel refuses more than 40 rules of table nat in one commit, after the tables before it.
+		const tooMany = `script=$(cat); line=$(printf '%s\n' "$script" | awk '
+			/^\*/ {nat = /nat/; begin = NR; n = 0} nat && /^-[AI]/ {n++} /^COMMIT/ && n > 40 {print begin; exit}')
+			if [ -n "$line" ]; then
+				printf '%s\n' "$script" | head -n $((line - 1)) | $real "$@" || exit
+				echo "iptables-restore: line $line failed" >&2; exit 1
+			fi
+			printf '%s\n' "$script" | exec $real "$@"; exit`
+		flag, _ := failing(t, s, tooMany)
+		rejected := newPorts(v1.IPv4Protocol, 3, 0)
+		s.Apply(t, proxy.NewSnapshot(stagetest.Node(), rejected...))
+		rule := "-A VIPKIT-SERVICES -d " + rejected[0].Frontends[0].Addr.Addr().String() + "/32"
+		saved := strings.Split(s.run(t, "", "iptables-save", "-t", "filter"), "\n")
+		at := slices.IndexFunc(saved, func(line string) bool { return strings.HasPrefix(line, rule) })
+		if at < 0 {
+			t.Fatalf("rules of table filter: got none that begins with %q, want one, in\n%s", rule, strings.Join(saved, "\n"))
+		}
+		s.run(t, "*filter\n"+saved[at]+"\nCOMMIT\n", "iptables-restore", "--noflush", "-w", "5") // a second time
+		setFlag(t, flag)
+		next := proxy.NewSnapshot(stagetest.Node(), newPorts(v1.IPv4Protocol, 30, 2)...)
+		err := s.Backend.Apply(t.Context(), proxy.Snapshot{}, next)
+		if !errors.Is(err, backends.ErrExhausted) || errors.As(err, new(proxy.PortErrors)) || !strings.Contains(err.Error(), "existing objects stay in effect") {
+			t.Errorf("Apply: got error %v, want %v, no PortErrors, and that the existing objects stay", err, backends.ErrExhausted)
+		}
+		if now := s.run(t, "", "iptables-save", "-t", "filter"); !strings.Contains(now, saved[at]) {
+			t.Errorf("rules of table filter: got\n%s\nwant %q to stay", now, saved[at])
+		}
+		testenv.NoError(t, os.Remove(flag))
+		s.Applied = proxy.Snapshot{}
+		s.Apply(t, next)
+		s.holds(t, next, "after the shortage")
+	})
+}
+
+// static is a source that delivers one snapshot.
+type static struct{ snapshot proxy.Snapshot }
+
+func (s static) Next(ctx context.Context, after proxy.Snapshot) (proxy.Snapshot, error) {
+	if after.IsZero() {
+		return s.snapshot, nil
+	}
+	<-ctx.Done()
+	return proxy.Snapshot{}, ctx.Err()
+}
+
+// firstSync returns the Sync of the first Apply of a Runner.
+func firstSync(t *testing.T, b proxy.Backend, s proxy.Snapshot) (first proxy.Sync) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	r := proxy.Runner{Source: static{s}, Backend: b, Observers: []proxy.Observer{{Synced: func(s proxy.Sync) { first = s; cancel() }}}}
+	testenv.NoError(t, r.Run(ctx))
+	return first
+}
+
+// A Runner reports how many clients of an endpoint have session affinity. The test checks that
+// the kernel remembers as many and no more.
+func TestAffinityIsLimited(t *testing.T) {
+	t.Parallel()
+	for _, f := range flavours() {
+		t.Run(string(f), func(t *testing.T) {
+			t.Parallel()
+			s := newStage(t, Options{Flavour: f})
+			sticky := func(fam v1.IPFamily, i, n int) *proxy.ServicePort {
+				p := newPort(fam, i, n)
+				p.Affinity = affinity.Config{Timeout: time.Hour}
+				return p
+			}
+			two, single := sticky(v1.IPv4Protocol, 1, 2), sticky(v1.IPv4Protocol, 2, 1)
+			snapshot := proxy.NewSnapshot(stagetest.Node(), newPort(v1.IPv4Protocol, 0, 2), two, single, sticky(v1.IPv4Protocol, 3, 0), sticky(v1.IPv6Protocol, 4, 3))
+			sync := firstSync(t, s.Backend, snapshot)
+			if sync.Err != nil || len(sync.Limits) != 2 {
+				t.Fatalf("Sync: got limits %v, error %v, want limits of two ports", sync.Limits, sync.Err)
+			}
+			count := s.remembers(t)
+			want := fmt.Sprintf("Service %s: spec.sessionAffinity: the kernel remembers %d clients of an endpoint;", two.Name.NamespacedName, count)
+			if text := sync.Limits[0].Error(); !strings.HasPrefix(text, want) || !strings.HasSuffix(text, "larger ip_list_tot") {
+				t.Errorf("limit: got %q, want %q and a remedy", text, want)
+			}
+		})
+	}
+}
+
+// remembers adds many clients of an endpoint to the kernel's list, and returns how many of
+// them the list then has.
+func (s *stage) remembers(t *testing.T) (count int) {
+	t.Helper()
+	netnstest.NeedRoot(t, "writes to /proc/net/xt_recent")
+	requested := int(rememberedClients()) + 100
+	err := s.NS.Do(func() error {
+		lists, err := filepath.Glob("/proc/thread-self/net/xt_recent/*")
+		if err != nil || len(lists) == 0 {
+			return fmt.Errorf("lists of clients: got none, want one: %w", err)
+		}
+		for i := range requested {
+			if err := os.WriteFile(lists[0], fmt.Appendf(nil, "+10.9.%d.%d\n", i>>8, i&255), 0); err != nil {
+				return err
+			}
+		}
+		text, err := os.ReadFile(lists[0])
+		count = strings.Count(string(text), "src=")
+		return err
+	})
+	testenv.NoError(t, err)
+	if count == 0 || count == requested {
+		t.Fatalf("clients that the kernel remembers: got %d of %d, want some and not all", count, requested)
+	}
+	return count
 }

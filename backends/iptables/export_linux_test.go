@@ -50,3 +50,8 @@ func Prepare(ctx context.Context, o Options) error {
 	}
 	return xtables.Prepare(ctx, o.config(nil))
 }
+
+// NewFaulty returns a backend that passes each commit to around, which may call it or fail.
+func NewFaulty(o Options, around func(commit func() error) error) (proxy.Backend, error) {
+	return newBackend(o, around)
+}

@@ -43,9 +43,7 @@ func TestOneFamilyFails(t *testing.T) {
 			if err == nil || errors.As(err, new(proxy.PortErrors)) || !from.IsZero() && !errors.Is(err, proxy.ErrDataplaneLost) {
 				t.Errorf("from %d ports: got error %v, want no PortErrors, and %v unless from zero", from.Len(), err, proxy.ErrDataplaneLost)
 			}
-			if diff := cmp.Diff(ofFamily(untouched, "IPv4")+ofFamily(want, "IPv6"), ofFamily(s.dump(t), "IPv4")+ofFamily(s.dump(t), "IPv6")); diff != "" {
-				t.Errorf("rules, with IPv4 unchanged and IPv6 applied (-want +got):\n%s", diff)
-			}
+			testenv.Same(t, ofFamily(untouched, "IPv4")+ofFamily(want, "IPv6"), ofFamily(s.dump(t), "IPv4")+ofFamily(s.dump(t), "IPv6"), "rules, with IPv4 unchanged and IPv6 applied")
 			testenv.NoError(t, os.Remove(flag))
 			s.Applied = proxy.Snapshot{}
 			s.Apply(t, next)
@@ -115,9 +113,7 @@ func TestLeftoversOfRefused(t *testing.T) {
 		if failed, ok := errors.AsType[proxy.PortErrors](err); !ok || len(failed) != 1 || failed[bad.Name] == nil {
 			t.Errorf("Apply: got error %v, want one that names %s alone", err, bad.Name)
 		}
-		if diff := cmp.Diff(want, s.dump(t)); diff != "" {
-			t.Errorf("rules of the other ports (-want +got):\n%s", diff)
-		}
+		testenv.Same(t, want, s.dump(t), "rules of the other ports")
 		s.Applied = proxy.NewSnapshot(stagetest.Node(), good...)
 		again := proxy.NewSnapshot(stagetest.Node(), append(good, &former)...)
 		s.Apply(t, again)

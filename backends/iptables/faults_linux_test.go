@@ -134,9 +134,7 @@ func TestLock(t *testing.T) {
 	if took := time.Since(start); took < 900*time.Millisecond {
 		t.Errorf("wait for the lock: got %v, want a second", took)
 	}
-	if diff := cmp.Diff([]string{"--noflush", "-w", "1"}, startedSince(t, arguments)); diff != "" {
-		t.Errorf("arguments of all programs (-want +got):\n%s", diff)
-	}
+	testenv.Same(t, []string{"--noflush", "-w", "1"}, startedSince(t, arguments), "arguments of all programs")
 	testenv.NoError(t, unix.Flock(int(held.Fd()), unix.LOCK_UN))
 	if diff := cmp.Diff(before, s.dump(t)); diff != "" {
 		t.Errorf("rules without the lock (-before +after):\n%s", diff)
@@ -183,9 +181,7 @@ func TestRefusedPorts(t *testing.T) {
 				if !ok || len(failed) != 1 || failed[bad.Name] == nil {
 					t.Fatalf("%s: got error %v, want one that names %s alone", name, err, bad.Name)
 				}
-				if diff := cmp.Diff(want, s.dump(t)); diff != "" {
-					t.Errorf("%s: rules of the other ports (-want +got):\n%s", name, diff)
-				}
+				testenv.Same(t, want, s.dump(t), "%s: rules of the other ports", name)
 			}
 		}
 	})

@@ -1,6 +1,7 @@
 package iptables
 
 import (
+	"errors"
 	"regexp"
 	"slices"
 	"strings"
@@ -131,9 +132,7 @@ func TestUnwritableRulesInOwnChains(t *testing.T) {
 		}
 		s.Applied = proxy.Snapshot{}
 		s.Apply(t, sampleSnapshot())
-		if diff := cmp.Diff(want, s.dump(t)); diff != "" {
-			t.Errorf("rules after the repair (-want +got):\n%s", diff)
-		}
+		testenv.Same(t, want, s.dump(t), "rules after the repair")
 	})
 }
 
@@ -212,9 +211,7 @@ func TestSaveFailsAtForeignTables(t *testing.T) {
 		t.Errorf("operations of a restart: got %d, want 0", n)
 	}
 	want := []string{"iptables-nft-save", "iptables-nft-save", "iptables-nft-save", "ip6tables-nft-save"}
-	if diff := cmp.Diff(want, startedSince(t, file)); diff != "" {
-		t.Errorf("programs started (-want +got):\n%s", diff)
-	}
+	testenv.Same(t, want, startedSince(t, file), "programs started")
 }
 
 // In the legacy flavour, reading tables does not make missing ones.
@@ -229,4 +226,92 @@ func TestTablesAreNotMade(t *testing.T) {
 	if got := strings.Split(s.run(t, "", "iptables-save"), "\n"); !slices.Contains(got, "*nat") || slices.Contains(got, "*mangle") {
 		t.Errorf("tables after Apply: got\n%s\nwant nat, and not mangle", strings.Join(got, "\n"))
 	}
+}
+
+// ownChain finds the lines of a listing that declare chains of the identity.
+var ownChain = regexp.MustCompile(`(?m)^:(VIPKIT-\S+)`)
+
+// Whichever chains another program renames, a resync and Cleanup remove all rules that lead to them, so that
+// packets follow no rule of before. The renamed chains stay, and so do empty ones to which they lead.
+func TestRenamedChains(t *testing.T) {
+	t.Parallel()
+	eachFlavour(t, func(t *testing.T, s *stage) {
+		s.Apply(t, sampleSnapshot())
+		want := s.dump(t)
+		for _, table := range []string{"nat", "filter"} {
+			chains := ownChain.FindAllStringSubmatch(s.run(t, "", "iptables-save", "-t", table), -1)
+			for i, chain := range chains {
+				if i > 20 {
+					break
+				}
+				s.run(t, "", "iptables", "-w", "5", "-t", table, "-E", chain[1], "renamed")
+				if other := chains[(i+1)%len(chains)]; i%4 < 2 {
+					s.run(t, "", "iptables", "-w", "5", "-t", table, "-E", other[1], "renamed2")
+				}
+				if i%2 == 0 {
+					s.Restart(t)
+					s.Apply(t, sampleSnapshot())
+					testenv.Same(t, want, s.dump(t), "%s was renamed: rules after the repair", chain[1])
+				}
+				if err := s.Backend.Cleanup(t.Context()); err != nil && !strings.Contains(err.Error(), "rules of other programs jump to") {
+					t.Errorf("%s was renamed: Cleanup: %v", chain[1], err)
+				}
+				s.run(t, "*"+table+"\n:renamed -\n:renamed2 -\n-X renamed\n-X renamed2\nCOMMIT\n", "iptables-restore", "--noflush", "-w", "5") // fails if a rule leads there
+				testenv.NoError(t, s.Backend.Cleanup(t.Context()))
+				if left := s.run(t, "", "iptables-save"); strings.Contains(left, "VIPKIT") {
+					t.Errorf("%s was renamed: rules after Cleanup: got\n%s\nwant none of own chains", chain[1], left)
+				}
+				s.Applied = proxy.Snapshot{}
+				s.Apply(t, sampleSnapshot())
+			}
+		}
+	})
+}
+
+// A change of a chain that another program has renamed does not succeed: a new chain of its name would
+// have no jumps, and packets would follow the rules of before. A resync repairs the rules.
+func TestChangedRenamedChains(t *testing.T) {
+	t.Parallel()
+	eachFlavour(t, func(t *testing.T, s *stage) {
+		port := stagetest.Port(v1.IPv4Protocol, 0, 2)
+		port.Frontends = []proxy.Frontend{stagetest.NodePort(v1.IPv4Protocol, 30_000)} // only a chain of the port leads to the renamed one
+		before := proxy.NewSnapshot(stagetest.Node(), port)
+		for what, next := range map[string]proxy.Snapshot{
+			"another endpoint": proxy.NewSnapshot(stagetest.Node(), moved(port, 500)),
+			"a removal":        proxy.NewSnapshot(stagetest.Node()),
+		} {
+			s.Applied = proxy.Snapshot{}
+			s.Apply(t, before)
+			s.run(t, "", "iptables", "-w", "5", "-t", "nat", "-E", newNames("vipkit").of(prefixCluster, port.Name, 0), "renamed")
+			if err := s.Backend.Apply(t.Context(), s.Applied, next); !errors.Is(err, proxy.ErrDataplaneLost) {
+				t.Errorf("%s after the chain was renamed: got error %v, want %v", what, err, proxy.ErrDataplaneLost)
+			}
+			s.Applied = proxy.Snapshot{}
+			s.Apply(t, next)
+			s.holds(t, next, "after "+what)
+			s.run(t, "*nat\n:renamed -\n-X renamed\nCOMMIT\n", "iptables-restore", "--noflush", "-w", "5")
+		}
+	})
+}
+
+// Own jumps are known by their comments, also in chains of other programs, with other matches and
+// with other targets. The other rules of such chains stay.
+func TestCopiedJumps(t *testing.T) {
+	t.Parallel()
+	const comment = `-m comment --comment "kubernetes service portals (VIPKIT)" `
+	eachFlavour(t, func(t *testing.T, s *stage) {
+		s.Apply(t, sampleSnapshot())
+		s.run(t, "*nat\n:OTHER - [0:0]\n:ELSEWHERE - [0:0]\n-A OTHER -j RETURN\n-A OTHER "+comment+"-j VIPKIT-SERVICES\n"+
+			"-A OTHER -s 192.0.2.1/32 "+comment+"-j VIPKIT-SERVICES\n-A OUTPUT -p tcp "+comment+"-j ELSEWHERE\n"+
+			"-A OTHER -m comment --comment \"kubernetes service portals (OTHER)\" -j VIPKIT-SERVICES\nCOMMIT\n", "iptables-restore", "--noflush", "-w", "5")
+		s.Restart(t)
+		s.Apply(t, sampleSnapshot())
+		nat := s.run(t, "", "iptables-save", "-t", "nat")
+		if n := strings.Count(nat, "(VIPKIT)"); n != 4 {
+			t.Errorf("own jumps of table nat: got %d, want 4:\n%s", n, nat)
+		}
+		if n := strings.Count(nat, "-A OTHER"); n != 2 {
+			t.Errorf("rules of another chain: got %d, want 2:\n%s", n, nat)
+		}
+	})
 }

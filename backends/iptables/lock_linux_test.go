@@ -46,3 +46,12 @@ func TestLockBetweenTables(t *testing.T) {
 	s.Apply(t, last)
 	s.holds(t, last, "after a change")
 }
+
+func TestClose(t *testing.T) {
+	for _, f := range flavours() {
+		t.Run(string(f), func(t *testing.T) {
+			NeedPrograms(t, Options{Flavour: f})
+			stagetest.RunClose(t, Options{Flavour: f}, New)
+		})
+	}
+}

@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -49,9 +48,7 @@ func TestCommitWritesOneScript(t *testing.T) {
 	testenv.NoError(t, err)
 	got, err := os.ReadFile(file)
 	testenv.NoError(t, err)
-	if diff := cmp.Diff("begin\nadd one\nadd two\nremove three\n", string(got)); diff != "" {
-		t.Errorf("script (-want +got):\n%s", diff)
-	}
+	testenv.Same(t, "begin\nadd one\nadd two\nremove three\n", string(got), "script")
 }
 
 // Scripts and outputs of any length work, with a program that reads its input and with one

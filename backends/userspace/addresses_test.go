@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -34,16 +35,10 @@ func TestAddressOptions(t *testing.T) {
 		{"vEthernet (nat)", "Ethernet 2", "Ethernet 2"},
 	} {
 		env["INTERFACE_TO_ADD_SERVICE_IP"] = c.variable
-		if got := complete(AddressOptions{Interface: c.option}).Interface; got != c.want {
-			t.Errorf("variable %q, option %q: got %q, want %q", c.variable, c.option, got, c.want)
-		}
+		testenv.Same(t, c.want, complete(AddressOptions{Interface: c.option}).Interface, "variable %q, option %q", c.variable, c.option)
 	}
-	if got, want := complete(AddressOptions{}).State, filepath.Join("data", "vipkit", "edge.addresses"); got != want {
-		t.Errorf("file: got %q, want %q", got, want)
-	}
-	if got := complete(AddressOptions{State: "here"}).State; got != "here" {
-		t.Errorf("file of the option: got %q, want here", got)
-	}
+	testenv.Same(t, filepath.Join("data", "vipkit", "edge.addresses"), complete(AddressOptions{}).State, "file")
+	testenv.Same(t, "here", complete(AddressOptions{State: "here"}).State, "file of the option")
 }
 
 // A Service is served at an address that was added for it, until it is removed.
@@ -259,5 +254,32 @@ func TestAddressesAffinity(t *testing.T) {
 	}
 	if len(got) != 3 {
 		t.Errorf("without affinity: got answers of %v, want all three", got)
+	}
+}
+
+// A change appends to the file, and lists addresses only if it adds one or opens a listener.
+func TestCostOfAddresses(t *testing.T) {
+	t.Parallel()
+	h := newFakeHost("127.0.0.1")
+	state := filepath.Join(t.TempDir(), "addresses")
+	f := &follower{Backend: h.on(t, state, Options{})}
+	server := tcpServer(t, "web")
+	ports := manyPorts(100, server)
+	node := snapshots.Node("127.0.0.1")
+	f.apply(t, proxy.NewSnapshot(node, ports[:99]...))
+	read := func() string {
+		text, err := os.ReadFile(state)
+		testenv.NoError(t, err)
+		return string(text)
+	}
+	before := read()
+	f.apply(t, proxy.NewSnapshot(node, ports...))
+	if rest, appended := strings.CutPrefix(read(), before); !appended || strings.Count(rest, "\n") != 1 {
+		t.Errorf("one more address: got the file\n%s\nwant one more line", read())
+	}
+	lists := h.lists
+	f.apply(t, proxy.NewSnapshot(node, ports[:99]...))
+	if h.lists != lists {
+		t.Errorf("one Service less: got %d lists of addresses, want none", h.lists-lists)
 	}
 }

@@ -285,9 +285,7 @@ func TestAddressesWithoutEndpoints(t *testing.T) {
 		defer close(done)
 		wantTCP(t, "127.96.1.0:18080", "web")
 	}()
-	if got := <-asked; got != "web" {
-		t.Errorf("first connection: got %q, want web", got)
-	}
+	testenv.Same(t, "web", <-asked, "first connection")
 	waking.apply(t, some)
 	<-done
 }

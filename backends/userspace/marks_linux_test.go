@@ -44,9 +44,7 @@ func TestForeignMarksAreLeftAlone(t *testing.T) {
 			t.Errorf("mark of the flow from port %d to %v:%d: got %#x, want 0x40 in it: %t", f.Forward.SrcPort, f.Forward.DstIP, f.Forward.DstPort, f.Mark, isOwn)
 		}
 	}
-	if seen != 2 {
-		t.Errorf("connections to the endpoint on the node: got %d, want 2", seen)
-	}
+	testenv.Same(t, 2, seen, "connections to the endpoint on the node")
 }
 
 // Ports of clients and frontends may be in the range of the backend's source ports.

@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 
@@ -71,9 +70,7 @@ func TestDamageIsRepaired(t *testing.T) {
 					t.Error("Drifted: got false, want true")
 				}
 				apply(t, b, snapshot(one))
-				if diff := cmp.Diff(want, n.dump(t, capture)); diff != "" {
-					t.Errorf("objects after the repair (-want +got):\n%s", diff)
-				}
+				testenv.Same(t, want, n.dump(t, capture), "objects after the repair")
 				if b.Drifted(t.Context()) {
 					t.Error("Drifted after the repair: got true, want false")
 				}
@@ -111,9 +108,7 @@ func edited(t *testing.T, edit func(line string) string, restored func(n network
 			changes++
 			n.nft(t, "delete table ip vipkit-userspace\n"+strings.Join(lines[:i], "")+changed+strings.Join(lines[i+1:], ""))
 			apply(t, b, snapshot(one))
-			if diff := cmp.Diff(want, n.dump(t, capture)); diff != "" {
-				t.Errorf("%v: objects after the repair of %q (-want +got):\n%s", capture, changed, diff)
-			}
+			testenv.Same(t, want, n.dump(t, capture), "%v: objects after the repair of %q", capture, changed)
 			restored(n)
 		}
 		if changes < 3 {
@@ -234,9 +229,7 @@ func TestResyncAmongCommits(t *testing.T) {
 	for range 5 {
 		apply(t, b, world)
 	}
-	if got := b.Operations() - before; got != 0 {
-		t.Errorf("operations of resyncs: got %d, want 0", got)
-	}
+	testenv.Same(t, 0, b.Operations()-before, "operations of resyncs")
 	cancel()
 	committing.Wait()
 	if commits < 5 {

@@ -37,9 +37,7 @@ func checkObjects[T any](t *testing.T, read func(string) (T, error), write func(
 			if diff := cmp.Diff(o.value, got, compareValues()); diff != "" {
 				t.Errorf("reading (-want +got):\n%s", diff)
 			}
-			if diff := cmp.Diff(members(t, o.text), members(t, write(o.value))); diff != "" {
-				t.Errorf("writing (-want +got):\n%s", diff)
-			}
+			testenv.Same(t, members(t, o.text), members(t, write(o.value)), "writing")
 		})
 	}
 }
@@ -156,9 +154,7 @@ func TestIDs(t *testing.T) {
 	if diff := cmp.Diff([]string{id1, id2}, got); diff != "" || err != nil {
 		t.Errorf("error %v, (-want +got):\n%s", err, diff)
 	}
-	if got := hcnschema.IDsText(nil); got != "[]" {
-		t.Errorf("no IDs: got %s, want []", got)
-	}
+	testenv.Same(t, "[]", hcnschema.IDsText(nil), "no IDs")
 	if got, err := hcnschema.IDs(`{"Success":false}`); err == nil {
 		t.Errorf("no list: got %v, want an error", got)
 	}

@@ -2,9 +2,17 @@ package house
 
 import (
 	"fmt"
+	"go/ast"
+	"go/token"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
@@ -133,4 +141,120 @@ func TestBadLines(t *testing.T) {
 	if want := "map[3:k8s.io/kubernetes 4:replace]"; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
+}
+
+// TestDocumentsPointToFunctions checks links from the name of a function to a file: the file
+// must declare the function.
+func TestDocumentsPointToFunctions(t *testing.T) {
+	link := regexp.MustCompile("\\[`([\\w.]+)`\\]\\(([^)#]+\\.go)\\)")
+	count := 0
+	for _, document := range documents(t) {
+		text, err := os.ReadFile(filepath.Join(root, document))
+		testenv.NoError(t, err)
+		for _, m := range link.FindAllStringSubmatch(string(text), -1) {
+			if path.Ext(m[1]) == ".go" {
+				continue // a link to a file
+			}
+			count++
+			file := path.Join(path.Dir(document), m[2])
+			code, err := os.ReadFile(filepath.Join(root, file))
+			if err != nil {
+				t.Errorf("%s: %v", document, err)
+				continue
+			}
+			s, err := parse(file, string(code))
+			testenv.NoError(t, err)
+			if !slices.Contains(declared(s), m[1]) {
+				t.Errorf("%s: %s does not declare %s", document, file, m[1])
+			}
+		}
+	}
+	if count < 40 {
+		t.Errorf("links to functions: got %d, want at least 40", count)
+	}
+}
+
+// declared returns the functions, methods and types of a file: "Name", "package.Name" and
+// "Type.Method".
+func declared(s *source) (names []string) {
+	add := func(name string) { names = append(names, name, s.ast.Name.Name+"."+name) }
+	for _, decl := range s.ast.Decls {
+		switch decl := decl.(type) {
+		case *ast.FuncDecl:
+			if decl.Recv == nil {
+				add(decl.Name.Name)
+			} else {
+				names = append(names, receiverName(decl)+"."+decl.Name.Name)
+			}
+		case *ast.GenDecl:
+			for _, spec := range decl.Specs {
+				if spec, ok := spec.(*ast.TypeSpec); ok {
+					add(spec.Name.Name)
+				}
+			}
+		}
+	}
+	return names
+}
+
+func TestDeclared(t *testing.T) {
+	s, err := parse("a/a.go", "package a\nfunc F() {}\nfunc (*T[K]) M() {}\nfunc (U) m() {}\ntype T[K any] int\nvar v int\n")
+	testenv.NoError(t, err)
+	want := []string{"F", "a.F", "T.M", "U.m", "T", "a.T"}
+	if diff := cmp.Diff(want, declared(s)); diff != "" {
+		t.Errorf("declared names (-want +got):\n%s", diff)
+	}
+}
+
+// TestErrorTable checks that one table names all errors that are relevant for a backend.
+func TestErrorTable(t *testing.T) {
+	const doc = "docs/adding-a-backend.md"
+	text, err := os.ReadFile(filepath.Join(root, doc))
+	testenv.NoError(t, err)
+	var rows []string
+	for line := range strings.Lines(string(text)) {
+		if strings.HasPrefix(line, "|") {
+			rows = append(rows, line)
+		}
+	}
+	table, found := strings.Join(rows, ""), 0
+	for _, d := range readTree(t) {
+		if d.path != "proxy" && d.path != "backends" && path.Dir(d.path) != "backends" {
+			continue
+		}
+		for _, name := range errorsOf(d) {
+			found++
+			if !strings.Contains(table, "`"+name+"`") {
+				t.Errorf("%s: got no row for %s, want one", doc, name)
+			}
+		}
+	}
+	if found < 7 {
+		t.Errorf("errors found: got %d, want at least 7", found)
+	}
+}
+
+// errorsOf names the errors that a package exports, qualified.
+func errorsOf(d *folder) (names []string) {
+	for _, s := range d.sources {
+		for _, decl := range s.ast.Decls {
+			g, ok := decl.(*ast.GenDecl)
+			if !ok || s.isTest() {
+				continue
+			}
+			for _, spec := range g.Specs {
+				switch spec := spec.(type) {
+				case *ast.ValueSpec:
+					if n := spec.Names[0].Name; g.Tok == token.VAR && strings.HasPrefix(n, "Err") {
+						names = append(names, s.ast.Name.Name+"."+n)
+					}
+				case *ast.TypeSpec:
+					if n := spec.Name.Name; strings.HasSuffix(n, "Errors") && spec.Name.IsExported() {
+						names = append(names, s.ast.Name.Name+"."+n)
+					}
+				}
+			}
+		}
+	}
+	return names
 }

@@ -17,7 +17,7 @@ func TestRandomHistory(t *testing.T) {
 		t.Run(fmt.Sprintf("keys=%d", keys), func(t *testing.T) {
 			w := walker{history: newHistory(), r: testenv.Random(t), keys: keys}
 			w.keep()
-			for range 1_000 {
+			for range testenv.Rounds(1_000) {
 				w.step(t)
 				if w.r.IntN(20) == 0 {
 					w.keep()

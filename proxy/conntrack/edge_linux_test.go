@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/internal/kernel/netns"
+	"github.com/vipkit/vipkit/internal/testing/netnstest"
 	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 	"github.com/vipkit/vipkit/proxy"
@@ -109,4 +111,40 @@ func TestRepliesInTheKernel(t *testing.T) {
 	if got := tracked(t, ns, unix.AF_INET, client); len(got) != len(near) {
 		t.Errorf("got %d flows left, want %d", len(got), len(near))
 	}
+}
+
+// New fails without CAP_NET_ADMIN, rather than the first Clean.
+func TestNewNeedsPrivileges(t *testing.T) {
+	t.Parallel()
+	ns := netnstest.NewNS(t)
+	var got error
+	if err := ns.Do(func() error {
+		return withoutNetAdmin(func() error {
+			c, err := New(Options{})
+			if got = err; err == nil {
+				return c.Close()
+			}
+			return nil
+		})
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if got == nil || !strings.Contains(got.Error(), "CAP_NET_ADMIN is needed") {
+		t.Errorf("New without CAP_NET_ADMIN: got error %v, want that it is needed", got)
+	}
+}
+
+// withoutNetAdmin runs f without CAP_NET_ADMIN on the calling thread.
+func withoutNetAdmin(f func() error) error {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var before [2]unix.CapUserData
+	if err := unix.Capget(&header, &before[0]); err != nil {
+		return err
+	}
+	without := before
+	without[0].Effective &^= 1 << unix.CAP_NET_ADMIN
+	if err := unix.Capset(&header, &without[0]); err != nil {
+		return err
+	}
+	return errors.Join(f(), unix.Capset(&header, &before[0]))
 }

@@ -6,9 +6,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/internal/testing/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -96,5 +99,176 @@ func TestNothingKnown(t *testing.T) {
 	wantFlows(t, table, to(protoUDP, vip, x))
 	if table.dumps != 0 {
 		t.Errorf("got %d dumps, want none", table.dumps)
+	}
+}
+
+func mustFollow(t *testing.T, c *Cleaner, held proxy.Snapshot, full bool) {
+	t.Helper()
+	testenv.NoError(t, c.Follow(t.Context(), held, full))
+}
+
+// When a Service is removed after its last endpoint, there is nothing to look for, since its flows
+// were removed with that endpoint. With an endpoint that drains there may be flows.
+func TestRemovedAfterItsEndpoints(t *testing.T) {
+	t.Parallel()
+	none := proxy.NewSnapshot(node())
+	empty := port("dns", v1.ProtocolUDP, list(vip, vip2), nil)
+	for name, tc := range map[string]struct {
+		last  *proxy.ServicePort
+		full  bool
+		dumps int
+	}{
+		"no endpoint":                            {empty, false, 0},
+		"no endpoint, dataplane may have lost":   {empty, true, 1},
+		"an endpoint drains":                     {draining(port("dns", v1.ProtocolUDP, list(vip, vip2), nil), a), false, 1},
+		"endpoint":                               {port("dns", v1.ProtocolUDP, list(vip, vip2), list(a)), false, 1},
+		"a frontend less, and still no endpoint": {port("ntp", v1.ProtocolUDP, list(vip), nil), false, 0},
+	} {
+		table := &fakeTable{}
+		c := newCleaner(Options{}, table)
+		mustFollow(t, c, proxy.NewSnapshot(node(), port("dns", v1.ProtocolUDP, list(vip, vip2), list(a, b))), true)
+		mustFollow(t, c, proxy.NewSnapshot(node(), tc.last), false)
+		table.dumps = 0
+		mustFollow(t, c, none, tc.full)
+		if table.dumps != tc.dumps {
+			t.Errorf("%s: got %d dumps, want %d", name, table.dumps, tc.dumps)
+		}
+	}
+}
+
+// After a dataplane that may have held something else, flows to a removed frontend are removed
+// although it had no endpoint; and so are flows that were offloaded, once they are not.
+func TestRemovedButUnsure(t *testing.T) {
+	t.Parallel()
+	empty := proxy.NewSnapshot(node(), port("dns", v1.ProtocolUDP, list(vip), nil))
+	t.Run("lost", func(t *testing.T) {
+		table := &fakeTable{}
+		c := newCleaner(Options{}, table)
+		mustFollow(t, c, empty, true)
+		table.flows = []flow{to(protoUDP, vip, a)}
+		mustFollow(t, c, proxy.NewSnapshot(node()), true)
+		wantFlows(t, table)
+	})
+	t.Run("offloaded", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			table := &fakeTable{flows: []flow{to(protoUDP, vip, a)}, err: errOffloaded}
+			c := newCleaner(Options{}, table)
+			mustFollow(t, c, empty, true)
+			table.err = nil
+			time.Sleep(retryTime / 2)
+			mustFollow(t, c, proxy.NewSnapshot(node()), false)
+			wantFlows(t, table)
+		})
+	})
+	t.Run("failed", func(t *testing.T) {
+		broken := errors.New("broken")
+		table := &fakeTable{}
+		c := newCleaner(Options{}, table)
+		mustFollow(t, c, proxy.NewSnapshot(node(), port("dns", v1.ProtocolUDP, list(vip), list(a))), true)
+		table.flows, table.err = []flow{to(protoUDP, vip, a)}, broken
+		if err := c.Follow(t.Context(), empty, false); !errors.Is(err, broken) {
+			t.Errorf("got error %v, want %v", err, broken)
+		}
+		table.err = nil
+		mustFollow(t, c, proxy.NewSnapshot(node()), false)
+		wantFlows(t, table)
+	})
+}
+
+// The program that served an address before may answer once more after its flow was removed.
+func TestReplyAfterARemoval(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		table, answered := &fakeTable{flows: []flow{to(protoUDP, vip, vip)}}, false
+		table.removed = func() {
+			if !answered {
+				answered = true
+				table.flows = append(table.flows, from(protoUDP, vip))
+			}
+		}
+		mustClean(t, newCleaner(Options{}, table), proxy.Snapshot{}, proxy.NewSnapshot(node(), port("dns", v1.ProtocolUDP, list(vip), list(a))))
+		if !answered {
+			t.Error("the untranslated flow was not removed, so the test shows nothing")
+		}
+		wantFlows(t, table)
+	})
+}
+
+// Clean waits for replies only if there was untranslated traffic, and only as long as there
+// are some.
+func TestWaitsForReplies(t *testing.T) {
+	t.Parallel()
+	with := func(servers ...string) proxy.Snapshot {
+		return proxy.NewSnapshot(node(), port("dns", v1.ProtocolUDP, list(vip), servers))
+	}
+	none := proxy.NewSnapshot(node())
+	for name, tc := range map[string]struct {
+		old, new proxy.Snapshot
+		flows    []flow
+		want     time.Duration
+	}{
+		"no flows":             {none, with(a), nil, 0},
+		"translated":           {none, with(a), []flow{to(protoUDP, vip, x)}, 0},
+		"not translated":       {none, with(a), []flow{to(protoUDP, vip, vip)}, underWay},
+		"a reply":              {none, with(a), []flow{from(protoUDP, vip)}, underWay},
+		"both":                 {none, with(a), []flow{to(protoUDP, vip, vip), from(protoUDP, vip)}, underWay},
+		"endpoint removed":     {with(a, b), with(b), []flow{to(protoUDP, vip, a)}, 0},
+		"reply of another VIP": {none, with(a), []flow{from(protoUDP, vip2)}, 0},
+		"reply of SCTP":        {none, with(a), []flow{from(protoSCTP, vip)}, 0},
+		"a translated reply":   {none, with(a), []flow{{proto: protoUDP, source: to(protoUDP, vip, a).dest, dest: to(protoUDP, x, a).dest, server: to(protoUDP, b, b).dest}}, 0},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			for _, deaf := range []bool{false, true} {
+				start, took := time.Now(), time.Duration(-1)
+				flows := append([]flow{to(protoUDP, "8.8.8.8:53", "8.8.8.8:53")}, tc.flows...)
+				observe := func(a Account) { took = a.Duration }
+				mustClean(t, newCleaner(Options{Observe: observe}, &fakeTable{flows: flows, deaf: deaf}), tc.old, tc.new)
+				if got := time.Since(start); got != tc.want || took != tc.want {
+					t.Errorf("%s: Clean waited %v, Account.Duration is %v, want %v", name, got, took, tc.want)
+				}
+			}
+		})
+	}
+	t.Run("without end", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			start, table := time.Now(), &stubborn{fakeTable{flows: []flow{from(protoUDP, vip)}}}
+			mustClean(t, newCleaner(Options{}, table), none, with(a))
+			if got, want := time.Since(start), (maxPasses-1)*underWay; got != want {
+				t.Errorf("replies without end: Clean waited %v, want %v", got, want)
+			}
+		})
+	})
+	t.Run("cancelled", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), underWay/2)
+			defer cancel()
+			start := time.Now()
+			err := newCleaner(Options{}, &fakeTable{flows: []flow{to(protoUDP, vip, vip)}}).Clean(ctx, none, with(a))
+			if got := time.Since(start); got != underWay/2 || !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("Clean took %v and returned %v, want that it ends with its context", got, err)
+			}
+		})
+	})
+}
+
+// stubborn is a table whose flows reappear after their removal.
+type stubborn struct{ fakeTable }
+
+func (s *stubborn) remove(f flow) error {
+	flows := slices.Clone(s.flows)
+	err := s.fakeTable.remove(f)
+	s.flows = flows
+	return err
+}
+
+// An error names at most maxNamed flows, and counts the others.
+func TestErrorsNameSomeFlows(t *testing.T) {
+	t.Parallel()
+	for n, more := range map[int]bool{maxNamed: false, maxNamed + 1: true} {
+		table := &fakeTable{flows: slices.Repeat([]flow{to(protoUDP, vip, a)}, n), err: errors.New("broken")}
+		err := newCleaner(Options{}, table).Clean(t.Context(), proxy.NewSnapshot(node(), port("dns", v1.ProtocolUDP, list(vip), list(a))), proxy.NewSnapshot(node()))
+		if err == nil || strings.Count(err.Error(), "remove flow") != maxNamed ||
+			strings.Contains(err.Error(), "and 1 more flows") != more || strings.Contains(err.Error(), "more flows") != more {
+			t.Errorf("%d flows: got error %v, want one that names %d, and counts one more: %v", n, err, maxNamed, more)
+		}
 	}
 }

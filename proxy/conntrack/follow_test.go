@@ -10,7 +10,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/internal/testing/testenv"
@@ -109,9 +108,7 @@ func (a *agent) apply(t *testing.T, want error, s ...proxy.Snapshot) {
 
 func (a *agent) wantFrom(t *testing.T, want ...uint64) {
 	t.Helper()
-	if diff := cmp.Diff(want, a.from); diff != "" {
-		t.Errorf("service ports of the old snapshots of Apply (-want +got):\n%s", diff)
-	}
+	testenv.Same(t, want, a.from, "service ports of the old snapshots of Apply")
 }
 
 func TestFlowsFollowTheBackend(t *testing.T) {
@@ -280,9 +277,7 @@ func TestFirstFollowIsNotFull(t *testing.T) {
 	t.Parallel()
 	table := &fakeTable{flows: []flow{to(protoUDP, vip, x)}}
 	c := newCleaner(Options{}, table)
-	if err := c.Follow(t.Context(), proxy.NewSnapshot(node(), port("dns", v1.ProtocolUDP, list(vip), list(a))), false); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, c.Follow(t.Context(), proxy.NewSnapshot(node(), port("dns", v1.ProtocolUDP, list(vip), list(a))), false))
 	if len(table.flows) != 0 {
 		t.Errorf("got flows %v left, want none", table.flows)
 	}

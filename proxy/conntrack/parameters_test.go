@@ -10,8 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
@@ -83,9 +81,7 @@ func TestParameters(t *testing.T) {
 				return err
 			})
 			testenv.NoError(t, err)
-			if diff := cmp.Diff(tc.want, got); diff != "" {
-				t.Errorf("files (-want +got):\n%s", diff)
-			}
+			testenv.Same(t, tc.want, got, "files")
 		})
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/internal/testing/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -175,9 +176,7 @@ func TestTCPOfSeveralEndpoints(t *testing.T) {
 	}}, table)
 	mustClean(t, c, proxy.NewSnapshot(node(), old), proxy.NewSnapshot(node(), new))
 	wantFlows(t, table, to(protoTCP, vip, x))
-	if diff := cmp.Diff(map[string]bool{"web " + a: true, "web " + b: true}, calls); diff != "" {
-		t.Errorf("calls of InAPI (-want +got):\n%s", diff)
-	}
+	testenv.Same(t, map[string]bool{"web " + a: true, "web " + b: true}, calls, "calls of InAPI")
 	if c.Due() {
 		t.Error("after the flows are removed: got Due true, want false")
 	}

@@ -13,7 +13,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -75,9 +74,7 @@ func (f *fakeSockets) want(t *testing.T, what string, want ...string) {
 	defer f.mu.Unlock()
 	slices.Sort(f.log) // Events of one moment have no order.
 	slices.Sort(want)
-	if diff := cmp.Diff(want, f.log); diff != "" {
-		t.Errorf("%s (-want +got):\n%s", what, diff)
-	}
+	testenv.Same(t, want, f.log, "%s", what)
 	f.log = nil
 }
 
@@ -282,9 +279,7 @@ func TestHosts(t *testing.T) {
 			p := h.at(1)
 			got = append(got, p.network+" "+p.address)
 		}
-		if diff := cmp.Diff(tc.want, got); diff != "" {
-			t.Errorf("%s: hosts (-want +got):\n%s", tc.name, diff)
-		}
+		testenv.Same(t, tc.want, got, "%s: hosts", tc.name)
 	}
 	if own, err := machineAddresses(); err != nil || len(own) == 0 {
 		t.Errorf("machineAddresses: got %v and error %v, want some", own, err)

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/goleak"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -76,3 +77,5 @@ func taint(key string) func(*v1.Node) {
 
 // stamp returns a time as it is in responses.
 func stamp(t time.Time) string { return fmt.Sprintf("%q", t.Format(time.RFC3339Nano)) }
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -283,9 +282,7 @@ func TestJSON(t *testing.T) {
 				t.Fatalf("got status %d, header %v, error %v, body %s; want status %d and JSON", w.Code, w.Header(), err, w.Body, tc.status)
 			}
 			for path, want := range tc.want {
-				if diff := cmp.Diff(want, at(got, path)); diff != "" {
-					t.Errorf("%s (-want +got):\n%s", path, diff)
-				}
+				testenv.Same(t, want, at(got, path), "%s", path)
 			}
 		})
 	}

@@ -75,17 +75,13 @@ func TestClusterService(t *testing.T) {
 			{Name: "http", Protocol: v1.ProtocolTCP, Port: 80, NodePort: 30080, TargetPort: intstr.FromString("http")},
 		},
 	}
-	if diff := cmp.Diff(want, web.Spec); diff != "" {
-		t.Errorf("spec (-want +got):\n%s", diff)
-	}
+	testenv.Same(t, want, web.Spec, "spec")
 	ingress := []v1.LoadBalancerIngress{
 		{IP: "203.0.113.20", IPMode: new(v1.LoadBalancerIPModeVIP), Ports: []v1.PortStatus{{Port: 80, Protocol: v1.ProtocolTCP}}},
 		{IP: "203.0.113.21", IPMode: new(v1.LoadBalancerIPModeProxy)},
 		{Hostname: "web.example.com"},
 	}
-	if diff := cmp.Diff(ingress, web.Status.LoadBalancer.Ingress); diff != "" {
-		t.Errorf("ingress (-want +got):\n%s", diff)
-	}
+	testenv.Same(t, ingress, web.Status.LoadBalancer.Ingress, "ingress")
 	dns := get[*v1.Service](t, objects, serviceKind, "kube-system", "kube-dns")
 	if len(dns.ManagedFields) != 0 {
 		t.Errorf("got managedFields %v, want none", dns.ManagedFields)
@@ -115,14 +111,10 @@ func TestClusterEndpointSlice(t *testing.T) {
 		},
 	}
 	web := get[*discoveryv1.EndpointSlice](t, objects, sliceKind, "shop", "web-6fx2d")
-	if diff := cmp.Diff(want, web.Endpoints); diff != "" {
-		t.Errorf("endpoints (-want +got):\n%s", diff)
-	}
+	testenv.Same(t, want, web.Endpoints, "endpoints")
 	// Missing conditions have no default.
 	kubernetes := get[*discoveryv1.EndpointSlice](t, objects, sliceKind, "default", "kubernetes")
-	if diff := cmp.Diff(discoveryv1.EndpointConditions{Ready: new(true)}, kubernetes.Endpoints[0].Conditions); diff != "" {
-		t.Errorf("conditions (-want +got):\n%s", diff)
-	}
+	testenv.Same(t, discoveryv1.EndpointConditions{Ready: new(true)}, kubernetes.Endpoints[0].Conditions, "conditions")
 }
 
 func TestClusterNode(t *testing.T) {
@@ -132,12 +124,8 @@ func TestClusterNode(t *testing.T) {
 		{Type: v1.NodeInternalIP, Address: "fc00:f853:ccd:e793::3"},
 		{Type: v1.NodeHostName, Address: "worker-1"},
 	}
-	if diff := cmp.Diff(want, node.Status.Addresses); diff != "" {
-		t.Errorf("addresses (-want +got):\n%s", diff)
-	}
-	if diff := cmp.Diff([]string{"10.244.1.0/24", "fd00:10:244:1::/64"}, node.Spec.PodCIDRs); diff != "" {
-		t.Errorf("podCIDRs (-want +got):\n%s", diff)
-	}
+	testenv.Same(t, want, node.Status.Addresses, "addresses")
+	testenv.Same(t, []string{"10.244.1.0/24", "fd00:10:244:1::/64"}, node.Spec.PodCIDRs, "podCIDRs")
 	if got, want := node.Labels[v1.LabelTopologyZone], "eu-1a"; got != want {
 		t.Errorf("got zone %q, want %q", got, want)
 	}
@@ -151,9 +139,7 @@ func TestDefaults(t *testing.T) {
 	objects := objectsOf(t, dir)
 	wantService := &v1.Service{Spec: v1.ServiceSpec{Ports: []v1.ServicePort{{Port: 80, Protocol: v1.ProtocolTCP}}}}
 	wantService.APIVersion, wantService.Kind, wantService.Name, wantService.Namespace = "v1", "Service", "web", "default"
-	if diff := cmp.Diff(wantService, get[*v1.Service](t, objects, serviceKind, "default", "web")); diff != "" {
-		t.Errorf("Service (-want +got):\n%s", diff)
-	}
+	testenv.Same(t, wantService, get[*v1.Service](t, objects, serviceKind, "default", "web"), "Service")
 	wantSlice := &discoveryv1.EndpointSlice{
 		Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"10.1.0.1"}}},
 		Ports: []discoveryv1.EndpointPort{
@@ -162,9 +148,7 @@ func TestDefaults(t *testing.T) {
 		},
 	}
 	wantSlice.APIVersion, wantSlice.Kind, wantSlice.Name, wantSlice.Namespace = "discovery.k8s.io/v1", "EndpointSlice", "web-1", "default"
-	if diff := cmp.Diff(wantSlice, get[*discoveryv1.EndpointSlice](t, objects, sliceKind, "default", "web-1")); diff != "" {
-		t.Errorf("EndpointSlice (-want +got):\n%s", diff)
-	}
+	testenv.Same(t, wantSlice, get[*discoveryv1.EndpointSlice](t, objects, sliceKind, "default", "web-1"), "EndpointSlice")
 }
 
 // The same text in the encodings and line ends of editors and shells of all systems.
@@ -183,9 +167,7 @@ func TestEncodings(t *testing.T) {
 			if err != nil {
 				t.Errorf("Load: %v", err)
 			}
-			if diff := cmp.Diff(want, r.names()); diff != "" {
-				t.Errorf("objects (-want +got):\n%s", diff)
-			}
+			testenv.Same(t, want, r.names(), "objects")
 		})
 	}
 	for _, text := range []string{"\xff\xfea\x00", "\xfe\xff\x00a", "\xff"} {

@@ -9,8 +9,11 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
+	"github.com/rogpeppe/go-internal/txtar"
+	"go.uber.org/goleak"
 	v1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -158,3 +161,65 @@ func conditions(ready, serving, terminating bool) discoveryv1.EndpointConditions
 func pod(name, uid string) *v1.ObjectReference {
 	return &v1.ObjectReference{Kind: "Pod", Namespace: "shop", Name: name, UID: types.UID(uid)}
 }
+
+// TestScenarios plays the archives in testdata/scenarios. Their sections are
+// read in order: at a section "look" the source checks until all files are stable; the section
+// lists the calls of the handler since the last one, and all current problems and
+// ignored kinds. A section "-NAME" deletes a file; any other one writes it.
+func TestScenarios(t *testing.T) {
+	paths, err := filepath.Glob("testdata/scenarios/*.txtar")
+	if err != nil || len(paths) == 0 {
+		t.Fatalf("no scenarios: %v", err)
+	}
+	for _, path := range paths {
+		t.Run(strings.TrimSuffix(filepath.Base(path), ".txtar"), func(t *testing.T) {
+			archive, err := txtar.ParseFile(path)
+			testenv.NoError(t, err)
+			playScenario(t, archive)
+		})
+	}
+}
+
+func playScenario(t *testing.T, archive *txtar.Archive) {
+	dir := t.TempDir()
+	f, r := follow(t, dir)
+	looks := 0
+	for _, section := range archive.Files {
+		name, text := section.Name, string(section.Data)
+		if name == "look" {
+			looks++
+			untilStable(t, f)
+			want := strings.Split(strings.TrimSpace(text), "\n")
+			got := append(r.take(), currentLines(f, dir)...)
+			if len(got) == 0 {
+				got = []string{""}
+			}
+			testenv.Same(t, want, got, "look %d", looks)
+			continue
+		}
+		if name, ok := strings.CutPrefix(name, "-"); ok {
+			testenv.NoError(t, os.Remove(filepath.Join(dir, name)))
+			continue
+		}
+		testenv.NoError(t, os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o700))
+		write(t, dir, name, text)
+	}
+	if looks == 0 {
+		t.Error("scenario without a look")
+	}
+}
+
+// currentLines returns the current problems and ignored kinds.
+func currentLines(f *follower, dir string) []string {
+	var lines []string
+	for _, line := range errorLines(f.problems()) {
+		lines = append(lines, "problem "+strings.ReplaceAll(line, dir+string(filepath.Separator), ""))
+	}
+	ignored := f.summary(nil).Ignored
+	for _, k := range slices.Sorted(maps.Keys(ignored)) {
+		lines = append(lines, fmt.Sprintf("ignored %d %s", ignored[k], k))
+	}
+	return lines
+}
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -37,9 +37,7 @@ func TestLoadErrorsAreTyped(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
-	if diff := cmp.Diff([]string{"update Service default/web", "synced"}, r.calls); diff != "" {
-		t.Errorf("calls (-want +got):\n%s", diff)
-	}
+	testenv.Same(t, []string{"update Service default/web", "synced"}, r.calls, "calls")
 }
 
 func TestLoadWithoutPath(t *testing.T) {
@@ -73,9 +71,7 @@ func TestLoadCanceled(t *testing.T) {
 		if err := s.Load(ctx); !errors.Is(err, context.Canceled) {
 			t.Errorf("Load: %v, want %v", err, context.Canceled)
 		}
-		if diff := cmp.Diff(want, r.take()); diff != "" {
-			t.Errorf("calls (-want +got):\n%s", diff)
-		}
+		testenv.Same(t, want, r.take(), "calls")
 	}
 }
 
@@ -123,9 +119,7 @@ func TestUnreadableFiles(t *testing.T) {
 	}
 	testenv.NoError(t, os.Remove(path))
 	untilStable(t, f)
-	if diff := cmp.Diff([]string{"delete Service default/web"}, r.take()); diff != "" {
-		t.Errorf("calls after deletion (-want +got):\n%s", diff)
-	}
+	testenv.Same(t, []string{"delete Service default/web"}, r.take(), "calls after deletion")
 }
 
 func TestReadFileUnsteady(t *testing.T) {
@@ -192,9 +186,7 @@ func TestLoadUnsteady(t *testing.T) {
 		if err := f.problems(); err != nil {
 			t.Errorf("problems %v, want none", err)
 		}
-		if diff := cmp.Diff([]string{"Service default/web"}, r.names()); diff != "" {
-			t.Errorf("objects (-want +got):\n%s", diff)
-		}
+		testenv.Same(t, []string{"Service default/web"}, r.names(), "objects")
 	})
 }
 
@@ -217,9 +209,7 @@ func TestCoarseClock(t *testing.T) {
 		time.Sleep(coarse / 2)
 		stamped(81)
 		untilStable(t, f)
-		if diff := cmp.Diff([]string{"update Service default/web"}, r.take()); diff != "" {
-			t.Errorf("calls (-want +got):\n%s", diff)
-		}
+		testenv.Same(t, []string{"update Service default/web"}, r.take(), "calls")
 		time.Sleep(coarse)
 		untilStable(t, f)
 		if f.files[path].read.err != nil {
@@ -244,16 +234,10 @@ func TestSameObjectIsNotHeldTwice(t *testing.T) {
 	first := read(text, nil)
 	again := read("# moved\n"+strings.Replace(text, "10.0.0.2", "10.0.0.9", 1), first.objects)
 	for i, want := range []bool{true, false, true} {
-		if got := again.objects[i].value == first.objects[i].value; got != want {
-			t.Errorf("%v is the same one: got %t, want %t", again.objects[i].key, got, want)
-		}
-		if got, want := again.objects[i].line, first.objects[i].line+1; got != want {
-			t.Errorf("line of %v: got %d, want %d", again.objects[i].key, got, want)
-		}
+		testenv.Same(t, want, again.objects[i].value == first.objects[i].value, "%v is the same one", again.objects[i].key)
+		testenv.Same(t, first.objects[i].line+1, again.objects[i].line, "line of %v", again.objects[i].key)
 	}
-	if got, want := again.warnings[0].Line, first.warnings[0].Line+1; got != want {
-		t.Errorf("line of the warning: got %d, want %d", got, want)
-	}
+	testenv.Same(t, first.warnings[0].Line+1, again.warnings[0].Line, "line of the warning")
 }
 
 // Objects have no room that the decoder left: with ten endpoints that was a third.
@@ -265,12 +249,8 @@ func TestNoSpareRoom(t *testing.T) {
 		t.Fatalf("readContent: got %d objects, errors %v, error %v, want an object", len(c.objects), c.errs, err)
 	}
 	slice, _ := c.objects[0].value.(*discoveryv1.EndpointSlice)
-	if got := cap(slice.Endpoints); got != 5 {
-		t.Errorf("room for endpoints: got %d, want 5", got)
-	}
-	if got := cap(slice.Endpoints[4].Addresses); got != 1 {
-		t.Errorf("room for addresses: got %d, want 1", got)
-	}
+	testenv.Same(t, 5, cap(slice.Endpoints), "room for endpoints")
+	testenv.Same(t, 1, cap(slice.Endpoints[4].Addresses), "room for addresses")
 }
 
 // An item of a List that cannot be converted is an error with its line, and all other items are read.

@@ -93,9 +93,7 @@ func TestRunFollows(t *testing.T) {
 			{Files: 2, Services: 2, Ignored: map[string]int{}},
 			{Files: 1, Services: 1, Ignored: map[string]int{}},
 		}
-		if diff := cmp.Diff(summaries, r.summaries); diff != "" {
-			t.Errorf("summaries (-want +got):\n%s", diff)
-		}
+		testenv.Same(t, summaries, r.summaries, "summaries")
 	})
 }
 

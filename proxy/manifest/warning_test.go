@@ -8,9 +8,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
 const goodService = "apiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec:\n  clusterIP: 10.96.0.1\n  ports:\n  - {name: http, port: 80}\n"
@@ -79,9 +80,7 @@ func TestWarnings(t *testing.T) {
 			for _, line := range errorLines(warned) {
 				got = append(got, strings.TrimPrefix(line, path+":"))
 			}
-			if diff := cmp.Diff(c.warnings, got); diff != "" {
-				t.Errorf("warnings (-want +got):\n%s", diff)
-			}
+			testenv.Same(t, c.warnings, got, "warnings")
 			if len(r.objects) != c.objects {
 				t.Errorf("got objects %q, want %d", r.names(), c.objects)
 			}
@@ -148,12 +147,8 @@ func TestAssign(t *testing.T) {
 		return nil
 	}
 	untilStable(t, f)
-	if diff := cmp.Diff([]string{"named 10.96.0.1", "web "}, calls); diff != "" {
-		t.Errorf("calls of Assign (-want +got):\n%s", diff)
-	}
-	if diff := cmp.Diff([]string{"Service default/named"}, r.names()); diff != "" {
-		t.Errorf("objects after a failure (-want +got):\n%s", diff)
-	}
+	testenv.Same(t, []string{"named 10.96.0.1", "web "}, calls, "calls of Assign")
+	testenv.Same(t, []string{"Service default/named"}, r.names(), "objects after a failure")
 	if err := f.problems(); !errors.Is(err, failure) || !strings.Contains(err.Error(), "a.yaml:1: Service default/web: no address") {
 		t.Errorf("problems: got %v, want one with file and line", err)
 	}

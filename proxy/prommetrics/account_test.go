@@ -159,9 +159,7 @@ func TestBucketsOfChanges(t *testing.T) {
 
 // Clocks may differ, but no duration is negative.
 func TestBetween(t *testing.T) {
-	if got := between(time.Unix(2, 0), time.Unix(1, 5e8)); got != 0 {
-		t.Errorf("from later to earlier: got %v, want 0", got)
-	}
+	testenv.Same(t, 0, between(time.Unix(2, 0), time.Unix(1, 5e8)), "from later to earlier")
 	if got := between(time.Unix(1, 0), time.Unix(1, 5e8)); got != 0.5 {
 		t.Errorf("got %v, want 0.5", got)
 	}

@@ -11,9 +11,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"go.uber.org/goleak"
 	v1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
@@ -42,9 +42,7 @@ func wantSamples(t *testing.T, r *prometheus.Registry, why, pattern string, want
 			got = append(got, line)
 		}
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("%s: samples of %s (-want +got):\n%s", why, pattern, diff)
-	}
+	testenv.Same(t, want, got, "%s: samples of %s", why, pattern)
 }
 
 func newMetrics(t *testing.T, mode string) (*Metrics, *prometheus.Registry) {
@@ -166,3 +164,5 @@ func stages(kind string, count int, seconds ...string) []string {
 }
 
 const stagePattern = "^vipkit_change_duration_seconds_(sum|count)"
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

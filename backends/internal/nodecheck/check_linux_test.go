@@ -9,7 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/vishvananda/netlink"
 	v1 "k8s.io/api/core/v1"
 
@@ -131,9 +130,7 @@ func TestFindings(t *testing.T) {
 		for name, value := range c.sysctls {
 			testenv.NoError(t, n.Sysctl(strings.ReplaceAll(name, ".", "/"), value))
 		}
-		if diff := cmp.Diff(c.want, found(t, n, c.check, c.of)); diff != "" {
-			t.Errorf("%s: findings (-want +got):\n%s", c.what, diff)
-		}
+		testenv.Same(t, c.want, found(t, n, c.check, c.of), "%s: findings", c.what)
 	}
 }
 
@@ -177,8 +174,6 @@ func TestUnreadSettings(t *testing.T) {
 				t.Errorf("%s: problem: got %v, want it to include the cause", c.what, p)
 			}
 		}
-		if diff := cmp.Diff(c.want, got); diff != "" {
-			t.Errorf("%s: findings (-want +got):\n%s", c.what, diff)
-		}
+		testenv.Same(t, c.want, got, "%s: findings", c.what)
 	}
 }

@@ -188,9 +188,7 @@ func TestFailures(t *testing.T) {
 			t.Errorf("%v: got another errno, want %v", f, errnos[f.Index])
 		}
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("failures (-want +got):\n%s", diff)
-	}
+	testenv.Same(t, want, got, "failures")
 	if diff := cmp.Diff([]Destination{to("10.0.0.1:1", 5)}, destinations(t, c, web), compareAddrs()); diff != "" {
 		t.Errorf("destinations (-want +got):\n%s", diff)
 	}

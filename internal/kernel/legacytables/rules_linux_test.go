@@ -6,7 +6,6 @@ import (
 	"os"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
 	v1 "k8s.io/api/core/v1"
@@ -45,9 +44,7 @@ func TestRules(t *testing.T) {
 			{Input: []byte{}, Output: []byte{}, PolicyOf: -1}, // to LOG
 			{Input: []byte{}, Output: []byte{}, Verdict: Drop, PolicyOf: unix.NF_INET_FORWARD},
 		}
-		if diff := cmp.Diff(want, all[:4]); diff != "" {
-			t.Errorf("%s: rules (-want +got):\n%s", family, diff)
-		}
+		testenv.Same(t, want, all[:4], "%s: rules", family)
 	}
 }
 

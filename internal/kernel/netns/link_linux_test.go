@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"os"
 	"testing"
 	"time"
 
@@ -168,9 +169,7 @@ func TestBridge(t *testing.T) {
 		must(t, err)
 		got, err := middle.Netlink().LinkGetProtinfo(l)
 		must(t, err)
-		if got.Hairpin != hairpin {
-			t.Errorf("hairpin mode of %s: got %t, want %t", port, got.Hairpin, hairpin)
-		}
+		testenv.Same(t, hairpin, got.Hairpin, "hairpin mode of %s", port)
 		must(t, host.AddAddress("eth0", netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 1, 0, byte(2 + i)}), 24)))
 		listener, err := host.Listen(ctx, "tcp", ":8080")
 		must(t, err)
@@ -207,9 +206,7 @@ func TestVXLAN(t *testing.T) {
 			n.AddAddress("vx0", netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 1, 0, byte(1 + i)}), 24)))
 		l, err := n.Netlink().LinkByName("vx0")
 		must(t, err)
-		if got := l.Attrs().MTU; got != 1400 {
-			t.Errorf("MTU: got %d, want 1400", got)
-		}
+		testenv.Same(t, 1400, l.Attrs().MTU, "MTU")
 	}
 	listener, err := hosts[1].Listen(ctx, "tcp", "10.1.0.2:8080")
 	must(t, err)
@@ -295,4 +292,61 @@ func TestLinkErrors(t *testing.T) {
 			t.Errorf("%s: got no error, want one", what)
 		}
 	}
+}
+
+const udpPort = 5353
+
+// ask opens a socket of a client, and sends requests without waiting for replies.
+func ask(t *testing.T, ns *netns.NS, address string, questions int) net.Conn {
+	t.Helper()
+	conn, err := ns.Dial(t.Context(), "udp", netip.AddrPortFrom(netip.MustParseAddr(address), udpPort).String())
+	testenv.NoError(t, err)
+	t.Cleanup(func() { _ = conn.Close() })
+	testenv.NoError(t, conn.SetDeadline(time.Now().Add(time.Minute)))
+	for range questions {
+		if _, err := conn.Write([]byte("who?")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return conn
+}
+
+// A server answers from the address that a request was sent to, and loses no request that
+// was sent while it did not read.
+func TestUDPServer(t *testing.T) {
+	t.Parallel()
+	ns := newNS(t)
+	questions := 2000
+	if os.Getenv("VIPKIT_USER_NAMESPACE") != "" {
+		questions = 100 // There, the buffer is limited by net.core.rmem_max.
+	}
+	server, err := ns.ListenUDP(t.Context(), udpPort)
+	testenv.NoError(t, err)
+	conns := []net.Conn{ask(t, ns, "127.0.0.2", questions-1), ask(t, ns, "::1", 1)}
+	asked, done := make(chan struct{}, questions), make(chan struct{})
+	go func() {
+		defer close(done)
+		server.Serve(func(question []byte, client, own netip.AddrPort) []byte {
+			asked <- struct{}{}
+			return fmt.Appendf(nil, "%s %v %v", question, client, own)
+		})
+	}()
+	for i := range questions {
+		select {
+		case <-asked:
+		case <-time.After(time.Minute):
+			t.Fatalf("requests that the server received: got %d, want %d", i, questions)
+		}
+	}
+	for _, conn := range conns {
+		buf := make([]byte, netns.MaxDatagram)
+		want := fmt.Sprintf("who? %v %v", conn.LocalAddr(), conn.RemoteAddr())
+		if n, err := conn.Read(buf); err != nil || string(buf[:n]) != want {
+			t.Errorf("reply: got %q, error %v, want %q", buf[:n], err, want)
+		}
+	}
+	if err := server.Close(); err != nil {
+		t.Error(err)
+	}
+	<-done
 }

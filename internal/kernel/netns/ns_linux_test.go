@@ -170,9 +170,7 @@ func TestNewSettings(t *testing.T) {
 			t.Errorf("sysctls named %s: got none, want at least one", w.pattern)
 		}
 		for name, got := range files {
-			if got != w.value {
-				t.Errorf("%s: got %q, want %q", name, got, w.value)
-			}
+			testenv.Same(t, w.value, got, "%s", name)
 		}
 	}
 }
@@ -187,9 +185,7 @@ func TestSysctl(t *testing.T) {
 		got[filepath.Base(name)] = sysctls(t, n, name)["/proc/sys/"+name]
 	}
 	want := map[string]string{"ip_forward": "1", "forwarding": "1", "ip_default_ttl": "17"}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("sysctls (-want +got):\n%s", diff)
-	}
+	testenv.Same(t, want, got, "sysctls")
 	if err := n.Sysctl("net/ipv4/no_such_thing", "1"); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("an unknown sysctl: got error %v, want fs.ErrNotExist", err)
 	}

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
 func TestBatchMistakes(t *testing.T) {
@@ -135,9 +137,7 @@ func TestBatchSeal(t *testing.T) {
 				t.Errorf("message %d: acknowledgement requested: got %v, want %v", i, got, i == 3)
 			}
 		}
-		if len(rest) != 0 {
-			t.Errorf("bytes after the end of the batch: got %d, want 0", len(rest))
-		}
+		testenv.Same(t, 0, len(rest), "bytes after the end of the batch")
 		b.unseal()
 		after := bytes.Clone(b.buf)
 		for i := range b.messages + 1 {
@@ -189,9 +189,7 @@ func TestElementListsAreSplit(t *testing.T) {
 			t.Fatalf("message %d: %v", i, err)
 		}
 	}
-	if next != n {
-		t.Errorf("elements in the messages: got %d, want %d", next, n)
-	}
+	testenv.Same(t, n, next, "elements in the messages")
 }
 
 // Once the buffer has grown, building the same again allocates nothing.

@@ -143,9 +143,7 @@ func TestCommitErrors(t *testing.T) {
 				t.Errorf("errors.Is(%v, %v): got false, want true", err, tt.want.Errno)
 			}
 			got.Detail = ""
-			if diff := cmp.Diff(tt.want, *got); diff != "" {
-				t.Errorf("error (-want +got):\n%s", diff)
-			}
+			testenv.Same(t, tt.want, *got, "error")
 		})
 	}
 	if diff := cmp.Diff(before, nft(t, "list", "ruleset")); diff != "" {
@@ -348,9 +346,7 @@ func TestBatchIsKeptByCommit(t *testing.T) {
 	commit(t, c, &b)
 	var got []Chain
 	testenv.NoError(t, c.Chains(t.Context(), table, Collect(&got)))
-	if diff := cmp.Diff([]Chain{{Name: "a"}, {Name: "b"}}, got); diff != "" {
-		t.Errorf("chains (-want +got):\n%s", diff)
-	}
+	testenv.Same(t, []Chain{{Name: "a"}, {Name: "b"}}, got, "chains")
 }
 
 func smallReceiveBuffer(t *testing.T, c *Conn) {

@@ -42,9 +42,7 @@ func TestDumpsMatchNft(t *testing.T) {
 				"nat-prerouting": {Name: "nat-prerouting", Base: BaseChain{Type: "nat", Hook: Prerouting, Priority: -100}},
 				"check":          {Name: "check", Base: BaseChain{Type: "filter", Hook: Forward, Priority: 5}},
 			}
-			if diff := cmp.Diff(want, got); diff != "" {
-				t.Errorf("Chains (-want +got):\n%s", diff)
-			}
+			testenv.Same(t, want, got, "Chains")
 
 			var rules []RuleInfo
 			testenv.NoError(t, c.Rules(ctx, table, Collect(&rules)))
@@ -142,9 +140,7 @@ func TestDumpElements(t *testing.T) {
 				"affinity": {},
 			}
 			for set, want := range want {
-				if diff := cmp.Diff(want, elements(t, c, table, set)); diff != "" {
-					t.Errorf("Elements of %s (-want +got):\n%s", set, diff)
-				}
+				testenv.Same(t, want, elements(t, c, table, set), "Elements of %s", set)
 			}
 		})
 	}

@@ -42,9 +42,7 @@ func begin(t testing.TB, m *Monitor) {
 
 func noticed(t *testing.T, m *Monitor, what string, want bool) {
 	t.Helper()
-	if got := m.Noticed(); got != want {
-		t.Errorf("after %s: noticed: got %t, want %t", what, got, want)
-	}
+	testenv.Same(t, want, m.Noticed(), "after %s: noticed", what)
 }
 
 // The monitor notices every kind of change of its tables, and no change of other tables.

@@ -136,8 +136,6 @@ func TestUnknownOutcome(t *testing.T) {
 	}
 	var got []TableInfo
 	testenv.NoError(t, c.Tables(t.Context(), IPv4, Collect(&got)))
-	if diff := cmp.Diff([]TableInfo{{Name: "vip"}}, got); diff != "" {
-		t.Errorf("tables (-want +got):\n%s", diff)
-	}
+	testenv.Same(t, []TableInfo{{Name: "vip"}}, got, "tables")
 	commit(t, c, &b)
 }

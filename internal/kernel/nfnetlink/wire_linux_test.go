@@ -131,9 +131,7 @@ func TestAcknowledgement(t *testing.T) {
 			if !errors.As(err, &got) {
 				t.Fatalf("Commit: got %v, want %v", err, want)
 			}
-			if diff := cmp.Diff(want, got); diff != "" {
-				t.Errorf("error (-want +got):\n%s", diff)
-			}
+			testenv.Same(t, want, got, "error")
 		})
 	}
 }
@@ -189,12 +187,8 @@ func TestDumpRestart(t *testing.T) {
 			if !errors.Is(err, tt.want) {
 				t.Errorf("Tables: got error %v, want %v", err, tt.want)
 			}
-			if begun != tt.begun {
-				t.Errorf("calls of Begin: got %d, want %d", begun, tt.begun)
-			}
-			if diff := cmp.Diff(tt.tables, tables); diff != "" {
-				t.Errorf("tables of the last try (-want +got):\n%s", diff)
-			}
+			testenv.Same(t, tt.begun, begun, "calls of Begin")
+			testenv.Same(t, tt.tables, tables, "tables of the last try")
 		})
 	}
 }

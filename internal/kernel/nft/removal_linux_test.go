@@ -8,8 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/vipkit/vipkit/internal/kernel/nfnetlink"
 	"github.com/vipkit/vipkit/internal/kernel/nft"
 	"github.com/vipkit/vipkit/internal/testing/netnstest"
@@ -51,9 +49,7 @@ table ip two { chain any-name { type nat hook prerouting priority 0; }; }`, netn
 		"commit: ip two: [any-name];",
 		"commit: ip two: [any-name];", // nothing to await
 	}
-	if diff := cmp.Diff(want, steps); diff != "" {
-		t.Errorf("steps (-want +got):\n%s", diff)
-	}
+	testenv.Same(t, want, steps, "steps")
 }
 
 // Another program may remove the same tables, or a part of them, after they were listed.

@@ -78,9 +78,7 @@ func TestMissedNotifications(t *testing.T) {
 	ns, l := listen(t)
 	testenv.CloseAtEnd(t, l)
 	var err error
-	if err := l.raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, 4096) }); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, l.raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, 4096) }))
 	testenv.NoError(t, err)
 	for i := range 100 {
 		addAddress(t, ns, netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}))

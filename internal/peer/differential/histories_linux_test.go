@@ -58,9 +58,7 @@ func TestHistories(t *testing.T) {
 // spec.externalIPs.
 func TestHistoriesWithoutExternalIPs(t *testing.T) {
 	allow := func(isAllowed bool) {
-		if err := utilfeature.DefaultMutableFeatureGate.SetFromMap(map[string]bool{"AllowServiceExternalIPs": isAllowed}); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, utilfeature.DefaultMutableFeatureGate.SetFromMap(map[string]bool{"AllowServiceExternalIPs": isAllowed}))
 	}
 	allow(false)
 	defer allow(true)

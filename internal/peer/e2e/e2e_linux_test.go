@@ -240,3 +240,11 @@ func testCleanup(t *testing.T, c *cluster) {
 		n.wantNoRules(t, nft)
 	}
 }
+
+func TestMain(m *testing.M) {
+	if len(os.Args) == 3 && os.Args[1] == containerCommand {
+		fmt.Fprintln(os.Stderr, becomeContainer(os.Args[2]))
+		os.Exit(1)
+	}
+	os.Exit(netnstest.Main(m, testenv.Processes))
+}

@@ -60,9 +60,7 @@ func TestToIPVS(t *testing.T) {
 	}
 	before := operations(t, b)
 	apply(t, b)
-	if got := operations(t, b) - before; got != 0 {
-		t.Errorf("operations of a resync: got %d, want 0", got)
-	}
+	testenv.Same(t, 0, operations(t, b)-before, "operations of a resync")
 }
 
 // TestToNFTables takes over to the backend nftables: what kube-proxy has left goes, with its connections.

@@ -16,6 +16,7 @@ import (
 // backends that do not use these tables names the chain of each family, and the command that makes
 // all connections work.
 func TestCheckNodeNamesLegacyFirewalls(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	chains := map[string]string{"nftables": "FORWARD", "iptables-nft": "FORWARD", "tproxy": "INPUT", "redirect": "INPUT"}
 	vips := []string{"10.96.0.10:80", "[fd00:96::10]:80"}

@@ -7,8 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/iptables"
 	"github.com/vipkit/vipkit/backends/nftables"
@@ -20,7 +18,7 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-func TestMain(m *testing.M) { os.Exit(netnstest.Main(m, testenv.Namespaces)) }
+func TestMain(m *testing.M) { os.Exit(netnstest.Main(m, cost)) }
 
 // instance is a backend that can be closed.
 type instance interface {
@@ -136,9 +134,7 @@ func (h host) state(t *testing.T) string {
 
 func wantState(t *testing.T, when, want, got string) {
 	t.Helper()
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("%s: words of the kernel's state (-want +got):\n%s", when, diff)
-	}
+	testenv.Same(t, want, got, "%s: words of the kernel's state", when)
 }
 
 // oneService is a Service with a node port and an endpoint on another node, in both families.
@@ -154,6 +150,7 @@ func oneService() proxy.Snapshot {
 // kernel then has what the second one alone makes, and after its Cleanup nothing. If the first one
 // ends later, the second one notices it.
 func TestKindAfterKind(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	empty := h.state(t)
 	alone := map[string]string{}
@@ -182,6 +179,7 @@ func TestKindAfterKind(t *testing.T) {
 // A backend that ends after one of another kind has started is named while it runs. Then the other one
 // notices the end, and removes what is left.
 func TestKindEndsAfterStartOfAnother(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	for _, first := range kinds() {
 		second := kinds()[0]
@@ -228,6 +226,7 @@ func problems(b backends.NodeChecker) string {
 // Backends with identities of their own neither remove nor name each other, of the same kind and of
 // different ones, whether they run or not; nor does one with defaults.
 func TestIdentitiesLiveSideBySide(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	for _, first := range kinds() {
 		for _, second := range kinds() {
@@ -251,6 +250,7 @@ func TestIdentitiesLiveSideBySide(t *testing.T) {
 
 // Objects of kube-proxy are named with the command that removes them, and stay.
 func TestObjectsOfKubeProxyAreNamed(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	for _, c := range []struct{ make, remove, want string }{
 		{"nft add table ip kube-proxy", "nft delete table ip kube-proxy", "nft delete table ip kube-proxy"},

@@ -66,7 +66,7 @@ func (p place) openFlows(t *testing.T) (all []flow) {
 
 // exchange sends a question, and waits for its answer.
 func (f flow) exchange(t *testing.T) error {
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	_, err := f.Ask(ctx)
 	return err

@@ -86,6 +86,7 @@ const nameIPVS = "ipvs"
 // on. What ipvs leaves stays until its
 // Cleanup, after which the second one serves; TPROXY does not before, since IPVS takes what it captures.
 func TestTrafficFromKindToKind(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	snapshot := web(0)
 	all := append(kinds(), ipvsKinds()...)
@@ -166,6 +167,7 @@ func lackedBeside(k, other kind) func(client string, clusterIP bool) bool {
 // Instances with identities of their own serve different Services of the same range: neither rejects,
 // drops or captures connections to Services of the other, whichever starts first, nor removes them when it ends.
 func TestTrafficSideBySide(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	all := append(kinds(), ipvsKinds()...)
 	for _, first := range all {
@@ -194,6 +196,7 @@ func apply(t *testing.T, b proxy.Backend, s proxy.Snapshot) {
 // connections to them are for the node as long as it has the address, and dropped before and after.
 func TestAddressOfTheRangeComesAndGoes(t *testing.T) {
 	const silence = 300 * time.Millisecond
+	t.Parallel()
 	p := newPlace(t)
 	p.lab.Serve("node", "node", 7777)
 	for _, k := range kinds() {
@@ -239,6 +242,7 @@ func isTimeout(err error) bool {
 
 // With TPROXY, UDP flows of the node end with their Service, although connection tracking knows them.
 func TestFlowOfTheNodeEndsWithItsService(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	tproxy := kinds()[3]
 	b := p.open(t, tproxy, backends.Identity{})

@@ -111,9 +111,7 @@ func TestGeneratorVaries(t *testing.T) {
 		"address type": {{"IPv4", "IPv6"}, {"FQDN", "IPv4", "IPv6"}},
 		"protocol":     {{"SCTP", "TCP", "UDP"}, {"", "HTTP", "SCTP", "TCP", "UDP"}},
 	} {
-		if diff := cmp.Diff(want, [2][]string{usual[field], unusual[field]}); diff != "" {
-			t.Errorf("%s without and with unusual values (-want +got):\n%s", field, diff)
-		}
+		testenv.Same(t, want, [2][]string{usual[field], unusual[field]}, "%s without and with unusual values", field)
 	}
 	if many, few := len(usual["ClusterIP"]), len(scarce["ClusterIP"]); many != 2*26 || few != 12 {
 		t.Errorf("got %d ClusterIPs and %d scarce ones, want 52 and 12", many, few)

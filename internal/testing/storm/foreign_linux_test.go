@@ -162,7 +162,12 @@ const programTime = 10 * time.Second
 
 // runOnNode runs a program on the node.
 func (s *storm) runOnNode(input string, command ...string) (string, error) {
-	ctx, cancel := context.WithTimeout(s.t.Context(), programTime)
+	return s.runWithin(programTime, input, command...)
+}
+
+// runWithin runs a program on the node, and ends it after a while.
+func (s *storm) runWithin(limit time.Duration, input string, command ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(s.t.Context(), limit)
 	defer cancel()
 	var out, stderr bytes.Buffer
 	cmd := exec.CommandContext(ctx, command[0], command[1:]...)

@@ -18,7 +18,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	os.Exit(agenttest.Main(agentMain, func() int { return netnstest.Main(m, testenv.Storms) }))
+	os.Exit(agenttest.Main(agentMain, func() int { return netnstest.Main(m, cost) }))
 }
 
 // TestStorm plays random histories and checks the invariants. A long storm consists of
@@ -39,6 +39,7 @@ func TestStorm(t *testing.T) {
 	for _, backend := range names {
 		t.Run(backend, func(t *testing.T) {
 			o := readOptions(t, backend)
+			t.Parallel()
 			end := time.Now().Add(o.duration)
 			for n := 1; n == 1 || time.Now().Before(end) && !t.Failed(); n++ {
 				t.Run(strconv.Itoa(n), func(t *testing.T) { playRandom(t, o, end) })
@@ -69,8 +70,6 @@ func playRandom(t *testing.T, o *options, end time.Time) {
 // runStorm carries out steps in a new storm, and reports the violations.
 func runStorm(t *testing.T, o *options, steps iter.Seq[step]) *storm {
 	t.Helper()
-	// No other program works in the namespaces of the test, so the usual lock is not needed.
-	t.Setenv("XTABLES_LOCKFILE", filepath.Join(t.TempDir(), "lock"))
 	s := newStorm(t, o)
 	s.needBackend()
 	found := s.run(steps)

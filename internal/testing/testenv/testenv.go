@@ -6,6 +6,8 @@ import (
 	"os"
 	"strconv"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 // SeedVariable names the environment variable with the seed of random tests.
@@ -36,10 +38,27 @@ func Random(t testing.TB) *rand.Rand {
 	return rand.New(rand.NewPCG(seed, 0))
 }
 
+// Rounds returns n, or a quarter of it with the flag -short of go test: how often a random test repeats
+// what one round shows already with some chance.
+func Rounds(n int) int {
+	if testing.Short() {
+		return max(1, n/4)
+	}
+	return n
+}
+
 // NoError ends the test with the error, if there is one.
 func NoError(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// Same reports how got differs from want, by [cmp.Diff]. The format says what they are.
+func Same[T any](t testing.TB, want, got T, format string, args ...any) {
+	t.Helper()
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf(format+" (-want +got):\n%s", append(args, diff)...)
 	}
 }

@@ -3,6 +3,7 @@ package testenv
 import (
 	"fmt"
 	"testing"
+	"time"
 )
 
 // recorder is a test that records Skip and Fatalf, and continues.
@@ -49,5 +50,58 @@ func TestRandomIsRepeated(t *testing.T) {
 	Random(r)
 	if want := `failed: VIPKIT_SEED: got "seven", want a number from 0 to 18446744073709551615, as an earlier run logged it`; r.ended != want {
 		t.Errorf("a seed that is not a number: got %q, want %q", r.ended, want)
+	}
+}
+
+// TestGrowth measures operations whose time is known.
+func TestGrowth(t *testing.T) {
+	spend := func(d time.Duration) {
+		for elapsed := ProcessorTime(t); elapsed() < d; {
+		}
+	}
+	for _, c := range []struct {
+		name    string
+		time    func(n int) time.Duration
+		refused bool
+	}{
+		{"linear", func(n int) time.Duration { return time.Duration(n) * time.Millisecond }, false},
+		{"square", func(n int) time.Duration { return time.Duration(n*n) * time.Millisecond / 8 }, true},
+	} {
+		e := &ending{TB: t}
+		Growth(e, 8, func(n int) func() { return func() { spend(c.time(n)) } })
+		if got := len(e.said) > 0; got != c.refused {
+			t.Errorf("%s: got errors %q, want some: %t", c.name, e.said, c.refused)
+		}
+	}
+}
+
+func TestVariables(t *testing.T) {
+	const variable = "VIPKIT_TEST_VARIABLE"
+	flag := func(t testing.TB) any { return Flag(t, variable) }
+	count := func(t testing.TB) any { return Count(t, variable, 7) }
+	names := func(t testing.TB) any { return Names(t, variable, []string{"a", "b"}) }
+	for _, test := range []struct {
+		read        func(testing.TB) any
+		text        string
+		want, ended string
+	}{
+		{flag, "", "false", ""},
+		{flag, "1", "true", ""},
+		{flag, "0", "false", `failed: VIPKIT_TEST_VARIABLE: got "0", want 1 or nothing`},
+		{flag, "no", "false", `failed: VIPKIT_TEST_VARIABLE: got "no", want 1 or nothing`},
+		{count, "", "7", ""},
+		{count, "3", "3", ""},
+		{count, "0", "0", `failed: VIPKIT_TEST_VARIABLE: got "0", want a number from 1 on`},
+		{count, "many", "0", `failed: VIPKIT_TEST_VARIABLE: got "many", want a number from 1 on`},
+		{names, "", "[]", ""},
+		{names, "b", "[b]", ""},
+		{names, "a, b", "[a b]", ""},
+		{names, "a c", "[a c]", `failed: VIPKIT_TEST_VARIABLE: unknown name "c", want some of ["a" "b"]`},
+	} {
+		t.Setenv(variable, test.text)
+		r := &recorder{TB: t}
+		if got := fmt.Sprint(test.read(r)); got != test.want || r.ended != test.ended {
+			t.Errorf("%q: got %s, %s; want %s, %s", test.text, got, r.ended, test.want, test.ended)
+		}
 	}
 }

@@ -16,6 +16,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/affinity"
+	"github.com/vipkit/vipkit/internal/testing/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -184,9 +185,7 @@ func TestDisabledAffinityFreesItsClients(t *testing.T) {
 	for _, a := range []netip.Addr{alice, bob, carol} {
 		d.service.table(d.route.Pool).Put(a, memoryEndpoint)
 	}
-	if got := w.affinity.Len(); got != 2 {
-		t.Errorf("remembered clients: got %d, want 2", got)
-	}
+	testenv.Same(t, 2, w.affinity.Len(), "remembered clients")
 	w.withAffinity(0).serveAt(memoryFrontend, memoryEndpoint)
 	if got := w.affinity.Len(); got != 0 {
 		t.Errorf("remembered clients without affinity: got %d, want none", got)

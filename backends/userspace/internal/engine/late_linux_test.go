@@ -54,7 +54,8 @@ func TestSlowEndpoint(t *testing.T) {
 	t.Cleanup(e.Close)
 	begin := time.Now()
 	_, err = e.reach(t.Context(), Dial{Protocol: v1.ProtocolTCP, To: to}, 100*time.Millisecond)
-	if took := time.Since(begin); !errorIsSlow(err) || took < 100*time.Millisecond || took > 900*time.Millisecond {
+	// Without a limit, the kernel tries for two minutes.
+	if took := time.Since(begin); !errorIsSlow(err) || took < 100*time.Millisecond || took > 30*time.Second {
 		t.Errorf("reach: got error %v after %v, want that the deadline is exceeded after 100 ms", err, took)
 	}
 }

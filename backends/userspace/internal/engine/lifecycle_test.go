@@ -64,9 +64,7 @@ func TestConnectionsAfterClose(t *testing.T) {
 	if w.tasks.quota.total != 0 || len(w.tasks.slots) != 0 {
 		t.Errorf("got %d counted connections and %d slots in use, want none", w.tasks.quota.total, len(w.tasks.slots))
 	}
-	if got := w.CountConnections().Accepted; got != 3 {
-		t.Errorf("accepted connections: got %d, want 3", got)
-	}
+	testenv.Same(t, 3, w.CountConnections().Accepted, "accepted connections")
 }
 
 // A connection is also reset if it had a slot, and its goroutine begins after Close.
@@ -102,9 +100,7 @@ func TestListenersReturnDestinations(t *testing.T) {
 	}
 	failing.Store(true)
 	wantReset(t, at)
-	if got := w.CountConnections().Denied; got != 1 {
-		t.Errorf("denied connections: got %d, want 1", got)
-	}
+	testenv.Same(t, 1, w.CountConnections().Denied, "denied connections")
 }
 
 // If a connection ends while its endpoint is being dialed, both sides are closed, and no

@@ -8,10 +8,10 @@ import (
 	"net/netip"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/internal/ipaddr"
+	"github.com/vipkit/vipkit/internal/testing/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -24,9 +24,7 @@ func TestProxyHeaderText(t *testing.T) {
 		{"[2001:db8::1]:1", "10.96.0.1:80", "PROXY TCP6 2001:db8::1 ::ffff:10.96.0.1 1 80\r\n"},
 	} {
 		got := string(proxyHeader(1, netip.MustParseAddrPort(c.from), netip.MustParseAddrPort(c.to)))
-		if got != c.want {
-			t.Errorf("from %s to %s: got %q, want %q", c.from, c.to, got, c.want)
-		}
+		testenv.Same(t, c.want, got, "from %s to %s", c.from, c.to)
 	}
 	for _, version := range []int{-1, 0, 3} {
 		if got := proxyHeader(version, memoryClient, memoryFrontend); got != nil {
@@ -81,7 +79,5 @@ func TestProxyHeaderIsSent(t *testing.T) {
 	c := dialTo(t, at)
 	from, to, err := readHeader(<-header)
 	got := []string{from.String(), to.String(), fmt.Sprint(err)}
-	if diff := cmp.Diff([]string{c.LocalAddr().String(), at.String(), "<nil>"}, got); diff != "" {
-		t.Errorf("client, frontend, error (-want +got):\n%s", diff)
-	}
+	testenv.Same(t, []string{c.LocalAddr().String(), at.String(), "<nil>"}, got, "client, frontend, error")
 }

@@ -178,9 +178,7 @@ func TestDeniedConnections(t *testing.T) {
 			wantReset(t, at)
 		})
 	}
-	if got := w.CountConnections().Denied; got != 4 {
-		t.Errorf("denied connections: got %d, want 4", got)
-	}
+	testenv.Same(t, 4, w.CountConnections().Denied, "denied connections")
 }
 
 func TestConnectionLimitMakesClientsWait(t *testing.T) {
@@ -294,9 +292,7 @@ func TestReturningEndpointKeepsItsConnections(t *testing.T) {
 	w.serveAt(at, two)
 	w.serveAt(at, one, two)
 	links := w.connections()
-	if len(links) != 1 {
-		t.Errorf("connections: got %d, want 1", len(links))
-	}
+	testenv.Same(t, 1, len(links), "connections")
 	for _, l := range links {
 		if end := l.end.Load(); end != 0 {
 			t.Errorf("end of the connection to %v, which has returned: got %v, want none", l.endpoint, time.Duration(end))

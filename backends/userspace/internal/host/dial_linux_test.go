@@ -9,7 +9,6 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/internal/testing/lab"
@@ -43,9 +42,7 @@ func TestFrontendsOfTheDialer(t *testing.T) {
 				got = append(got, at)
 			}
 		}
-		if diff := cmp.Diff(step.want, got); diff != "" {
-			t.Errorf("frontends (-want +got):\n%s", diff)
-		}
+		testenv.Same(t, step.want, got, "frontends")
 	}
 	if len(d.frontends) != 0 {
 		t.Errorf("without Services: got frontends %v, want none", d.frontends)

@@ -7,8 +7,12 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/vipkit/vipkit/backends/userspace/internal/engine"
+	"github.com/vipkit/vipkit/internal/pause"
 )
 
 // Listener is a pair of sockets, TCP and UDP, for clients of one origin.
@@ -32,17 +36,29 @@ type Listeners struct {
 // Open opens the sockets of a listener at an address. Claim sets the socket option that
 // allows binding to the address.
 func (ls *Listeners) Open(ctx context.Context, s *Sockets, at netip.AddrPort, claim func(fd int) error) (l Listener, err error) {
-	if l.TCP, err = s.listen(ctx, at, claim); err != nil {
+	if l.TCP, err = whileInUse(ctx, func() (*net.TCPListener, error) { return s.listen(ctx, at, claim) }); err != nil {
 		return l, fmt.Errorf("listening at %v: %w", at, err)
 	}
 	ls.sockets = append(ls.sockets, l.TCP)
-	conn, err := s.listenPacket(ctx, at, claim)
+	conn, err := whileInUse(ctx, func() (*net.UDPConn, error) { return s.listenPacket(ctx, at, claim) })
 	if err != nil {
 		return l, fmt.Errorf("listening at %v: %w", at, err)
 	}
 	ls.sockets = append(ls.sockets, conn)
 	l.UDP = &PacketListener{UDPConn: conn, Frontend: OriginalDestination}
 	return l, nil
+}
+
+// whileInUse calls open again for a moment as long as the address is in use: a program that this process
+// starts has the sockets that an earlier backend of the process has closed, until it runs.
+func whileInUse[S any](ctx context.Context, open func() (S, error)) (s S, err error) {
+	const tries, delay = 50, 20 * time.Millisecond
+	for range tries {
+		if s, err = open(); !errors.Is(err, unix.EADDRINUSE) || pause.For(ctx, delay) != nil {
+			break
+		}
+	}
+	return s, err
 }
 
 // Serve adds a listener whose traffic is forwarded to endpoints.

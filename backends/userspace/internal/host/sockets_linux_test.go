@@ -84,6 +84,26 @@ func TestListenersNoticeVanishedClients(t *testing.T) {
 	}
 }
 
+// Between fork and exec, a program that the process starts has copies of its sockets.
+func TestOpenWhileAProgramStarts(t *testing.T) {
+	t.Parallel()
+	s, at := socketsIn(t, netnstest.NewNS(t)), netip.MustParseAddrPort("127.0.0.1:8081")
+	var first, second Listeners
+	l, err := first.Open(t.Context(), s, at, Transparent)
+	testenv.NoError(t, err)
+	tcp, errTCP := l.TCP.File()
+	udp, errUDP := l.UDP.File()
+	testenv.NoError(t, errors.Join(errTCP, errUDP, first.Close()))
+	if _, err := new(Listeners).Open(t.Context(), s, at, Transparent); !errors.Is(err, unix.EADDRINUSE) {
+		t.Errorf("while the copies stay: got error %v, want %v", err, unix.EADDRINUSE)
+	}
+	closed := make(chan error)
+	time.AfterFunc(20*time.Millisecond, func() { closed <- tcp.Close() })
+	time.AfterFunc(60*time.Millisecond, func() { closed <- udp.Close() })
+	_, err = second.Open(t.Context(), s, at, Transparent)
+	testenv.NoError(t, errors.Join(err, <-closed, <-closed, second.Close()))
+}
+
 // With the checksum, the one's complement sum of the datagram is all ones. The checksum is never
 // 0, which means none, and is not allowed in IPv6.
 func TestChecksums(t *testing.T) {
