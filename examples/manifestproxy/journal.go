@@ -7,15 +7,14 @@ import (
 	"strings"
 
 	"github.com/go-logr/logr"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/vipkit/vipkit/proxy"
 	"github.com/vipkit/vipkit/proxy/manifest"
 )
 
 // journal logs problems of the files and syncs; the proxy.Runner logs syncs that failed, problems of objects,
-// limits, and settings of the node. The manifest.Source calls reported, warned and passed, the proxy.Runner synced, the
-// health.Server served; these run concurrently, and their methods share only the logger.
+// limits, and settings of the node. The manifest.Source calls reported, warned and passed and the proxy.Runner synced;
+// these run concurrently, and their methods share only the logger.
 type journal struct {
 	log             logr.Logger
 	files, warnings ledger
@@ -35,19 +34,6 @@ func (j *journal) reported(err error) { update(j.log, &j.files, split(err)) }
 
 // warned logs what the files have without effect, like reported.
 func (j *journal) warned(err error) { update(j.log, &j.warnings, split(err)) }
-
-// served logs that an HTTP server is not listening, or listens again or is not needed any more.
-func (j *journal) served(service types.NamespacedName, err error) {
-	what := "health check node port of " + service.String()
-	if service.Name == "" {
-		what = "address of -healthz-bind-address"
-	}
-	if err != nil {
-		j.log.Error(err, "HTTP server not listening", "at", what)
-		return
-	}
-	j.log.Info("HTTP server problem resolved", "at", what)
-}
 
 // passed logs the numbers of objects in the files, and that there are no Services: the path may be wrong.
 func (j *journal) passed(s manifest.Summary) {

@@ -138,7 +138,7 @@ func act(ctx context.Context, o options, log logr.Logger) (err error) {
 	}
 	log.Info("watching the manifests", "path", o.files.manifests, "node", o.tracker.NodeName)
 	err = follow(ctx, source, runner, health.Options{
-		Address: o.healthz, Pages: pages(o.metrics, registry, local.page), Answered: metrics.HealthAnswered, Report: j.served,
+		Address: o.healthz, Pages: pages(o.metrics, registry, local.page), Answered: metrics.HealthAnswered, Logger: log,
 	}, local)
 	if err = errors.Join(err, addresses.close()); err != nil { // A successor can open the file while this program drains.
 		return err
@@ -188,14 +188,11 @@ func follow(ctx context.Context, source *manifest.Source, runner *proxy.Runner, 
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var reading, serving, failed error
-	report := o.Report
 	o.Report = func(service types.NamespacedName, err error) {
 		if _, isPage := o.Pages[service.Name]; isPage && service.Namespace == "" && err != nil {
 			serving = fmt.Errorf("metrics: %w", err)
 			cancel()
-			return
 		}
-		report(service, err)
 	}
 	server, err := health.New(o)
 	if err != nil {

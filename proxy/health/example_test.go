@@ -19,6 +19,7 @@ func (nothing) Cleanup(context.Context) error                               { re
 // A Server follows a Runner, and serves until its context ends.
 func Example() {
 	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
 	tracker := proxy.NewServiceChangeTracker(proxy.TrackerOptions{NodeName: "node-1"})
 	tracker.Synced()
 

@@ -6,14 +6,17 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/go-logr/logr/funcr"
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 	"github.com/vipkit/vipkit/proxy"
@@ -267,5 +270,17 @@ func TestInvalidOptions(t *testing.T) {
 		if _, err := New(Options{Address: address}); err != nil {
 			t.Errorf("%q: got error %v, want none", address, err)
 		}
+	}
+}
+
+func TestReportsAreLogged(t *testing.T) {
+	var log []string
+	s, err := New(Options{Logger: funcr.New(func(_, args string) { log = append(log, args) }, funcr.Options{})})
+	testenv.NoError(t, err)
+	s.report(types.NamespacedName{}, errors.New("in use"))
+	s.report(types.NamespacedName{Namespace: "ns", Name: "a"}, nil)
+	want := []string{`"msg"="HTTP server not listening" "error"="in use" "at"="healthz"`, `"level"=0 "msg"="HTTP server problem resolved" "at"="ns/a"`}
+	if !slices.Equal(log, want) {
+		t.Errorf("got log %q, want %q", log, want)
 	}
 }
