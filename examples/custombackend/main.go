@@ -7,8 +7,11 @@ package main
 import (
 	"context"
 	"log"
+	"log/slog"
 	"os"
 	"os/signal"
+
+	"github.com/go-logr/logr"
 
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/proxy"
@@ -22,7 +25,7 @@ func main() {
 		log.Fatal("usage: custombackend FOLDER")
 	}
 	tracker := proxy.NewServiceChangeTracker(proxy.TrackerOptions{NodeName: "node-1"})
-	source := manifest.Source{Path: os.Args[1], Handler: tracker, Report: func(err error) { log.Print(err) }}
+	source := manifest.Source{Path: os.Args[1], Handler: tracker, Logger: logr.FromSlogHandler(slog.Default().Handler())}
 	go func() {
 		if err := source.Run(ctx); err != nil {
 			log.Fatal(err)

@@ -30,13 +30,13 @@ func main() {
 		log.Fatal(err)
 	}
 	tracker := proxy.NewServiceChangeTracker(proxy.TrackerOptions{NodeName: "node-1"})
-	source := manifest.Source{Path: os.Args[1], Handler: tracker, Report: func(err error) { log.Print(err) }}
+	logger := logr.FromSlogHandler(slog.Default().Handler())
+	source := manifest.Source{Path: os.Args[1], Handler: tracker, Logger: logger}
 	go func() {
 		if err := source.Run(ctx); err != nil {
 			log.Fatal(err)
 		}
 	}()
-	logger := logr.FromSlogHandler(slog.Default().Handler())
 	go tracker.LogMissing(ctx, logger)
 	runner := proxy.Runner{
 		Source: tracker, Backend: backend, ResyncInterval: time.Second, Logger: logger,

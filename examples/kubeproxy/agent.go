@@ -1,19 +1,16 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 
@@ -105,7 +102,7 @@ func serveMode(ctx context.Context, c *config, mode string, client *apiClient, l
 	source.Handler = tracker
 	server, err := health.New(health.Options{
 		Address: healthz, NodeEligible: tracker.NodeEligible, Timeout: 2 * max(defaultSync, c.resyncInterval(mode)),
-		Report: a.serverReported, Answered: a.metrics.HealthAnswered, Pages: a.pagesAt(pages, registry),
+		Logger: log, Report: a.announceServer, Answered: a.metrics.HealthAnswered, Pages: a.pagesAt(pages, registry),
 	})
 	if err != nil {
 		return err
@@ -122,7 +119,6 @@ func serveMode(ctx context.Context, c *config, mode string, client *apiClient, l
 	defer func() { err = errors.Join(err, local.close()) }()
 	log.Info("starting", "node", a.tracker.NodeName, "healthz", healthz, "metrics", pages)
 	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
 	var background sync.WaitGroup
 	background.Go(func() { server.Run(ctx) })
 	background.Go(func() { tracker.LogMissing(ctx, log) })
@@ -293,15 +289,4 @@ func (t *reported) report(log logr.Logger, what string, problems []*proxy.Proble
 		}
 	}
 	return true
-}
-
-// serverReported logs that an HTTP server is not listening, or listens again or is not needed any more.
-func (a *agent) serverReported(service types.NamespacedName, err error) {
-	a.announceServer(service, err)
-	what := cmp.Or(strings.TrimPrefix(service.String(), "/"), "healthz")
-	if err != nil {
-		a.log.Error(err, "HTTP server not listening", "at", what)
-		return
-	}
-	a.log.Info("HTTP server problem resolved", "at", what)
 }

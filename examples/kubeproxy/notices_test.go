@@ -148,11 +148,11 @@ func TestServerNotices(t *testing.T) {
 		{Namespace: "a", Name: "s"}: {kind: "Service", NamespacedName: types.NamespacedName{Namespace: "a", Name: "s"}, reason: "FailedToStartServiceHealthcheck"},
 	} {
 		a := newAnnouncer()
-		a.serverReported(service, errors.New("in use"))
+		a.announceServer(service, errors.New("in use"))
 		if n := a.only(t, listening); n.cause != want || !strings.Contains(n.note, "node node-1") || !strings.Contains(n.note, "in use") {
 			t.Errorf("%v: got %+v, want %+v", service, n, want)
 		}
-		if a.serverReported(service, nil); len(a.reported.events.notices[listening]) != 0 {
+		if a.announceServer(service, nil); len(a.reported.events.notices[listening]) != 0 {
 			t.Errorf("%v: listening again: got a notice, want none", service)
 		}
 	}

@@ -193,7 +193,7 @@ func TestOnceReturnsBackendErrors(t *testing.T) {
 				}
 			}, funcr.Options{})
 			runner := &proxy.Runner{Source: tracker, Backend: failing{c.apply}, Logger: log, Observers: []proxy.Observer{{Synced: func(proxy.Sync) { syncs++ }}}}
-			err := once(t.Context(), &manifest.Source{Path: "demo", Handler: tracker}, runner)
+			err := once(t.Context(), &manifest.Source{Path: "demo", Handler: tracker, Observe: func(manifest.Summary) {}}, runner)
 			if !errors.Is(err, c.want) {
 				t.Errorf("once: got error %v, want %v", err, c.want)
 			}
@@ -213,7 +213,7 @@ func TestOnceInterrupted(t *testing.T) {
 	cancel()
 	tracker := proxy.NewServiceChangeTracker(proxy.TrackerOptions{})
 	runner := &proxy.Runner{Source: tracker, Backend: failing{}, Observers: []proxy.Observer{{Synced: func(proxy.Sync) { t.Error("got a sync, want none") }}}}
-	if err := once(ctx, &manifest.Source{Path: "demo", Handler: tracker}, runner); !errors.Is(err, context.Canceled) {
+	if err := once(ctx, &manifest.Source{Path: "demo", Handler: tracker, Observe: func(manifest.Summary) {}}, runner); !errors.Is(err, context.Canceled) {
 		t.Errorf("once: got error %v, want %v", err, context.Canceled)
 	}
 }

@@ -30,31 +30,6 @@ func logged(verbosity int, f func(*journal)) []string {
 	return strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n")
 }
 
-func TestManifestProblemsAreLoggedOnce(t *testing.T) {
-	t.Parallel()
-	bad := func(line, item int, reason string) error {
-		return &manifest.DocumentError{File: "web.yaml", Line: line, Item: item, Err: errors.New(reason)}
-	}
-	got := logged(0, func(j *journal) {
-		j.reported(errors.Join(errors.New("no folder"), bad(3, -1, "no name")))
-		j.reported(errors.Join(bad(3, -1, "no name"), bad(9, 1, "no kind")))
-		j.reported(nil)
-		j.reported(bad(3, -1, "no name"))
-	})
-	want := []string{
-		`level=ERROR msg="manifest problem" err="no folder"`,
-		`level=ERROR msg="manifest problem" err="no name" file=web.yaml line=3`,
-		`level=INFO msg="manifest problem resolved" was="no folder"`,
-		`level=ERROR msg="manifest problem" err="no kind" file=web.yaml line=9 item=1`,
-		`level=INFO msg="manifest problem resolved" file=web.yaml line=3 was="no name"`,
-		`level=INFO msg="manifest problem resolved" file=web.yaml line=9 item=1 was="no kind"`,
-		`level=ERROR msg="manifest problem" err="no name" file=web.yaml line=3`,
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("log lines (-want +got):\n%s", diff)
-	}
-}
-
 func TestSyncsAreLogged(t *testing.T) {
 	t.Parallel()
 	small, large := snapshots.Port("default/web", "10.96.0.10:80"), snapshots.Port("default/web", "10.96.0.10:80")

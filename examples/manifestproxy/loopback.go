@@ -2,18 +2,21 @@ package main
 
 import (
 	"context"
+	"strings"
 
 	"github.com/vipkit/vipkit/backends/userspace"
+	"github.com/vipkit/vipkit/internal/problemlog"
 	"github.com/vipkit/vipkit/proxy"
 	"github.com/vipkit/vipkit/proxy/inspect"
 )
 
 // loopback serves node ports at loopback addresses, by a second Runner beside that of the backend.
 type loopback struct {
-	at      proxy.NodePortAddresses
-	journal *journal
-	page    *inspect.Page
-	backend *userspace.Backend // nil until open has made it
+	at       proxy.NodePortAddresses
+	journal  *journal
+	page     *inspect.Page
+	problems problemlog.Log[*proxy.Problem]
+	backend  *userspace.Backend // nil until open has made it
 }
 
 // serve serves until ctx ends. It returns at once if no loopback address is selected. Connections stay
@@ -59,5 +62,7 @@ func (l *loopback) synced(s proxy.Sync) {
 		limits = []*proxy.Problem{{Kind: "Node", Field: "loopback addresses", Err: s.Err}}
 	}
 	l.page.SetLimits(limits)
-	update(l.journal.log, &l.journal.loopback, limits)
+	l.problems.Update(l.journal.log, "node port not served at loopback addresses", limits, func(p *proxy.Problem) (error, []any) {
+		return p.Err, []any{"kind", p.Kind, "object", strings.TrimPrefix(p.NamespacedName.String(), "/"), "field", p.Field}
+	})
 }

@@ -21,7 +21,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/vipkit/vipkit/allocator"
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/proxy"
 	"github.com/vipkit/vipkit/proxy/conntrack"
@@ -138,7 +137,7 @@ func act(ctx context.Context, o options, log logr.Logger) (err error) {
 	}
 	log.Info("watching the manifests", "path", o.files.manifests, "node", o.tracker.NodeName)
 	err = follow(ctx, source, runner, health.Options{
-		Address: o.healthz, Pages: pages(o.metrics, registry, local.page), Answered: metrics.HealthAnswered, Report: j.served,
+		Address: o.healthz, Pages: pages(o.metrics, registry, local.page), Answered: metrics.HealthAnswered, Logger: log,
 	}, local)
 	if err = errors.Join(err, addresses.close()); err != nil { // A successor can open the file while this program drains.
 		return err
@@ -163,7 +162,7 @@ func logMissing(ctx context.Context, tracker *proxy.ServiceChangeTracker, log lo
 func newSource(o options, addresses *clusterIPs, j *journal) *manifest.Source {
 	return &manifest.Source{
 		Path: o.files.manifests, Handler: addresses, Assign: addresses.assign,
-		Report: j.reported, Warn: j.warned, Observe: func(s manifest.Summary) {
+		Logger: j.log, Observe: func(s manifest.Summary) {
 			j.passed(s)
 			addresses.observed(s)
 		},
@@ -188,14 +187,11 @@ func follow(ctx context.Context, source *manifest.Source, runner *proxy.Runner, 
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var reading, serving, failed error
-	report := o.Report
 	o.Report = func(service types.NamespacedName, err error) {
 		if _, isPage := o.Pages[service.Name]; isPage && service.Namespace == "" && err != nil {
 			serving = fmt.Errorf("metrics: %w", err)
 			cancel()
-			return
 		}
-		report(service, err)
 	}
 	server, err := health.New(o)
 	if err != nil {
@@ -252,20 +248,19 @@ func drain(patience time.Duration, log logr.Logger, those ...any) {
 // once applies the files once. After an error it has still programmed everything that can
 // be programmed.
 func once(ctx context.Context, source *manifest.Source, runner *proxy.Runner) error {
-	report, warn, warned := source.Report, source.Warn, false
-	source.Report = nil
-	source.Warn = func(err error) {
-		warned = warned || err != nil
-		warn(err)
+	warnings, observe := 0, source.Observe
+	source.Observe = func(s manifest.Summary) {
+		warnings = s.Warnings
+		observe(s)
 	}
-	bad := source.Load(ctx)
-	if errors.Is(bad, allocator.ErrFull) {
-		bad = source.Load(ctx) // Addresses of deleted Services are free now.
-	}
-	if _, ok := errors.AsType[*manifest.DocumentError](bad); ok {
-		report(bad)
-	} else if bad != nil {
+	quiet := *source
+	quiet.Logger = logr.Logger{}
+	bad := quiet.Load(ctx)
+	if _, ok := errors.AsType[*manifest.DocumentError](bad); !ok && bad != nil {
 		return bad // Nothing was read, and so there is nothing to program.
+	}
+	if bad != nil || warnings > 0 {
+		bad = source.Load(ctx) // This one logs. Addresses of deleted Services are free now.
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -285,7 +280,7 @@ func once(ctx context.Context, source *manifest.Source, runner *proxy.Runner) er
 	case last.Err != nil: // The Runner ended before it logged that.
 		runner.Logger.Error(last.Err, "some service ports are not programmed")
 		return errIncomplete
-	case bad != nil || warned || len(slices.Collect(last.Snapshot.Problems())) > 0:
+	case bad != nil || warnings > 0 || len(slices.Collect(last.Snapshot.Problems())) > 0:
 		return errIncomplete
 	}
 	return nil

@@ -178,7 +178,7 @@ func TestSharedCluster(t *testing.T) {
 		living.Go(func() { r.churnServices(ctx, client, worker) })
 		p := newPool(t, s, clusterIPs)
 		if worker%2 == 0 { // The other pools do not watch.
-			running.Go(func() { _ = p.Run(ctx) }) // It ends with its context.
+			running.Go(func() { p.Run(ctx) })
 		}
 		living.Go(func() { r.churnClaims(ctx, p, worker) })
 	}

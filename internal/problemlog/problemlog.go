@@ -1,7 +1,6 @@
 package problemlog
 
 import (
-	"maps"
 	"slices"
 	"time"
 
@@ -18,9 +17,9 @@ type Log[E interface {
 	error
 }] struct {
 	last   []E
-	open   map[string]E // by their text
-	minute time.Time    // start of the current minute
-	lines  int          // in that minute
+	open   map[string]bool // the texts of last
+	minute time.Time       // start of the current minute
+	lines  int             // in that minute
 }
 
 // Update logs each problem that is new, and each that has ended since the last call. Message says
@@ -29,27 +28,33 @@ func (l *Log[E]) Update(to logr.Logger, message string, problems []E, describe f
 	if slices.Equal(problems, l.last) {
 		return // the usual case
 	}
-	l.last = problems
-	now := make(map[string]E, len(problems))
+	if l.open == nil {
+		l.open = map[string]bool{}
+	}
+	now := make(map[string]bool, len(problems))
 	for _, p := range problems {
-		now[p.Error()] = p // The ports of one Service may have the same problem.
+		now[p.Error()] = true
 	}
 	if time.Since(l.minute) >= time.Minute {
 		l.minute, l.lines = time.Now(), 0
 	}
-	for _, text := range slices.Sorted(maps.Keys(l.open)) {
-		if _, lasts := now[text]; !lasts && l.admits(to, message) {
-			reason, place := describe(l.open[text])
+	for _, p := range l.last {
+		text := p.Error()
+		if l.open[text] && !now[text] && l.admits(to, message) {
+			reason, place := describe(p)
 			to.Info(message+" resolved", append(place, "was", reason.Error())...)
 		}
+		l.open[text] = now[text]
 	}
-	for _, text := range slices.Sorted(maps.Keys(now)) {
-		if _, known := l.open[text]; !known && l.admits(to, message) {
-			reason, place := describe(now[text])
+	for _, p := range problems {
+		text := p.Error() // The ports of one Service may have the same problem.
+		if !l.open[text] && l.admits(to, message) {
+			reason, place := describe(p)
 			to.Error(reason, message, place...)
 		}
+		l.open[text] = true
 	}
-	l.open = now
+	l.last, l.open = problems, now
 }
 
 // admits reports whether one more line may be logged.

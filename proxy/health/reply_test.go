@@ -8,11 +8,13 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/go-logr/logr/funcr"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -328,4 +330,16 @@ func TestLimitsOfServers(t *testing.T) {
 		return
 	}
 	t.Error("got no socket, want one")
+}
+
+func TestReportsAreLogged(t *testing.T) {
+	var log []string
+	s, err := New(Options{Logger: funcr.New(func(_, args string) { log = append(log, args) }, funcr.Options{})})
+	testenv.NoError(t, err)
+	s.report(types.NamespacedName{}, errors.New("in use"))
+	s.report(types.NamespacedName{Namespace: "ns", Name: "a"}, nil)
+	want := []string{`"msg"="HTTP server not listening" "error"="in use" "at"="healthz"`, `"level"=0 "msg"="HTTP server problem resolved" "at"="ns/a"`}
+	if !slices.Equal(log, want) {
+		t.Errorf("got log %q, want %q", log, want)
+	}
 }

@@ -1,11 +1,13 @@
 package health
 
 import (
+	"cmp"
 	"context"
 	"net"
 	"net/http"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -29,7 +31,7 @@ type listener interface {
 }
 
 func (s *Server) run(ctx context.Context, l listener, addresses func() ([]netip.Addr, error)) {
-	r := &running{server: s, addresses: addresses, servers: newCheckServers(l, s.options.Report, descriptors())}
+	r := &running{server: s, addresses: addresses, servers: newCheckServers(l, s.report, descriptors())}
 	defer r.servers.close()
 	if s.options.Address != "" {
 		r.servers.set(types.NamespacedName{}, s, []hostPort{{"tcp", s.options.Address}})
@@ -56,6 +58,19 @@ func (s *Server) run(ctx context.Context, l listener, addresses func() ([]netip.
 			wait = min(wait, max(0, time.Until(due)))
 		}
 		timer.Reset(wait)
+	}
+}
+
+// report logs that a port is not served, or, without an error, is served again or not needed any more.
+func (s *Server) report(name types.NamespacedName, err error) {
+	at := cmp.Or(strings.TrimPrefix(name.String(), "/"), "healthz")
+	if err != nil {
+		s.options.Logger.Error(err, "HTTP server not listening", "at", at)
+	} else {
+		s.options.Logger.Info("HTTP server problem resolved", "at", at)
+	}
+	if s.options.Report != nil {
+		s.options.Report(name, err)
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/vipkit/vipkit/proxy"
@@ -36,9 +37,12 @@ type Options struct {
 	// how long a change may wait to be programmed, before the proxy counts as
 	// unhealthy. Zero means twice the ResyncInterval of the Runner.
 	Timeout time.Duration
-	// Report, if not nil, is called once when a port cannot be served, and once,
-	// with a nil error, when it is served again, or is not needed any more. The zero name means Address, one
-	// without a namespace an address of Pages. Run calls it.
+	// Logger gets a line when a port cannot be served, and one when it is served again, or is not
+	// needed any more. The zero value discards them.
+	Logger logr.Logger
+	// Report, if not nil, is called for each of these lines, for programs that do more than log them;
+	// the error is nil for the second one. The zero name means Address, one without a namespace an
+	// address of Pages. Run calls it.
 	Report func(service types.NamespacedName, err error)
 	// Answered, if not nil, is called for each response of /healthz and /livez,
 	// from any goroutine.

@@ -121,17 +121,19 @@ func (f *follower) assigned(o object) int {
 }
 
 // problems joins all errors, in the order of files and lines.
-func (f *follower) problems() error {
+func (f *follower) problems() error { return errors.Join(f.allErrors()...) }
+
+func (f *follower) allErrors() []error {
 	errs := f.inOrder(slices.Concat(f.duplicates, f.unassigned), func(c *content) []*DocumentError { return c.errs })
 	if f.pathErr != nil {
 		errs = slices.Insert(errs, 0, fmt.Errorf("manifest: %w", f.pathErr))
 	}
-	return errors.Join(errs...)
+	return errs
 }
 
-// allWarnings joins all warnings, in the order of files and lines.
-func (f *follower) allWarnings() error {
-	return errors.Join(f.inOrder(f.warnings, func(c *content) []*DocumentError { return c.warnings })...)
+// allWarnings returns all warnings, in the order of files and lines.
+func (f *follower) allWarnings() []error {
+	return f.inOrder(f.warnings, func(c *content) []*DocumentError { return c.warnings })
 }
 
 // inOrder returns errors about several files, and the errors of each file.
@@ -149,27 +151,27 @@ func (f *follower) inOrder(several []*DocumentError, of func(*content) []*Docume
 	return errs
 }
 
-// report reports the problems and the warnings that differ from those reported last.
+// report logs the problems and the warnings that have begun or ended.
 func (f *follower) report() {
-	passOn(&f.reported, f.problems(), f.Report)
-	passOn(&f.warned, f.allWarnings(), f.Warn)
+	f.reported.Update(f.Logger, "manifest problem", f.allErrors(), describe)
+	f.warned.Update(f.Logger, "manifest warning", f.allWarnings(), describe)
 }
 
-// passOn passes an error on if its text differs from the last one.
-func passOn(last *string, err error, pass func(error)) {
-	text := ""
-	if err != nil {
-		text = err.Error()
+// describe returns the reason of an error, and its document as keys and values of the log.
+func describe(err error) (reason error, place []any) {
+	doc, ok := errors.AsType[*DocumentError](err)
+	switch {
+	case !ok:
+		return err, nil
+	case doc.Item == noItem:
+		return doc.Err, []any{"file", doc.File, "line", doc.Line}
 	}
-	if text != *last && pass != nil {
-		pass(err)
-	}
-	*last = text
+	return doc.Err, []any{"file", doc.File, "line", doc.Line, "item", doc.Item}
 }
 
 // summary counts what is in effect.
 func (f *follower) summary(wanted []object) Summary {
-	s := Summary{Files: len(f.files), Ignored: make(map[string]int)}
+	s := Summary{Files: len(f.files), Warnings: len(f.allWarnings()), Ignored: make(map[string]int)}
 	count := [...]*int{nodeKind: &s.Nodes, serviceKind: &s.Services, sliceKind: &s.EndpointSlices}
 	for _, o := range wanted {
 		*count[o.kind]++

@@ -36,7 +36,7 @@
 // Of duplicate objects the first one is used, in the order of file names and then of
 // lines; the others are reported.
 //
-// [Source].Warn gets what was read and has no effect, such as an unknown field, or an
+// [Source].Logger names what was read and has no effect, such as an unknown field, or an
 // EndpointSlice without the label that names its Service, or whose Service no file has.
 //
 // # Services that claim the same address

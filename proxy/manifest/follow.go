@@ -9,6 +9,8 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/vipkit/vipkit/internal/problemlog"
 )
 
 const (
@@ -33,8 +35,8 @@ type follower struct {
 	duplicates []*DocumentError
 	warnings   []*DocumentError // about objects of several files
 	unassigned []*DocumentError // of Services that wait for Assign
-	reported   string
-	warned     string
+	reported   problemlog.Log[error]
+	warned     problemlog.Log[error]
 }
 
 func newFollower(s *Source) (*follower, error) {

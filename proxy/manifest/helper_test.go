@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/go-logr/logr"
 	"github.com/rogpeppe/go-internal/txtar"
 	"go.uber.org/goleak"
 	v1 "k8s.io/api/core/v1"
@@ -147,6 +148,41 @@ func errorLines(err error) []string {
 		lines = append(lines, err.Error())
 	}
 	return lines
+}
+
+// sink hands the texts of the problems that are logged to keep, with " resolved" when they end.
+type sink struct {
+	logr.LogSink // no other method is called
+
+	only string // the message
+	keep func(text string)
+}
+
+func warnings(keep func(string)) logr.Logger {
+	return logr.New(&sink{only: "manifest warning", keep: keep})
+}
+
+func (*sink) Init(logr.RuntimeInfo) {}
+func (*sink) Enabled(int) bool      { return true }
+
+func (s *sink) Error(err error, message string, place ...any) {
+	if len(place) > 0 {
+		doc := &DocumentError{File: place[1].(string), Line: place[3].(int), Item: noItem, Err: err}
+		if len(place) > 4 {
+			doc.Item = place[5].(int)
+		}
+		err = doc
+	}
+	if s.only == message {
+		s.keep(err.Error())
+	}
+}
+
+func (s *sink) Info(_ int, message string, place ...any) {
+	if message, is := strings.CutSuffix(message, " resolved"); is {
+		at := len(place) - 1
+		s.Error(errors.New(place[at].(string)+" resolved"), message, place[:at-1]...)
+	}
 }
 
 // service returns a Service as YAML.

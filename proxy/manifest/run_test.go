@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/vipkit/vipkit/internal/testing/testenv"
@@ -33,7 +34,7 @@ func run(t *testing.T, path string) *running {
 		Path:     path,
 		Interval: interval,
 		Handler:  r.recorder,
-		Report:   func(err error) { r.reports = append(r.reports, shorten(err, path)) },
+		Logger:   logr.New(&sink{only: "manifest problem", keep: func(text string) { r.reports = append(r.reports, strings.ReplaceAll(text, path, "DIR")) }}),
 		Observe:  func(s Summary) { r.summaries = append(r.summaries, s) },
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -45,14 +46,6 @@ func run(t *testing.T, path string) *running {
 	}
 	synctest.Wait()
 	return r
-}
-
-// shorten returns the text of an error without the folder.
-func shorten(err error, dir string) string {
-	if err == nil {
-		return "no error"
-	}
-	return strings.ReplaceAll(err.Error(), dir, "DIR")
 }
 
 // after waits and returns the calls in that time.
@@ -89,9 +82,9 @@ func TestRunFollows(t *testing.T) {
 		r.want("at the end", r.take())
 		r.want("reports", r.reports)
 		summaries := []Summary{
-			{Files: 1, Services: 1, Ignored: map[string]int{}},
-			{Files: 2, Services: 2, Ignored: map[string]int{}},
-			{Files: 1, Services: 1, Ignored: map[string]int{}},
+			{Files: 1, Warnings: 1, Services: 1, Ignored: map[string]int{}},
+			{Files: 2, Warnings: 2, Services: 2, Ignored: map[string]int{}},
+			{Files: 1, Warnings: 1, Services: 1, Ignored: map[string]int{}},
 		}
 		testenv.Same(t, summaries, r.summaries, "summaries")
 	})
@@ -140,8 +133,9 @@ func TestRunReports(t *testing.T) {
 		testenv.NoError(t, r.end())
 		r.want("reports", r.reports,
 			filepath.Join("DIR", "a.yaml")+":1: not an object",
+			filepath.Join("DIR", "a.yaml")+":1: not an object resolved",
 			filepath.Join("DIR", "a.yaml")+":1: did not find expected node content",
-			"no error")
+			filepath.Join("DIR", "a.yaml")+":1: did not find expected node content resolved")
 		if got, want := r.summaries[1].Kept, 1; got != want {
 			t.Errorf("got %d objects kept, want %d", got, want)
 		}
@@ -177,7 +171,7 @@ func TestRunWithoutPath(t *testing.T) {
 		}
 		testenv.NoError(t, r.end())
 		missing := r.reports[0]
-		r.want("reports", r.reports, missing, "no error", missing, "no error")
+		r.want("reports", r.reports, missing, missing+" resolved", missing, missing+" resolved")
 	})
 }
 

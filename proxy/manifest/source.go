@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/go-logr/logr"
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/proxy"
@@ -30,6 +31,8 @@ type Summary struct {
 	// Errors counts what could not be read: files, documents and list items. The objects that
 	// they have are unknown unless they are kept.
 	Errors int
+	// Warnings counts what was read and has no effect.
+	Warnings int
 	// Services, EndpointSlices and Nodes count the objects in effect, with those
 	// that are kept because their file has an error.
 	Services, EndpointSlices, Nodes int
@@ -57,15 +60,13 @@ type Source struct {
 	// handed over, the error is reported with its file and line, and the next check calls
 	// Assign again.
 	Assign func(context.Context, *v1.Service) error
-	// Report, if set, is called when the errors change: with the joined
-	// DocumentErrors and, if Path itself cannot be read, the reason; with nil when
-	// there is no error any more. It is not called before the first error.
-	Report func(error)
-	// Warn, if set, is called like Report, with DocumentErrors of parts that were read and
-	// have no effect: an unknown field; an EndpointSlice without the label of its Service,
-	// or with a port that its Service does not have; a Service without ports or, if Assign
-	// is not set, without ClusterIP. They are no errors of Load.
-	Warn func(error)
+	// Logger gets a line for each error that begins or ends: of the files, and of Path itself. It gets
+	// one for each warning, too, which is about a part that was read and has no effect: an unknown
+	// field; an EndpointSlice without the label of its Service, or with a port that its Service does
+	// not have; a Service without ports or, if Assign is not set, without ClusterIP. Warnings are no
+	// errors of Load. More than a hundred lines in a minute are not written. The zero value discards
+	// all lines.
+	Logger logr.Logger
 	// Observe, if set, is called after each pass that read something new, after the
 	// handler.
 	Observe func(Summary)

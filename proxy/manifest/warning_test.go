@@ -11,6 +11,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
+	"github.com/vipkit/vipkit/internal/problemlog"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
@@ -71,14 +72,10 @@ func TestWarnings(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "a.yaml")
 			write(t, filepath.Dir(path), "a.yaml", c.text)
 			r := newRecorder(t)
-			var warned error
-			s := &Source{Path: path, Handler: r, Warn: func(err error) { warned = err }}
+			var got []string
+			s := &Source{Path: path, Handler: r, Logger: warnings(func(text string) { got = append(got, strings.TrimPrefix(text, path+":")) })}
 			if err := s.Load(t.Context()); err != nil {
 				t.Errorf("Load: %v, want no error", err)
-			}
-			var got []string
-			for _, line := range errorLines(warned) {
-				got = append(got, strings.TrimPrefix(line, path+":"))
 			}
 			testenv.Same(t, c.warnings, got, "warnings")
 			if len(r.objects) != c.objects {
@@ -96,12 +93,11 @@ func TestManyWarnings(t *testing.T) {
 		text.WriteString("---\napiVersion: v1\nkind: Node\nmetadata: {name: one, extra: 1}\n")
 	}
 	write(t, dir, "a.yaml", text.String())
-	var warned error
-	s := &Source{Path: dir, Handler: r, Warn: func(err error) { warned = err }}
+	var lines []string
+	s := &Source{Path: dir, Handler: r, Logger: warnings(func(text string) { lines = append(lines, text) })}
 	_ = s.Load(t.Context()) // The duplicates are errors.
-	lines := errorLines(warned)
-	if want := "a.yaml: " + more(50).Error(); len(lines) != maxErrors+1 || !strings.HasSuffix(lines[0], want) {
-		t.Errorf("got %d warnings, the first one %q, want %d and %q", len(lines), lines[0], maxErrors, want)
+	if want := "a.yaml: " + more(50).Error(); len(lines) != problemlog.Most || !strings.HasSuffix(lines[0], want) {
+		t.Errorf("got %d warnings, the first one %q, want %d and %q", len(lines), lines[0], problemlog.Most, want)
 	}
 }
 
