@@ -8,7 +8,7 @@ import (
 
 // planner turns changes into operations. It keeps its memory between plans.
 type planner[K Key, V comparable] struct {
-	changes  []change
+	changes  []change[K]
 	old, new []Object[K, V]
 	differ   differ[K, V]
 	ranks    []int
@@ -24,10 +24,11 @@ type plan[K Key, V comparable] struct {
 	// appearance. index finds them by key if there are many.
 	shared []sharedDelta[K, V]
 	index  map[K]int
-	// claimed are the leftovers that a service port claimed, as List yielded them.
-	claimed []Object[K, V]
-	// moved says that an object changes its owner.
+	// claimed is what was pending, and is not any more once the plan is carried out.
+	claimed map[K]held[V]
+	// moved says that an object changes its owner. at counts the changes that are planned.
 	moved bool
+	at    int
 }
 
 type sharedDelta[K Key, V comparable] struct {
@@ -43,24 +44,47 @@ type sharedDelta[K Key, V comparable] struct {
 const linearLimit = 24
 
 // plan is valid until the next call.
-func (pl *planner[K, V]) plan(r *reconciler[K, V], changes []change) *plan[K, V] {
+func (pl *planner[K, V]) plan(r *reconciler[K, V], changes []change[K]) *plan[K, V] {
 	p := &pl.current
 	p.reset()
 	for i := range changes {
+		if k := changes[i].left; k != nil {
+			p.leave(*k, r.pending)
+			continue
+		}
+		p.at = i + 1
 		pl.compare(r, &changes[i])
-		p.note(&pl.differ, r.leftovers)
+		p.note(&pl.differ, r.pending)
 	}
-	if len(changes) > 1 {
+	if len(changes) > 1 && changes[0].left == nil {
 		p.joinMoves()
 	}
-	p.sharedOps(r.owners, r.leftovers)
+	p.sharedOps(r.owners, r.pending)
 	return p
 }
 
-// compare finds the difference that a change makes.
-func (pl *planner[K, V]) compare(r *reconciler[K, V], c *change) {
+// leave adds the removal of an object that nothing needs.
+func (p *plan[K, V]) leave(k K, pending map[K]held[V]) {
+	h, _ := p.claim(k, pending)
+	p.ops = append(p.ops, opOf(Remove, &Object[K, V]{k, h.value, h.payload}))
+}
+
+// claim takes what is pending of an object.
+func (p *plan[K, V]) claim(k K, pending map[K]held[V]) (h held[V], found bool) {
+	if h, found = pending[k]; found {
+		if p.claimed == nil {
+			p.claimed = map[K]held[V]{}
+		}
+		p.claimed[k] = h
+		delete(pending, k) // so no second port claims it
+	}
+	return h, found
+}
+
+// compare finds the difference between what the kernel holds of a port and what it should.
+func (pl *planner[K, V]) compare(r *reconciler[K, V], c *change[K]) {
 	d := &pl.differ
-	if r.diff != nil && c.old != nil && c.new != nil && c.oldNode == c.newNode {
+	if r.diff != nil && c.old != nil && c.new != nil && c.oldNode == c.newNode && len(r.pending) == 0 {
 		var done bool
 		d.reset()
 		if d.removed, d.added, done = r.diff.RenderDiff(c.newNode, proxy.Change{Old: c.old, New: c.new}, d.removed, d.added); done {
@@ -69,14 +93,50 @@ func (pl *planner[K, V]) compare(r *reconciler[K, V], c *change) {
 	}
 	pl.old = collect(pl.old[:0], r.render, rendering{c.oldNode, c.old, c.static})
 	pl.new = collect(pl.new[:0], r.render, rendering{c.newNode, c.new, c.static})
+	if len(r.pending) > 0 && len(pl.old) > 0 {
+		pl.old = pl.current.correct(pl.old, pl.new, r.pending)
+	}
 	d.run(pl.old, pl.new)
+}
+
+// correct corrects the old objects of a port by what is pending, and has the shared ones among its new objects
+// compared too.
+func (p *plan[K, V]) correct(old, new []Object[K, V], pending map[K]held[V]) []Object[K, V] {
+	for i := range new {
+		if o := &new[i]; o.Key.Shared() {
+			if _, found := pending[o.Key]; found {
+				p.share(o, 0)
+			}
+		}
+	}
+	exist := old[:0]
+	for _, o := range old {
+		if o.Key.Shared() {
+			exist = append(exist, o)
+			continue
+		}
+		if _, taken := p.claimed[o.Key]; taken {
+			p.moved = true
+			continue // another port needs the object now
+		}
+		h, found := p.claim(o.Key, pending)
+		if found {
+			o.Value, o.Payload = h.value, h.payload
+			h.had = p.at
+			p.claimed[o.Key] = h
+		}
+		if !found || h.exists {
+			exist = append(exist, o)
+		}
+	}
+	return exist
 }
 
 func (p *plan[K, V]) reset() {
 	if cap(p.ops) > 2*chunk {
 		*p = plan[K, V]{}
 	}
-	p.ops, p.shared, p.claimed, p.index, p.moved = p.ops[:0], p.shared[:0], p.claimed[:0], nil, false
+	p.ops, p.shared, p.claimed, p.index, p.moved = p.ops[:0], p.shared[:0], nil, nil, false
 }
 
 // rendering is what is rendered before or after a change.
@@ -96,7 +156,7 @@ func collect[K Key, V comparable](into []Object[K, V], render Render[K, V], s re
 }
 
 // note adds the operations of a difference to the plan.
-func (p *plan[K, V]) note(d *differ[K, V], left map[K]V) {
+func (p *plan[K, V]) note(d *differ[K, V], pending map[K]held[V]) {
 	for i := range d.removed {
 		if o := &d.removed[i]; o.Key.Shared() {
 			p.share(o, -1)
@@ -115,18 +175,19 @@ func (p *plan[K, V]) note(d *differ[K, V], left map[K]V) {
 		if o := &d.added[i]; o.Key.Shared() {
 			p.share(o, +1)
 		} else {
-			p.put(o, left)
+			p.put(o, pending)
 		}
 	}
 }
 
-// put adds an object that this backend has not made itself yet, or adopts a leftover.
-func (p *plan[K, V]) put(o *Object[K, V], left map[K]V) {
+// put adds an object that no service port had, or adopts one that exists.
+func (p *plan[K, V]) put(o *Object[K, V], pending map[K]held[V]) {
 	kind := Add
-	if value, found := left[o.Key]; found {
-		p.claimed = append(p.claimed, Object[K, V]{Key: o.Key, Value: value})
-		delete(left, o.Key) // so no second port claims it
-		if value == o.Value {
+	if had := p.claimed[o.Key].had; had > 0 && had != p.at {
+		p.moved = true
+	}
+	if h, _ := p.claim(o.Key, pending); h.exists {
+		if h.value == o.Value {
 			return
 		}
 		kind = Replace
@@ -172,19 +233,25 @@ func (p *plan[K, V]) delta(k K) *sharedDelta[K, V] {
 
 // sharedOps adds the operations on shared objects that get a first or lose a
 // last owner, or another value.
-func (p *plan[K, V]) sharedOps(owners map[K]owned[V], left map[K]V) {
+func (p *plan[K, V]) sharedOps(owners map[K]owned[V], pending map[K]held[V]) {
 	for i := range p.shared {
 		d := &p.shared[i]
 		have := owners[d.key]
-		switch {
-		case have.count+d.count <= 0:
-			if have.count > 0 {
-				p.ops = append(p.ops, opOf(Remove, &Object[K, V]{d.key, have.value, d.payload}))
-			}
-		case have.count == 0:
-			p.put(&Object[K, V]{d.key, d.value, d.payload}, left)
-		case d.valued && d.value != have.value:
-			p.ops = append(p.ops, opOf(Replace, &Object[K, V]{d.key, d.value, d.payload}))
+		h, found := p.claim(d.key, pending)
+		if !found {
+			h = held[V]{exists: have.count > 0, value: have.value, payload: d.payload}
+		}
+		want := have.value
+		if d.valued {
+			want = d.value
+		}
+		switch needed := have.count+d.count > 0; {
+		case !needed && h.exists:
+			p.ops = append(p.ops, opOf(Remove, &Object[K, V]{d.key, h.value, h.payload}))
+		case needed && !h.exists:
+			p.ops = append(p.ops, opOf(Add, &Object[K, V]{d.key, want, d.payload}))
+		case needed && want != h.value:
+			p.ops = append(p.ops, opOf(Replace, &Object[K, V]{d.key, want, d.payload}))
 		}
 	}
 }

@@ -28,13 +28,12 @@ func newDriver(t testing.TB) *driver {
 	return &driver{kernel: k, backend: backends.New(renderFake, k)}
 }
 
-// eachKind runs a test with a target that gets the changes of all ports in one commit, and with
-// one that gets them separately.
+// eachKind runs a test with a target that has transactions, and with one that has none.
 func eachKind(t *testing.T, test func(*testing.T, *driver)) {
-	for _, separate := range []bool{false, true} {
-		t.Run(fmt.Sprintf("separate=%t", separate), func(t *testing.T) {
+	for _, single := range []bool{false, true} {
+		t.Run(fmt.Sprintf("single=%t", single), func(t *testing.T) {
 			d := newDriver(t)
-			d.kernel.separate = separate
+			d.kernel.single = single
 			test(t, d)
 		})
 	}
@@ -56,6 +55,30 @@ func (d *driver) kernelHolds(t *testing.T, s proxy.Snapshot, when string) {
 	t.Helper()
 	if want := wanted(s); !maps.Equal(want, d.kernel.objects) { // cmp is slow
 		t.Fatalf("%s: objects in the kernel (-want +got):\n%s", when, cmp.Diff(want, d.kernel.objects))
+	}
+}
+
+// kernelServes checks an Apply from one snapshot to another that returned an error, or none: the kernel has
+// all objects of every port that the error does not name, and none that it had not before and that neither
+// snapshot needs.
+func (d *driver) kernelServes(t *testing.T, from, to proxy.Snapshot, before map[fakeKey]string, err error, when string) {
+	t.Helper()
+	is, was := wanted(to), wanted(from)
+	for k, v := range wanted(to.Revert(proxy.Snapshot{}, failedNames(err)...)) {
+		if got, exists := d.kernel.objects[k]; !exists || got != v {
+			t.Fatalf("%s: %v: got value %q, exists: %t, want %q; error: %v", when, k, got, exists, v, err)
+		}
+	}
+	for k, v := range d.kernel.objects {
+		had, existed := before[k]
+		old, isOld := was[k]
+		new, isNew := is[k]
+		if (!existed || had != v) && (!isOld || old != v) && (!isNew || new != v) {
+			t.Fatalf("%s: %v: got value %q, want %q as before or %q as it should be", when, k, v, had, new)
+		}
+	}
+	if err := d.kernel.checkReferences(); err != nil {
+		t.Fatalf("%s: %v", when, err)
 	}
 }
 
@@ -99,7 +122,7 @@ func checkIsolatesPoison(t *testing.T, d *driver) {
 			h.forget(d.kernel)
 		}
 		want := h.snapshot()
-		before := d.applied
+		before, held := d.applied, maps.Clone(d.kernel.objects)
 		err := d.apply(t.Context(), want)
 		if errors.Is(err, proxy.ErrDataplaneLost) {
 			// After a failed move between ports, or a change of the node, the next
@@ -121,7 +144,7 @@ func checkIsolatesPoison(t *testing.T, d *driver) {
 		if len(refused) > 0 {
 			partial++
 		}
-		d.kernelHolds(t, d.applied, fmt.Sprintf("step %d", step))
+		d.kernelServes(t, before, want, held, err, fmt.Sprintf("step %d", step))
 	}
 	if partial < 50 || lost > 500 {
 		t.Errorf("got %d steps with refused ports and %d from the zero snapshot, want at least 50 and at most 500", partial, lost)
@@ -172,8 +195,9 @@ func checkConvergesUnderFaults(t *testing.T, d *driver) {
 				cancel()
 			}
 		}
+		from, before := d.applied, maps.Clone(d.kernel.objects)
 		if err := d.apply(ctx, want); err == nil {
-			d.kernelHolds(t, want, fmt.Sprintf("step %d", step))
+			d.kernelServes(t, from, want, before, nil, fmt.Sprintf("step %d", step))
 		}
 		cancel()
 		if step%10 > 0 {

@@ -1,0 +1,251 @@
+package backends
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// held is what the kernel holds of an object.
+type held[V comparable] struct {
+	exists  bool
+	value   V
+	payload any // as it was rendered, if it was
+	had     int // in a plan, the change of the port that had it; 0 for none
+}
+
+// failure is a change that was not, or not wholly, made.
+type failure[K Key] struct {
+	change[K]
+	err error
+}
+
+// forget drops all knowledge of the kernel.
+func (r *reconciler[K, V]) forget() {
+	r.known, r.touched, r.owners, r.pending, r.failed = false, false, nil, nil, nil
+}
+
+// try makes changes, and records those that fail. It returns an error if no single service
+// port caused it.
+func (r *reconciler[K, V]) try(ctx context.Context, changes []change[K]) error {
+	plan := r.planner.plan(r, changes)
+	out := r.commit(ctx, plan.ops)
+	if out.Lost != nil {
+		return r.lost(out.Lost)
+	}
+	if len(out.Failed) == 0 {
+		r.record(plan)
+		return nil
+	}
+	err := r.asLost(out.err(ctx))
+	if !out.Together && !final(ctx, err) {
+		if failed := r.blame(changes, plan, &out); len(failed) > 0 {
+			return r.tryOthers(ctx, changes, plan, &out, failed)
+		}
+		r.record(plan)
+		r.note(plan.ops, func(i int) bool { return out.Failed[i] != nil }, true)
+		return nil
+	}
+	r.undone(plan, &out)
+	switch {
+	case final(ctx, err) || changes[0].static && len(changes) == 1:
+		return err
+	case len(changes) == 1:
+		r.failed = append(r.failed, failure[K]{changes[0], err})
+		return nil
+	case plan.moved:
+		return moveLost(err)
+	}
+	half := len(changes) / 2
+	if changes[0].static {
+		half = 1
+	}
+	if err = r.try(ctx, changes[:half]); err != nil {
+		return err
+	}
+	return r.try(ctx, changes[half:])
+}
+
+// tryOthers records changes that have failed, and tries all others again from what the kernel holds
+// now: it may have removed nothing of theirs.
+func (r *reconciler[K, V]) tryOthers(ctx context.Context, changes []change[K], plan *plan[K, V], out *Outcome, failed map[int]error) error {
+	r.undone(plan, out)
+	if plan.moved {
+		return moveLost(out.err(ctx))
+	}
+	rest := make([]change[K], 0, len(changes)-len(failed))
+	for i := range changes {
+		err := failed[i]
+		switch {
+		case err == nil:
+			rest = append(rest, changes[i])
+		case changes[i].static:
+			return err
+		default:
+			r.failed = append(r.failed, failure[K]{changes[i], err})
+		}
+	}
+	if len(rest) == 0 {
+		return nil
+	}
+	return r.try(ctx, rest)
+}
+
+// moveLost returns the error of changes between whose ports an object moves: if only some of them are
+// made, the former owner could remove what the new one has just added.
+func moveLost(err error) error {
+	return fmt.Errorf("%w: an object moves between service ports, and their changes could not be made in one commit: %w", proxy.ErrDataplaneLost, err)
+}
+
+// blame returns the changes that need an object which could not be made, and, if there are none, those of
+// ports that leave and of leftovers for which one could not be removed; each with the reason.
+func (r *reconciler[K, V]) blame(changes []change[K], plan *plan[K, V], out *Outcome) map[int]error {
+	made, removed := map[K]error{}, map[K]error{}
+	for i, err := range out.Failed {
+		if o := &plan.ops[i]; o.Kind == Remove {
+			removed[o.Key] = err
+		} else {
+			made[o.Key] = err
+		}
+	}
+	failed := map[int]error{}
+	for i := range changes {
+		c := &changes[i]
+		switch {
+		case len(made) > 0 && c.left == nil:
+			if err := r.needs(rendering{c.newNode, c.new, c.static}, made); err != nil {
+				failed[i] = err
+			}
+		case len(made) > 0:
+		case c.left != nil && removed[*c.left] != nil:
+			failed[i] = removed[*c.left]
+		case c.new == nil && !c.static:
+			if err := r.needs(rendering{c.oldNode, c.old, false}, removed); err != nil {
+				failed[i] = err
+			}
+		}
+	}
+	return failed
+}
+
+// needs returns the error of an object that is rendered.
+func (r *reconciler[K, V]) needs(s rendering, errs map[K]error) error {
+	for _, o := range collect(nil, r.render, s) {
+		if err := errs[o.Key]; err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// undone restores what is known of the kernel after a plan that was not, or not wholly, carried out.
+func (r *reconciler[K, V]) undone(p *plan[K, V], out *Outcome) {
+	if r.pending == nil {
+		r.pending = map[K]held[V]{}
+	}
+	maps.Copy(r.pending, p.claimed)
+	r.note(p.ops, func(i int) bool { return out.Failed[i] == nil }, false)
+}
+
+// note records what the kernel holds of the objects of some ops; stayed says that these were not removed.
+func (r *reconciler[K, V]) note(ops []Op[K, V], which func(int) bool, stayed bool) {
+	if r.pending == nil {
+		r.pending = map[K]held[V]{}
+	}
+	for i := range ops {
+		if o := &ops[i]; which(i) {
+			r.pending[o.Key] = held[V]{exists: stayed || o.Kind != Remove, value: o.Value, payload: o.Payload}
+		}
+	}
+}
+
+// sweep removes objects that nothing needs. Those stay that a service port may need which has failed.
+// It returns why others stay.
+func (r *reconciler[K, V]) sweep(ctx context.Context) (stayed, err error) {
+	var changes []change[K]
+	needed := r.neededByFailed()
+	for k, h := range r.pending {
+		if h.exists && !needed[k] && r.owners[k].count == 0 {
+			changes = append(changes, change[K]{left: &k})
+		}
+	}
+	if len(changes) == 0 {
+		return nil, nil
+	}
+	slices.SortFunc(changes, func(a, b change[K]) int { return cmp.Compare((*b.left).Rank(), (*a.left).Rank()) })
+	failed := len(r.failed)
+	err = r.try(ctx, changes)
+	var errs []error
+	for _, f := range r.failed[failed:] {
+		errs = append(errs, f.err)
+	}
+	r.failed = r.failed[:failed]
+	return errors.Join(errs...), err
+}
+
+// neededByFailed returns the objects that failed service ports have or need.
+func (r *reconciler[K, V]) neededByFailed() map[K]bool {
+	needed := map[K]bool{}
+	for i := range r.failed {
+		c := &r.failed[i].change
+		for _, s := range [...]rendering{{c.oldNode, c.old, false}, {c.newNode, c.new, false}} {
+			for _, o := range collect(nil, r.render, s) {
+				needed[o.Key] = true
+			}
+		}
+	}
+	return needed
+}
+
+// result returns the error of an Apply: err, or the service ports that failed, with those that cannot
+// be programmed.
+func (r *reconciler[K, V]) result(refused proxy.PortErrors, err error) error {
+	if err != nil || len(r.failed)+len(refused) == 0 {
+		return err
+	}
+	if refused == nil {
+		refused = proxy.PortErrors{}
+	}
+	for i := range r.failed {
+		refused[r.failed[i].name()] = r.failed[i].err
+	}
+	return refused
+}
+
+// asLost turns a conflict between known states into [proxy.ErrDataplaneLost].
+func (r *reconciler[K, V]) asLost(err error) error {
+	if r.known && errors.Is(err, ErrConflict) {
+		return r.lost(err)
+	}
+	return err
+}
+
+func (*reconciler[K, V]) lost(err error) error {
+	if errors.Is(err, proxy.ErrDataplaneLost) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", proxy.ErrDataplaneLost, err)
+}
+
+// record updates the owners of shared objects after a plan was committed.
+func (r *reconciler[K, V]) record(p *plan[K, V]) {
+	r.touched = true
+	for i := range p.shared {
+		d := &p.shared[i]
+		o := r.owners[d.key]
+		o.count += d.count
+		if d.valued {
+			o.value = d.value
+		}
+		if o.count > 0 {
+			r.owners[d.key] = o
+		} else {
+			delete(r.owners, d.key)
+		}
+	}
+}
