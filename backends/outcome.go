@@ -3,6 +3,7 @@ package backends
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -21,12 +22,13 @@ type Outcome struct {
 }
 
 // Stopped returns the outcome of a commit of which a kernel with transactions has carried out the first
-// done of all ops, and no other because of err; nil stands for none.
+// done of all ops, and no other because of err; nil stands for none. The state is lost if err
+// says so, or if it is not that of an op.
 func Stopped(done, all int, err error) Outcome {
 	if err == nil {
 		return Outcome{}
 	}
-	if errors.Is(err, proxy.ErrDataplaneLost) {
+	if done == all || errors.Is(err, proxy.ErrDataplaneLost) {
 		return Outcome{Lost: err}
 	}
 	o := Outcome{Failed: make(map[int]error, all-done), Together: true}
@@ -34,6 +36,36 @@ func Stopped(done, all int, err error) Outcome {
 		o.Failed[i] = err
 	}
 	return o
+}
+
+// At returns the same outcome of the ops of a longer list, which had these indexes there; nil if they
+// are the same.
+func (o Outcome) At(indexes []int) Outcome {
+	if len(o.Failed) == 0 || indexes == nil {
+		return o
+	}
+	failed := make(map[int]error, len(o.Failed))
+	for i, err := range o.Failed {
+		failed[indexes[i]] = err
+	}
+	o.Failed = failed
+	return o
+}
+
+// Apart returns ops in another order, those first for which is reports true, how many these are,
+// and the index that each one had, for [Outcome.At].
+func Apart[K Key, V comparable](ops []Op[K, V], is func(*Op[K, V]) bool) (ordered []Op[K, V], first int, indexes []int) {
+	for _, want := range [...]bool{true, false} {
+		for i := range ops {
+			if is(&ops[i]) == want {
+				ordered, indexes = append(ordered, ops[i]), append(indexes, i)
+			}
+		}
+		if want {
+			first = len(ordered)
+		}
+	}
+	return ordered, first, indexes
 }
 
 // Each returns the outcome of ops that do carries out one by one. It tries no more of them after
@@ -73,24 +105,37 @@ func (o *Outcome) fail(i int, err error) {
 	o.Failed[i] = err
 }
 
-// err returns an error of the failed ops: one that ends the Apply, if there is one.
-func (o *Outcome) err(ctx context.Context) (err error) {
-	least := -1
+// Err returns nil if all ops were carried out; else one error of them, which ends the Apply if there is such a
+// one.
+func (o Outcome) Err() (err error) {
+	if o.Lost != nil {
+		return asLost(o.Lost)
+	}
+	least := 0
 	for i, e := range o.Failed {
-		if least >= 0 && i > least && !final(ctx, e) {
-			continue
+		if ends := isFinal(e); ends || err == nil || i < least {
+			least, err = i, e
+			if ends {
+				break
+			}
 		}
-		if final(ctx, e) {
-			return e
-		}
-		least, err = i, e
 	}
 	return err
+}
+
+// asLost returns an error that wraps [proxy.ErrDataplaneLost].
+func asLost(err error) error {
+	if errors.Is(err, proxy.ErrDataplaneLost) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", proxy.ErrDataplaneLost, err)
 }
 
 // final reports whether dividing a commit cannot help: no single service port caused the
 // error. ErrUnsupported is not final: a feature that all ports need fails with the static
 // objects; otherwise single ports need it.
-func final(ctx context.Context, err error) bool {
-	return ctx.Err() != nil || errors.Is(err, ErrReplace) || errors.Is(err, ErrUnavailable) || errors.Is(err, proxy.ErrDataplaneLost)
+func final(ctx context.Context, err error) bool { return ctx.Err() != nil || isFinal(err) }
+
+func isFinal(err error) bool {
+	return errors.Is(err, ErrReplace) || errors.Is(err, ErrUnavailable) || errors.Is(err, proxy.ErrDataplaneLost)
 }

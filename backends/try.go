@@ -36,13 +36,13 @@ func (r *reconciler[K, V]) try(ctx context.Context, changes []change[K]) error {
 	plan := r.planner.plan(r, changes)
 	out := r.commit(ctx, plan.ops)
 	if out.Lost != nil {
-		return r.lost(out.Lost)
+		return out.Err()
 	}
 	if len(out.Failed) == 0 {
 		r.record(plan)
 		return nil
 	}
-	err := r.asLost(out.err(ctx))
+	err := r.asLost(out.Err())
 	if !out.Together && !final(ctx, err) {
 		if failed := r.blame(changes, plan, &out); len(failed) > 0 {
 			return r.tryOthers(ctx, changes, plan, &out, failed)
@@ -76,7 +76,7 @@ func (r *reconciler[K, V]) try(ctx context.Context, changes []change[K]) error {
 func (r *reconciler[K, V]) tryOthers(ctx context.Context, changes []change[K], plan *plan[K, V], out *Outcome, failed map[int]error) error {
 	r.undone(plan, out)
 	if plan.moved {
-		return moveLost(out.err(ctx))
+		return moveLost(out.Err())
 	}
 	rest := make([]change[K], 0, len(changes)-len(failed))
 	for i := range changes {
@@ -220,16 +220,9 @@ func (r *reconciler[K, V]) result(refused proxy.PortErrors, err error) error {
 // asLost turns a conflict between known states into [proxy.ErrDataplaneLost].
 func (r *reconciler[K, V]) asLost(err error) error {
 	if r.known && errors.Is(err, ErrConflict) {
-		return r.lost(err)
+		return asLost(err)
 	}
 	return err
-}
-
-func (*reconciler[K, V]) lost(err error) error {
-	if errors.Is(err, proxy.ErrDataplaneLost) {
-		return err
-	}
-	return fmt.Errorf("%w: %w", proxy.ErrDataplaneLost, err)
 }
 
 // record updates the owners of shared objects after a plan was committed.

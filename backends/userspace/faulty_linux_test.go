@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/backends/backendtest"
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/backends/userspace/internal/netfilter"
 	"github.com/vipkit/vipkit/proxy"
@@ -39,8 +40,8 @@ type faultyNetfilter struct {
 	around func(commit func() error) error
 }
 
-func (f faultyNetfilter) Commit(ctx context.Context, ops []backends.Op[netfilter.Key, netfilter.Value]) error {
-	return f.around(func() error { return f.Capture.Commit(ctx, ops) })
+func (f faultyNetfilter) Commit(ctx context.Context, ops []backends.Op[netfilter.Key, netfilter.Value]) backends.Outcome {
+	return backendtest.Around(f.around, len(ops), func() backends.Outcome { return f.Capture.Commit(ctx, ops) })
 }
 
 func (f faultyNetfilter) Replace(ctx context.Context, want proxy.Snapshot, must bool) backends.Replacement[netfilter.Key, netfilter.Value] {
@@ -56,6 +57,6 @@ type faultyReplacement struct {
 	around func(commit func() error) error
 }
 
-func (r faultyReplacement) Commit(ctx context.Context, ops []backends.Op[netfilter.Key, netfilter.Value]) error {
-	return r.around(func() error { return r.Replacement.Commit(ctx, ops) })
+func (r faultyReplacement) Commit(ctx context.Context, ops []backends.Op[netfilter.Key, netfilter.Value]) backends.Outcome {
+	return backendtest.Around(r.around, len(ops), func() backends.Outcome { return r.Replacement.Commit(ctx, ops) })
 }
