@@ -36,8 +36,9 @@ type sharedDelta[K Key, V comparable] struct {
 	count   int
 	value   V
 	payload any
-	// valued says that value is what an owner rendered.
-	valued bool
+	// valued says that value is what an owner rendered. earlier are what other owners rendered otherwise.
+	valued  bool
+	earlier []Object[K, V]
 }
 
 // linearLimit is how many entries are searched one by one, without an index.
@@ -182,17 +183,11 @@ func (p *plan[K, V]) note(d *differ[K, V], pending map[K]held[V]) {
 
 // put adds an object that no service port had, or adopts one that exists.
 func (p *plan[K, V]) put(o *Object[K, V], pending map[K]held[V]) {
-	kind := Add
 	if had := p.claimed[o.Key].had; had > 0 && had != p.at {
 		p.moved = true
 	}
-	if h, _ := p.claim(o.Key, pending); h.exists {
-		if h.value == o.Value {
-			return
-		}
-		kind = Replace
-	}
-	p.ops = append(p.ops, opOf(kind, o))
+	h, _ := p.claim(o.Key, pending)
+	p.reach(h, o)
 }
 
 func opOf[K Key, V comparable](kind OpKind, o *Object[K, V]) Op[K, V] {
@@ -203,6 +198,9 @@ func opOf[K Key, V comparable](kind OpKind, o *Object[K, V]) Op[K, V] {
 func (p *plan[K, V]) share(o *Object[K, V], count int) {
 	d := p.delta(o.Key)
 	d.count += count
+	if count >= 0 && d.valued && d.value != o.Value {
+		d.earlier = append(d.earlier, Object[K, V]{d.key, d.value, d.payload})
+	}
 	if count >= 0 || !d.valued {
 		d.value, d.payload, d.valued = o.Value, o.Payload, count >= 0
 	}
@@ -245,15 +243,28 @@ func (p *plan[K, V]) sharedOps(owners map[K]owned[V], pending map[K]held[V]) {
 		if d.valued {
 			want = d.value
 		}
-		switch needed := have.count+d.count > 0; {
-		case !needed && h.exists:
-			p.ops = append(p.ops, opOf(Remove, &Object[K, V]{d.key, h.value, h.payload}))
-		case needed && !h.exists:
-			p.ops = append(p.ops, opOf(Add, &Object[K, V]{d.key, want, d.payload}))
-		case needed && want != h.value:
-			p.ops = append(p.ops, opOf(Replace, &Object[K, V]{d.key, want, d.payload}))
+		if have.count+d.count <= 0 {
+			if h.exists {
+				p.ops = append(p.ops, opOf(Remove, &Object[K, V]{d.key, h.value, h.payload}))
+			}
+			continue
 		}
+		for i := range d.earlier {
+			h = p.reach(h, &d.earlier[i])
+		}
+		p.reach(h, &Object[K, V]{d.key, want, d.payload})
 	}
+}
+
+// reach adds the operation that makes an object of what the kernel holds, and returns what it holds then.
+func (p *plan[K, V]) reach(h held[V], o *Object[K, V]) held[V] {
+	switch {
+	case !h.exists:
+		p.ops = append(p.ops, opOf(Add, o))
+	case h.value != o.Value:
+		p.ops = append(p.ops, opOf(Replace, o))
+	}
+	return held[V]{exists: true, value: o.Value}
 }
 
 // joinMoves makes one operation of two if an object changes its owner: one port does

@@ -80,7 +80,7 @@ func refused(t *testing.T, k *kernel) op {
 	return op{Kind: backends.Remove, Key: Key{kind: kindChain, fam: nfnetlink.IPv6, name: "used"}}
 }
 
-// If the kernel refuses a commit, the routing that the commit has added stays. Without the privilege, there is none.
+// If the kernel refuses a commit, the routing that the commit has added stays.
 func TestRoutingStays(t *testing.T) {
 	t.Parallel()
 	routing := func(kind backends.OpKind, fam nfnetlink.Family) op {
@@ -101,12 +101,8 @@ func TestRoutingStays(t *testing.T) {
 		t.Errorf("operations: got %d, want none", got)
 	}
 	w.lacks = unix.EPERM
-	w.is[v1.IPv4Protocol] = routingAbsent
 	if err := k.Commit(t.Context(), []op{routing(backends.Add, nfnetlink.IPv4)}).Err(); !errors.Is(err, proxy.ErrUnsupported) || !errors.Is(err, unix.EPERM) {
 		t.Errorf("without privilege: got error %v, want one that is %v", err, proxy.ErrUnsupported)
-	}
-	if got := w.is[v1.IPv4Protocol]; got != routingAbsent {
-		t.Errorf("routing without privilege: got %d, want %d", got, routingAbsent)
 	}
 }
 
