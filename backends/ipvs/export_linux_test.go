@@ -69,7 +69,7 @@ func (f faulty) List(ctx context.Context) iter.Seq2[object, error] {
 
 // Commit implements [backends.Target].
 func (f faulty) Commit(ctx context.Context, ops []op) backends.Outcome {
-	return backendtest.Around(f.around, len(ops), func() backends.Outcome { return f.target.Commit(ctx, ops) })
+	return backendtest.Around(f.around, ops, func(ops []op) backends.Outcome { return f.target.Commit(ctx, ops) })
 }
 
 // Prepare makes the tables of iptables in the network namespace of the thread: the rest of

@@ -23,7 +23,7 @@ type faulty struct {
 }
 
 func (f faulty) Commit(ctx context.Context, ops []op) backends.Outcome {
-	return backendtest.Around(f.around, len(ops), func() backends.Outcome { return f.kernel.Commit(ctx, ops) })
+	return backendtest.Around(f.around, ops, func(ops []op) backends.Outcome { return f.kernel.Commit(ctx, ops) })
 }
 
 func (f faulty) Replace(ctx context.Context, want proxy.Snapshot, must bool) backends.Replacement[key, value] {
@@ -40,5 +40,5 @@ type faultyReplacement struct {
 }
 
 func (r faultyReplacement) Commit(ctx context.Context, ops []op) backends.Outcome {
-	return backendtest.Around(r.around, len(ops), func() backends.Outcome { return r.Replacement.Commit(ctx, ops) })
+	return backendtest.Around(r.around, ops, func(ops []op) backends.Outcome { return r.Replacement.Commit(ctx, ops) })
 }

@@ -41,7 +41,9 @@ type faultyNetfilter struct {
 }
 
 func (f faultyNetfilter) Commit(ctx context.Context, ops []backends.Op[netfilter.Key, netfilter.Value]) backends.Outcome {
-	return backendtest.Around(f.around, len(ops), func() backends.Outcome { return f.Capture.Commit(ctx, ops) })
+	return backendtest.Around(f.around, ops, func(ops []backends.Op[netfilter.Key, netfilter.Value]) backends.Outcome {
+		return f.Capture.Commit(ctx, ops)
+	})
 }
 
 func (f faultyNetfilter) Replace(ctx context.Context, want proxy.Snapshot, must bool) backends.Replacement[netfilter.Key, netfilter.Value] {
@@ -58,5 +60,7 @@ type faultyReplacement struct {
 }
 
 func (r faultyReplacement) Commit(ctx context.Context, ops []backends.Op[netfilter.Key, netfilter.Value]) backends.Outcome {
-	return backendtest.Around(r.around, len(ops), func() backends.Outcome { return r.Replacement.Commit(ctx, ops) })
+	return backendtest.Around(r.around, ops, func(ops []backends.Op[netfilter.Key, netfilter.Value]) backends.Outcome {
+		return r.Replacement.Commit(ctx, ops)
+	})
 }

@@ -37,7 +37,7 @@ type faulty struct {
 }
 
 func (f faulty) Commit(ctx context.Context, ops []backends.Op[key, string]) backends.Outcome {
-	return backendtest.Around(f.around, len(ops), func() backends.Outcome { return f.kernel.Commit(ctx, ops) })
+	return backendtest.Around(f.around, ops, func(ops []backends.Op[key, string]) backends.Outcome { return f.kernel.Commit(ctx, ops) })
 }
 
 // here returns the kernel edge for the network namespace of the calling thread, whichever thread
