@@ -150,7 +150,7 @@ type Op[K Key, V comparable] struct {
 	Key K
 	// Value is the value that the object gets; for Remove the one it had.
 	Value V
-	// Payload is that of the rendered object. For Remove it is nil if List yielded the object.
+	// Payload is that of the rendered object. For Remove it may be nil.
 	Payload any
 }
 

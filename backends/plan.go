@@ -24,11 +24,20 @@ type plan[K Key, V comparable] struct {
 	// appearance. index finds them by key if there are many.
 	shared []sharedDelta[K, V]
 	index  map[K]int
-	// claimed is what was pending, and is not any more once the plan is carried out.
-	claimed map[K]held[V]
+	// claimed is what was pending, and is not any more once the plan is carried out. taken finds it
+	// by key; it is empty until the former objects of a port are corrected.
+	claimed []claim[K, V]
+	taken   map[K]int
 	// moved says that an object changes its owner. at counts the changes that are planned.
 	moved bool
 	at    int
+}
+
+// claim is what the kernel holds of an object that the change of a service port concerns.
+type claim[K Key, V comparable] struct {
+	key K
+	held[V]
+	by int // the change
 }
 
 type sharedDelta[K Key, V comparable] struct {
@@ -67,25 +76,34 @@ func (pl *planner[K, V]) plan(r *reconciler[K, V], changes []change[K]) *plan[K,
 // leave adds the removal of an object that nothing needs.
 func (p *plan[K, V]) leave(k K, pending map[K]held[V]) {
 	h, _ := p.claim(k, pending)
-	p.ops = append(p.ops, opOf(Remove, &Object[K, V]{k, h.value, h.payload}))
+	p.ops = append(p.ops, opOf(Remove, &Object[K, V]{Key: k, Value: h.value}))
 }
 
 // claim takes what is pending of an object.
 func (p *plan[K, V]) claim(k K, pending map[K]held[V]) (h held[V], found bool) {
 	if h, found = pending[k]; found {
-		if p.claimed == nil {
-			p.claimed = map[K]held[V]{}
-		}
-		p.claimed[k] = h
+		p.claimed = append(p.claimed, claim[K, V]{k, h, p.at})
 		delete(pending, k) // so no second port claims it
 	}
 	return h, found
 }
 
+// isTaken reports whether another port has claimed an object: then it moves between the two.
+func (p *plan[K, V]) isTaken(k K) bool {
+	for i := len(p.taken); i < len(p.claimed); i++ {
+		p.taken[p.claimed[i].key] = p.claimed[i].by
+	}
+	by, taken := p.taken[k]
+	taken = taken && by != p.at
+	p.moved = p.moved || taken
+	return taken
+}
+
 // compare finds the difference between what the kernel holds of a port and what it should.
 func (pl *planner[K, V]) compare(r *reconciler[K, V], c *change[K]) {
-	d := &pl.differ
-	if r.diff != nil && c.old != nil && c.new != nil && c.oldNode == c.newNode && len(r.pending) == 0 {
+	d, p := &pl.differ, &pl.current
+	isExact := len(r.pending)+len(p.claimed) == 0 // the kernel holds what was applied
+	if r.diff != nil && c.old != nil && c.new != nil && c.oldNode == c.newNode && isExact {
 		var done bool
 		d.reset()
 		if d.removed, d.added, done = r.diff.RenderDiff(c.newNode, proxy.Change{Old: c.old, New: c.new}, d.removed, d.added); done {
@@ -94,8 +112,8 @@ func (pl *planner[K, V]) compare(r *reconciler[K, V], c *change[K]) {
 	}
 	pl.old = collect(pl.old[:0], r.render, rendering{c.oldNode, c.old, c.static})
 	pl.new = collect(pl.new[:0], r.render, rendering{c.newNode, c.new, c.static})
-	if len(r.pending) > 0 && len(pl.old) > 0 {
-		pl.old = pl.current.correct(pl.old, pl.new, r.pending)
+	if !isExact && c.oldNode != nil {
+		pl.old = p.correct(pl.old, pl.new, r.pending)
 	}
 	d.run(pl.old, pl.new)
 }
@@ -110,25 +128,23 @@ func (p *plan[K, V]) correct(old, new []Object[K, V], pending map[K]held[V]) []O
 			}
 		}
 	}
+	if p.taken == nil {
+		p.taken = map[K]int{}
+	}
 	exist := old[:0]
 	for _, o := range old {
 		if o.Key.Shared() {
 			exist = append(exist, o)
 			continue
 		}
-		if _, taken := p.claimed[o.Key]; taken {
-			p.moved = true
-			continue // another port needs the object now
-		}
 		h, found := p.claim(o.Key, pending)
-		if found {
-			o.Value, o.Payload = h.value, h.payload
-			h.had = p.at
-			p.claimed[o.Key] = h
+		if found && h.value != o.Value {
+			o.Value, o.Payload = h.value, nil
 		}
-		if !found || h.exists {
-			exist = append(exist, o)
+		if found && !h.exists || p.isTaken(o.Key) {
+			continue
 		}
+		exist = append(exist, o)
 	}
 	return exist
 }
@@ -137,7 +153,8 @@ func (p *plan[K, V]) reset() {
 	if cap(p.ops) > 2*chunk {
 		*p = plan[K, V]{}
 	}
-	p.ops, p.shared, p.claimed, p.index, p.moved = p.ops[:0], p.shared[:0], nil, nil, false
+	p.ops, p.shared, p.claimed, p.index, p.moved = p.ops[:0], p.shared[:0], p.claimed[:0], nil, false
+	p.taken = nil
 }
 
 // rendering is what is rendered before or after a change.
@@ -183,10 +200,10 @@ func (p *plan[K, V]) note(d *differ[K, V], pending map[K]held[V]) {
 
 // put adds an object that no service port had, or adopts one that exists.
 func (p *plan[K, V]) put(o *Object[K, V], pending map[K]held[V]) {
-	if had := p.claimed[o.Key].had; had > 0 && had != p.at {
-		p.moved = true
+	h, found := p.claim(o.Key, pending)
+	if !found && p.taken != nil {
+		p.isTaken(o.Key)
 	}
-	h, _ := p.claim(o.Key, pending)
 	p.reach(h, o)
 }
 
@@ -237,7 +254,7 @@ func (p *plan[K, V]) sharedOps(owners map[K]owned[V], pending map[K]held[V]) {
 		have := owners[d.key]
 		h, found := p.claim(d.key, pending)
 		if !found {
-			h = held[V]{exists: have.count > 0, value: have.value, payload: d.payload}
+			h = held[V]{exists: have.count > 0, value: have.value}
 		}
 		want := have.value
 		if d.valued {
@@ -245,7 +262,7 @@ func (p *plan[K, V]) sharedOps(owners map[K]owned[V], pending map[K]held[V]) {
 		}
 		if have.count+d.count <= 0 {
 			if h.exists {
-				p.ops = append(p.ops, opOf(Remove, &Object[K, V]{d.key, h.value, h.payload}))
+				p.ops = append(p.ops, opOf(Remove, &Object[K, V]{Key: d.key, Value: h.value}))
 			}
 			continue
 		}

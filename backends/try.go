@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 
 	"github.com/vipkit/vipkit/proxy"
@@ -13,10 +12,8 @@ import (
 
 // held is what the kernel holds of an object.
 type held[V comparable] struct {
-	exists  bool
-	value   V
-	payload any // as it was rendered, if it was
-	had     int // in a plan, the change of the port that had it; 0 for none
+	exists bool
+	value  V
 }
 
 // failure is a change that was not, or not wholly, made.
@@ -148,7 +145,9 @@ func (r *reconciler[K, V]) undone(p *plan[K, V], out *Outcome) {
 	if r.pending == nil {
 		r.pending = map[K]held[V]{}
 	}
-	maps.Copy(r.pending, p.claimed)
+	for i := range p.claimed {
+		r.pending[p.claimed[i].key] = p.claimed[i].held
+	}
 	r.note(p.ops, func(i int) bool { return out.Failed[i] == nil }, false)
 }
 
@@ -159,7 +158,7 @@ func (r *reconciler[K, V]) note(ops []Op[K, V], which func(int) bool, stayed boo
 	}
 	for i := range ops {
 		if o := &ops[i]; which(i) {
-			r.pending[o.Key] = held[V]{exists: stayed || o.Kind != Remove, value: o.Value, payload: o.Payload}
+			r.pending[o.Key] = held[V]{exists: stayed || o.Kind != Remove, value: o.Value}
 		}
 	}
 }
