@@ -184,7 +184,6 @@ func (k *OpKind) UnmarshalText(text []byte) error { return enum.Unmarshal(k, Rem
 func New[K Key, V comparable](render Render[K, V], target Target[K, V]) proxy.Backend {
 	r := &reconciler[K, V]{render: render, target: target}
 	r.diff, _ = target.(DiffRenderer[K, V])
-	r.checker, _ = target.(Checker)
 	return r
 }
 
@@ -192,9 +191,8 @@ func New[K Key, V comparable](render Render[K, V], target Target[K, V]) proxy.Ba
 type reconciler[K Key, V comparable] struct {
 	render Render[K, V]
 	target Target[K, V]
-	// diff and checker are target's abilities, nil if it has none.
-	diff    DiffRenderer[K, V]
-	checker Checker
+	// diff is target's ability, nil if it has none.
+	diff DiffRenderer[K, V]
 
 	mu sync.Mutex
 	// known says that owners and pending match the kernel and what was applied last.

@@ -66,10 +66,11 @@ func (r *reconciler[K, V]) check(c *change[K]) error {
 	if c.new == nil {
 		return nil
 	}
-	if err := fault(c.new); err != nil || r.checker == nil {
-		return err
+	err := fault(c.new)
+	if checker, can := r.target.(Checker); can && err == nil {
+		err = checker.Check(c.newNode, c.new)
 	}
-	return r.checker.Check(c.newNode, c.new)
+	return err
 }
 
 // fault returns why no dataplane can serve a service port. Trackers make no such ports,

@@ -71,53 +71,42 @@ func Apart[K Key, V comparable](ops []Op[K, V], is func(*Op[K, V]) bool) (ordere
 // Each returns the outcome of ops that do carries out one by one. It tries no more of them after
 // an error that says that this is useless, and removes nothing after another op has failed.
 func Each[K Key, V comparable](ctx context.Context, ops []Op[K, V], do func(*Op[K, V]) error) (out Outcome) {
-	var last error // why the next op is not tried
-	adds := true
+	var useless, missing error
 	for i := range ops {
-		o := &ops[i]
-		if o.Kind == Remove && adds {
-			adds = false
-			for _, last = range out.Failed {
-				break
-			}
+		err := useless
+		if ops[i].Kind == Remove && err == nil {
+			err = missing
 		}
-		err := last
 		if err == nil {
-			err = do(o)
+			err = do(&ops[i])
 		}
-		if errors.Is(err, proxy.ErrDataplaneLost) {
+		switch {
+		case err == nil:
+			continue
+		case errors.Is(err, proxy.ErrDataplaneLost):
 			return Outcome{Lost: err}
+		case final(ctx, err):
+			useless = err
+		case ops[i].Kind != Remove:
+			missing = err
 		}
-		if err != nil {
-			out.fail(i, err)
+		if out.Failed == nil {
+			out.Failed = map[int]error{}
 		}
-		if err != nil && last == nil && final(ctx, err) {
-			last = err
-		}
+		out.Failed[i] = err
 	}
 	return out
 }
 
-func (o *Outcome) fail(i int, err error) {
-	if o.Failed == nil {
-		o.Failed = map[int]error{}
-	}
-	o.Failed[i] = err
-}
-
-// Err returns nil if all ops were carried out; else one error of them, which ends the Apply if there is such a
-// one.
+// Err returns nil if all ops were carried out; else the error of one of them, which ends the Apply if there is
+// such a one.
 func (o Outcome) Err() (err error) {
 	if o.Lost != nil {
 		return asLost(o.Lost)
 	}
-	least := 0
-	for i, e := range o.Failed {
-		if ends := isFinal(e); ends || err == nil || i < least {
-			least, err = i, e
-			if ends {
-				break
-			}
+	for _, e := range o.Failed {
+		if err == nil || isFinal(e) {
+			err = e
 		}
 	}
 	return err

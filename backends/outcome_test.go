@@ -26,21 +26,20 @@ func checkFaultAtEveryOp(t *testing.T, d *driver) {
 		if r.IntN(100) == 0 {
 			d.restart()
 		}
-		before, at := maps.Clone(d.kernel.objects), r.IntN(25)
+		b, at := d.before(want), r.IntN(25)
 		d.kernel.refuse = func(op fakeOp) error {
 			if at--; at == -1 || at < 0 && r.IntN(10) == 0 {
 				return fmt.Errorf("%w: %v %v", errFault, op.Kind, op.Key)
 			}
 			return nil
 		}
-		from := d.applied
 		err := d.apply(t.Context(), want)
 		d.kernel.refuse = nil
 		if err != nil && (errors.Is(err, proxy.ErrDataplaneLost) || len(failedNames(err)) == 0) {
 			lost++
 		} else {
 			faults += len(failedNames(err))
-			d.kernelServes(t, from, want, before, err, fmt.Sprintf("step %d", step))
+			b.check(t, err, fmt.Sprintf("step %d", step))
 		}
 		if r.IntN(3) == 0 { // else the next change meets what is pending
 			d.converge(t, want, step)

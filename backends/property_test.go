@@ -58,12 +58,23 @@ func (d *driver) kernelHolds(t *testing.T, s proxy.Snapshot, when string) {
 	}
 }
 
-// kernelServes checks an Apply from one snapshot to another that returned an error, or none: the kernel has
-// all objects of every port that the error does not name, and none that it had not before and that neither
-// snapshot needs.
-func (d *driver) kernelServes(t *testing.T, from, to proxy.Snapshot, before map[fakeKey]string, err error, when string) {
+// before is what was applied before an Apply of another snapshot, and what the kernel held.
+type before struct {
+	*driver
+	from, to proxy.Snapshot
+	objects  map[fakeKey]string
+}
+
+func (d *driver) before(to proxy.Snapshot) before {
+	return before{d, d.applied, to, maps.Clone(d.kernel.objects)}
+}
+
+// check checks an Apply that returned an error, or none: the kernel has all objects of every port that the
+// error does not name, and none that it had not before and that neither snapshot needs.
+func (b before) check(t *testing.T, err error, when string) {
 	t.Helper()
-	is, was := wanted(to), wanted(from)
+	d, to, before := b.driver, b.to, b.objects
+	is, was := wanted(to), wanted(b.from)
 	for k, v := range wanted(to.Revert(proxy.Snapshot{}, failedNames(err)...)) {
 		if got, exists := d.kernel.objects[k]; !exists || got != v {
 			t.Fatalf("%s: %v: got value %q, exists: %t, want %q; error: %v", when, k, got, exists, v, err)
@@ -122,13 +133,13 @@ func checkIsolatesPoison(t *testing.T, d *driver) {
 			h.forget(d.kernel)
 		}
 		want := h.snapshot()
-		before, held := d.applied, maps.Clone(d.kernel.objects)
+		b := d.before(want)
 		err := d.apply(t.Context(), want)
 		if errors.Is(err, proxy.ErrDataplaneLost) {
 			// After a failed move between ports, or a change of the node, the next
 			// Apply starts from the zero snapshot.
 			lost++
-			before = d.applied
+			b.from = d.applied
 			err = d.apply(t.Context(), want)
 		}
 		var refused []string
@@ -136,7 +147,7 @@ func checkIsolatesPoison(t *testing.T, d *driver) {
 			refused = poisonedPorts(want)
 		}
 		if diff := cmp.Diff(refused, failedPorts(err)); diff != "" {
-			t.Fatalf("step %d, from the zero snapshot: %t: ports that failed (-want +got):\n%s\nerror: %v", step, before.IsZero(), diff, err)
+			t.Fatalf("step %d, from the zero snapshot: %t: ports that failed (-want +got):\n%s\nerror: %v", step, b.from.IsZero(), diff, err)
 		}
 		if err != nil && len(refused) == 0 {
 			t.Fatalf("step %d: Apply: got error %v, want none", step, err)
@@ -144,7 +155,7 @@ func checkIsolatesPoison(t *testing.T, d *driver) {
 		if len(refused) > 0 {
 			partial++
 		}
-		d.kernelServes(t, before, want, held, err, fmt.Sprintf("step %d", step))
+		b.check(t, err, fmt.Sprintf("step %d", step))
 	}
 	if partial < 50 || lost > 500 {
 		t.Errorf("got %d steps with refused ports and %d from the zero snapshot, want at least 50 and at most 500", partial, lost)
@@ -195,9 +206,9 @@ func checkConvergesUnderFaults(t *testing.T, d *driver) {
 				cancel()
 			}
 		}
-		from, before := d.applied, maps.Clone(d.kernel.objects)
+		b := d.before(want)
 		if err := d.apply(ctx, want); err == nil {
-			d.kernelServes(t, from, want, before, nil, fmt.Sprintf("step %d", step))
+			b.check(t, nil, fmt.Sprintf("step %d", step))
 		}
 		cancel()
 		if step%10 > 0 {

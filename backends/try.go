@@ -32,31 +32,40 @@ func (r *reconciler[K, V]) forget() {
 func (r *reconciler[K, V]) try(ctx context.Context, changes []change[K]) error {
 	plan := r.planner.plan(r, changes)
 	out := r.commit(ctx, plan.ops)
-	if out.Lost != nil {
-		return out.Err()
+	if out.Lost != nil || len(out.Failed) > 0 {
+		return r.settle(ctx, changes, plan, out)
 	}
-	if len(out.Failed) == 0 {
-		r.record(plan)
-		return nil
+	r.record(plan)
+	return nil
+}
+
+// settle goes on after a plan that was not, or not wholly, carried out.
+func (r *reconciler[K, V]) settle(ctx context.Context, changes []change[K], plan *plan[K, V], out Outcome) error {
+	err := out.Err()
+	if out.Lost != nil || r.known && errors.Is(err, ErrConflict) {
+		return asLost(err)
 	}
-	err := r.asLost(out.Err())
-	if !out.Together && !final(ctx, err) {
-		if failed := r.blame(changes, plan, &out); len(failed) > 0 {
-			return r.tryOthers(ctx, changes, plan, &out, failed)
+	var failed map[int]error
+	ends := final(ctx, err)
+	if !out.Together && !ends {
+		failed = r.blame(changes, plan, &out)
+		if len(failed) == 0 {
+			r.record(plan)
+			r.note(plan.ops, func(i int) bool { return out.Failed[i] != nil }, true)
+			return nil
 		}
-		r.record(plan)
-		r.note(plan.ops, func(i int) bool { return out.Failed[i] != nil }, true)
-		return nil
 	}
 	r.undone(plan, &out)
 	switch {
-	case final(ctx, err) || changes[0].static && len(changes) == 1:
-		return err
-	case len(changes) == 1:
-		r.failed = append(r.failed, failure[K]{changes[0], err})
-		return nil
+	case ends || changes[0].static && (len(changes) == 1 || failed[0] != nil):
+		return cmp.Or(failed[0], err)
 	case plan.moved:
-		return moveLost(err)
+		// If only some are made, the former owner could remove what the new one has just added.
+		return fmt.Errorf("%w: an object moves between service ports, and their changes could not be made in one commit: %w", proxy.ErrDataplaneLost, err)
+	case len(failed) > 0:
+		return r.tryOthers(ctx, changes, failed)
+	case len(changes) == 1:
+		return r.tryOthers(ctx, changes, map[int]error{0: err})
 	}
 	half := len(changes) / 2
 	if changes[0].static {
@@ -70,33 +79,19 @@ func (r *reconciler[K, V]) try(ctx context.Context, changes []change[K]) error {
 
 // tryOthers records changes that have failed, and tries all others again from what the kernel holds
 // now: it may have removed nothing of theirs.
-func (r *reconciler[K, V]) tryOthers(ctx context.Context, changes []change[K], plan *plan[K, V], out *Outcome, failed map[int]error) error {
-	r.undone(plan, out)
-	if plan.moved {
-		return moveLost(out.Err())
-	}
-	rest := make([]change[K], 0, len(changes)-len(failed))
+func (r *reconciler[K, V]) tryOthers(ctx context.Context, changes []change[K], failed map[int]error) error {
+	var rest []change[K]
 	for i := range changes {
-		err := failed[i]
-		switch {
-		case err == nil:
-			rest = append(rest, changes[i])
-		case changes[i].static:
-			return err
-		default:
+		if err := failed[i]; err != nil {
 			r.failed = append(r.failed, failure[K]{changes[i], err})
+		} else {
+			rest = append(rest, changes[i])
 		}
 	}
 	if len(rest) == 0 {
 		return nil
 	}
 	return r.try(ctx, rest)
-}
-
-// moveLost returns the error of changes between whose ports an object moves: if only some of them are
-// made, the former owner could remove what the new one has just added.
-func moveLost(err error) error {
-	return fmt.Errorf("%w: an object moves between service ports, and their changes could not be made in one commit: %w", proxy.ErrDataplaneLost, err)
 }
 
 // blame returns the changes that need an object which could not be made, and, if there are none, those of
@@ -112,19 +107,17 @@ func (r *reconciler[K, V]) blame(changes []change[K], plan *plan[K, V], out *Out
 	}
 	failed := map[int]error{}
 	for i := range changes {
-		c := &changes[i]
-		switch {
-		case len(made) > 0 && c.left == nil:
-			if err := r.needs(rendering{c.newNode, c.new, c.static}, made); err != nil {
-				failed[i] = err
-			}
+		var err error
+		switch c := &changes[i]; {
+		case c.left != nil:
+			err = removed[*c.left]
 		case len(made) > 0:
-		case c.left != nil && removed[*c.left] != nil:
-			failed[i] = removed[*c.left]
-		case c.new == nil && !c.static:
-			if err := r.needs(rendering{c.oldNode, c.old, false}, removed); err != nil {
-				failed[i] = err
-			}
+			err = r.needs(rendering{c.newNode, c.new, c.static}, made)
+		case len(removed) > 0 && c.new == nil:
+			err = r.needs(rendering{c.oldNode, c.old, false}, removed)
+		}
+		if err != nil {
+			failed[i] = err
 		}
 	}
 	return failed
@@ -214,14 +207,6 @@ func (r *reconciler[K, V]) result(refused proxy.PortErrors, err error) error {
 		refused[r.failed[i].name()] = r.failed[i].err
 	}
 	return refused
-}
-
-// asLost turns a conflict between known states into [proxy.ErrDataplaneLost].
-func (r *reconciler[K, V]) asLost(err error) error {
-	if r.known && errors.Is(err, ErrConflict) {
-		return asLost(err)
-	}
-	return err
 }
 
 // record updates the owners of shared objects after a plan was committed.
