@@ -33,14 +33,14 @@ func (r *reconciler[K, V]) try(ctx context.Context, changes []change[K]) error {
 	plan := r.planner.plan(r, changes)
 	out := r.commit(ctx, plan.ops)
 	if out.Lost != nil || len(out.Failed) > 0 {
-		return r.settle(ctx, changes, plan, out)
+		return r.isolate(ctx, changes, plan, out)
 	}
 	r.record(plan)
 	return nil
 }
 
-// settle goes on after a plan that was not, or not wholly, carried out.
-func (r *reconciler[K, V]) settle(ctx context.Context, changes []change[K], plan *plan[K, V], out Outcome) error {
+// isolate finds what has failed, and tries everything else again, after a plan that was not, or not wholly, carried out.
+func (r *reconciler[K, V]) isolate(ctx context.Context, changes []change[K], plan *plan[K, V], out Outcome) error {
 	err := out.Err()
 	if out.Lost != nil || r.known && errors.Is(err, ErrConflict) {
 		return asLost(err)

@@ -71,8 +71,10 @@ func (t *target) Commit(ctx context.Context, ops []op) backends.Outcome {
 type commit struct {
 	ops    []op
 	failed map[int]error
-	// at are the errors of frontends, and of addresses as frontends without a port.
-	at map[frontend]error
+	// at are the errors of frontends, and of addresses as frontends without a port; missing is that of an
+	// object which could not be made.
+	at      map[frontend]error
+	missing error
 }
 
 func (c *commit) fail(i int, err error) {
@@ -81,14 +83,18 @@ func (c *commit) fail(i int, err error) {
 		c.at = map[frontend]error{}
 	}
 	c.at[frontendOf(&c.ops[i].Key)] = err
+	if c.ops[i].Kind != backends.Remove {
+		c.missing = err
+	}
 }
 
-// blocked returns why an operation cannot be tried: a frontend needs what has a lower rank, so that
-// no packet gets in before everything exists that restricts or forwards it.
+// blocked returns why an operation is not tried. A frontend needs what has a lower rank, so that no packet gets in
+// before everything exists that restricts or forwards it, or after any of that has gone. Nothing is removed after an
+// object could not be made.
 func (c *commit) blocked(i int) error {
 	o := &c.ops[i]
-	if len(c.failed) == 0 || o.Kind == backends.Remove && o.Key.isAddress() {
-		return nil
+	if o.Kind == backends.Remove && (c.missing != nil || o.Key.isAddress()) {
+		return c.missing
 	}
 	f := frontendOf(&o.Key)
 	if err := c.at[f]; err != nil {
@@ -110,6 +116,9 @@ func (t *target) carryOut(ctx context.Context, c *commit, from, to int) error {
 				run, at = append(run, c.ops[i]), append(at, i)
 			}
 		}
+	}
+	if len(run) == 0 {
+		return nil
 	}
 	var bad map[int]error
 	var err error
