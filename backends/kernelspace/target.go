@@ -136,6 +136,7 @@ func (t *target) Commit(ctx context.Context, ops []op) backends.Outcome {
 		if err == nil {
 			return nil
 		}
+		t.leave(o.Key, err)
 		return fmt.Errorf("%v: %w", o.Key, translate(err))
 	})
 	t.flush()
