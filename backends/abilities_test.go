@@ -212,7 +212,7 @@ func TestApplyListsAfterUnknownOutcome(t *testing.T) {
 // baselessKernel refuses the static objects.
 type baselessKernel struct{ *fakeKernel }
 
-func (k baselessKernel) Commit(ctx context.Context, ops []fakeOp) error {
+func (k baselessKernel) Commit(ctx context.Context, ops []fakeOp) backends.Outcome {
 	before := k.fail
 	defer func() { k.fakeKernel.fail = before }()
 	if slices.ContainsFunc(ops, func(o fakeOp) bool { return o.Key.kind == baseKind }) {
@@ -240,13 +240,13 @@ func TestApplyTriesStaticObjectsFirst(t *testing.T) {
 // lenientKernel ignores additions of objects that exist with the same value.
 type lenientKernel struct{ *fakeKernel }
 
-func (k lenientKernel) Commit(ctx context.Context, ops []fakeOp) error {
+func (k lenientKernel) Commit(ctx context.Context, ops []fakeOp) backends.Outcome {
 	news := slices.DeleteFunc(slices.Clone(ops), func(o fakeOp) bool {
 		value, exists := k.objects[o.Key]
 		return o.Kind == backends.Add && exists && value == o.Value
 	})
 	if len(news) == 0 {
-		return nil
+		return backends.Outcome{}
 	}
 	return k.fakeKernel.Commit(ctx, news)
 }

@@ -332,42 +332,32 @@ func TestApplyAdoptsForOneOwner(t *testing.T) {
 	d.kernelHolds(t, rightful, "after the mistake")
 }
 
-// If memory is short, a full apply removes no objects that serve and could not be changed; a
-// port without objects of its own is named, and does not prevent removals, even if it needs a
-// shared object that exists.
-func TestApplyTakesNothingDownForWantOfMemory(t *testing.T) {
+// A full apply keeps the objects of a port that fails, and what they refer to, and removes all other
+// objects that nothing needs. The next Apply makes or removes them.
+func TestApplyKeepsWhatFailed(t *testing.T) {
 	d := newDriver(t)
 	d.mustApply(t, inZone("a", port(0, []int{0}, []int{0, 1}), port(1, []int{1}, []int{1, 2}), port(2, []int{2}, []int{3})))
 	before := maps.Clone(d.kernel.objects)
-	short := func(commits int) {
-		calls := 0 // the first one is List
-		d.kernel.fail = func() error {
-			if calls++; calls > 1 && calls <= 1+commits {
-				return fmt.Errorf("%w: no memory", backends.ErrExhausted)
-			}
-			return nil
-		}
-	}
-	another := func() proxy.Backend { return backends.New(renderFake, backends.Target[fakeKey, string](d.kernel)) }
+	maps.DeleteFunc(before, func(k fakeKey, _ string) bool {
+		return k.name == frontendAddr(2).String() || k.name == endpointAddr(3, 0).Addr().String() || k == fakeKey{pickerKind, "1", ""}
+	})
+	d.restart()
 	grown := inZone("a", port(0, []int{0}, []int{0, 1}), port(1, []int{1}, []int{1, 2, 4}))
-	short(3) // with all ports, with two, and with the one that changes
-	err := another().Apply(t.Context(), proxy.Snapshot{}, grown)
-	if !errors.Is(err, backends.ErrExhausted) || errors.As(err, new(proxy.PortErrors)) {
-		t.Errorf("got error %v, want %v and no ports named", err, backends.ErrExhausted)
+	calls := 0 // the first one is List
+	d.kernel.fail = func() error {
+		if calls++; calls > 1 && calls <= 4 { // with all ports, with two, and with the one that changes
+			return errFault
+		}
+		return nil
+	}
+	if diff := cmp.Diff([]string{portName(1).String()}, failedPorts(d.apply(t.Context(), grown))); diff != "" {
+		t.Errorf("ports that failed (-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff(before, d.kernel.objects); diff != "" {
 		t.Errorf("objects in the kernel (-before +after):\n%s", diff)
 	}
-	short(0)
-	if err := another().Apply(t.Context(), proxy.Snapshot{}, grown); err != nil {
-		t.Error(err)
+	d.kernel.fail = nil
+	for _, last := range []proxy.Snapshot{grown, inZone("a", port(0, []int{0}, []int{0, 1}))} {
+		d.mustApply(t, last)
 	}
-	d.kernelHolds(t, grown, "when there is memory again")
-
-	short(3)
-	err = another().Apply(t.Context(), proxy.Snapshot{}, inZone("a", port(0, []int{0}, []int{0, 1}), port(3, []int{3}, []int{4, 5})))
-	if diff := cmp.Diff([]string{portName(3).String()}, failedPorts(err)); diff != "" {
-		t.Errorf("ports that failed (-want +got):\n%s", diff)
-	}
-	d.kernelHolds(t, inZone("a", port(0, []int{0}, []int{0, 1})), "where a new port failed")
 }

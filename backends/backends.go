@@ -2,6 +2,7 @@ package backends
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"iter"
@@ -50,11 +51,11 @@ type Target[K Key, V comparable] interface {
 	// state that no Value describes is yielded with a Value that Render never
 	// returns, so that it is replaced.
 	List(ctx context.Context) iter.Seq2[Object[K, V], error]
-	// Commit carries out ops: all, or none and an error. Additions and
-	// replacements come first, by rank, then removals, by falling rank. An
-	// error that wraps [proxy.ErrDataplaneLost] says that the outcome is not
-	// known, or that another program changed the objects.
-	Commit(ctx context.Context, ops []Op[K, V]) error
+	// Commit carries out ops in order, and says what became of them. Additions and
+	// replacements come first, by rank, then removals, by falling rank. It undoes nothing, and
+	// tries no op that needs a failed one, and no removal after another op has failed: these
+	// fail with the same error.
+	Commit(ctx context.Context, ops []Op[K, V]) Outcome
 }
 
 // Replacer is an optional ability of a [Target].
@@ -70,7 +71,7 @@ type Replacer[K Key, V comparable] interface {
 // removes these. One that is not finished is dropped; the next Apply removes what it made.
 type Replacement[K Key, V comparable] interface {
 	// Commit is as in [Target], for the objects of the replacement.
-	Commit(ctx context.Context, ops []Op[K, V]) error
+	Commit(ctx context.Context, ops []Op[K, V]) Outcome
 	// Pieces returns how many commits to divide all objects into; zero leaves that to the
 	// backend, which limits their size.
 	Pieces() int
@@ -116,8 +117,7 @@ type Op[K Key, V comparable] struct {
 	Key K
 	// Value is the value that the object gets; for Remove the one it had.
 	Value V
-	// Payload is that of the rendered object. For Remove it is what adding the object
-	// again needs; nil for an object that List yielded.
+	// Payload is that of the rendered object. For Remove it may be nil.
 	Payload any
 }
 
@@ -151,7 +151,6 @@ func (k *OpKind) UnmarshalText(text []byte) error { return enum.Unmarshal(k, Rem
 func New[K Key, V comparable](render Render[K, V], target Target[K, V]) proxy.Backend {
 	r := &reconciler[K, V]{render: render, target: target}
 	r.diff, _ = target.(DiffRenderer[K, V])
-	r.checker, _ = target.(Checker)
 	return r
 }
 
@@ -159,17 +158,20 @@ func New[K Key, V comparable](render Render[K, V], target Target[K, V]) proxy.Ba
 type reconciler[K Key, V comparable] struct {
 	render Render[K, V]
 	target Target[K, V]
-	// diff and checker are target's abilities, nil if it has none.
-	diff    DiffRenderer[K, V]
-	checker Checker
+	// diff is target's ability, nil if it has none.
+	diff DiffRenderer[K, V]
 
 	mu sync.Mutex
-	// known says that owners matches what was applied last.
+	// known says that owners and pending match the kernel and what was applied last.
 	known  bool
 	owners map[K]owned[V]
-	// leftovers are the objects that List yielded and no service port has claimed yet;
-	// nil outside of an Apply from the zero snapshot.
-	leftovers map[K]V
+	// pending are the objects of which the kernel holds something else than what was applied: what
+	// List yielded until a service port claims it, what could not be removed, and what
+	// the change of a port that failed has done. failed are these ports of the last Apply.
+	pending map[K]held[V]
+	failed  []failure[K]
+	// touched says that the present Apply has changed something.
+	touched bool
 	// replacement, unless it is nil, gets the commits of this Apply.
 	replacement Replacement[K, V]
 	planner     planner[K, V]
@@ -193,12 +195,12 @@ func (r *reconciler[K, V]) Operations() uint64 {
 }
 
 // Drifted implements [proxy.DriftChecker]: by the target if it is one and its state is
-// known, else with true.
+// known, else with true. An object that could not be removed counts as drift.
 func (r *reconciler[K, V]) Drifted(ctx context.Context) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	d, can := r.target.(proxy.DriftChecker)
-	return !can || !r.known || d.Drifted(ctx)
+	return !can || !r.known || len(r.pending) > 0 && len(r.failed) == 0 || d.Drifted(ctx)
 }
 
 // WaitDrift implements [proxy.DriftChecker] by the target, if it is one.
@@ -221,18 +223,15 @@ func (r *reconciler[K, V]) CheckNode(s proxy.Snapshot) []*proxy.Problem {
 func (r *reconciler[K, V]) Cleanup(ctx context.Context) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.known = false
+	r.forget()
 	if c, ok := r.target.(Cleaner); ok {
 		return c.Cleanup(ctx)
 	}
-	var ops []Op[K, V]
-	for o, err := range r.target.List(ctx) {
-		if err != nil {
-			return err
-		}
-		ops = append(ops, Op[K, V]{Kind: Remove, Key: o.Key, Value: o.Value})
+	if err := r.list(ctx); err != nil {
+		return err
 	}
-	return r.remove(ctx, ops)
+	stayed, err := r.sweep(ctx)
+	return errors.Join(stayed, err)
 }
 
 // Close implements [io.Closer]: it closes the target, if that is one.
@@ -244,19 +243,19 @@ func (r *reconciler[K, V]) Close() error {
 }
 
 // commit commits ops to the target, or to its replacement, in the right order.
-func (r *reconciler[K, V]) commit(ctx context.Context, ops []Op[K, V]) error {
+func (r *reconciler[K, V]) commit(ctx context.Context, ops []Op[K, V]) (out Outcome) {
 	if len(ops) == 0 {
-		return nil
+		return out
 	}
 	r.planner.inOrder(ops)
-	var err error
 	if r.replacement != nil {
-		err = r.replacement.Commit(ctx, ops)
+		out = r.replacement.Commit(ctx, ops)
 	} else {
-		err = r.target.Commit(ctx, ops)
+		out = r.target.Commit(ctx, ops)
 	}
-	if err == nil {
-		r.committed += uint64(len(ops))
+	if done := len(ops) - len(out.Failed); out.Lost == nil && done > 0 {
+		r.committed += uint64(done)
+		r.touched = true
 	}
-	return err
+	return out
 }

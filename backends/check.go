@@ -1,10 +1,7 @@
 package backends
 
 import (
-	"context"
-	"errors"
 	"fmt"
-	"maps"
 	"net/netip"
 
 	v1 "k8s.io/api/core/v1"
@@ -43,54 +40,37 @@ func (r *reconciler[K, V]) CheckLimits(node *proxy.Node, port *proxy.ServicePort
 	return nil
 }
 
-// tryAdmitted is try without the changes to ports that cannot be programmed, which
-// it reports as failed.
-func (r *reconciler[K, V]) tryAdmitted(ctx context.Context, changes []change) error {
-	admitted, refused := r.admit(changes)
-	try := r.try
-	if s, can := r.target.(Separator); can && s.Separate() {
-		try = r.trySeparately
-	}
-	err := try(ctx, admitted)
-	if len(refused) == 0 {
-		return err
-	}
-	if err == nil {
-		return refused
-	}
-	if failed, some := errors.AsType[proxy.PortErrors](err); some {
-		maps.Copy(failed, refused)
-	}
-	return err
-}
-
 // admit removes the changes to ports that cannot be programmed from a list, and returns
-// their errors.
-func (r *reconciler[K, V]) admit(changes []change) (admitted []change, refused proxy.PortErrors) {
+// their errors. Of such a port the kernel may have a part of an earlier change: it gets what it had.
+func (r *reconciler[K, V]) admit(changes []change[K]) (admitted []change[K], refused proxy.PortErrors) {
 	admitted = changes[:0]
 	for _, c := range changes {
 		err := r.check(&c)
-		if err == nil {
-			admitted = append(admitted, c)
-			continue
+		if err != nil {
+			if refused == nil {
+				refused = proxy.PortErrors{}
+			}
+			refused[c.new.Name] = err
+			if c.old == nil || len(r.pending) == 0 || c.oldNode != c.newNode {
+				continue
+			}
+			c.new = c.old
 		}
-		if refused == nil {
-			refused = proxy.PortErrors{}
-		}
-		refused[c.new.Name] = err
+		admitted = append(admitted, c)
 	}
 	return admitted, refused
 }
 
 // check returns why the new port of a change cannot be programmed.
-func (r *reconciler[K, V]) check(c *change) error {
+func (r *reconciler[K, V]) check(c *change[K]) error {
 	if c.new == nil {
 		return nil
 	}
-	if err := fault(c.new); err != nil || r.checker == nil {
-		return err
+	err := fault(c.new)
+	if checker, can := r.target.(Checker); can && err == nil {
+		err = checker.Check(c.newNode, c.new)
 	}
-	return r.checker.Check(c.newNode, c.new)
+	return err
 }
 
 // fault returns why no dataplane can serve a service port. Trackers make no such ports,

@@ -101,10 +101,10 @@ func (k *fullKernel) Finish(context.Context) error {
 	return nil
 }
 
-func (k *fullKernel) Commit(ctx context.Context, ops []fakeOp) error {
+func (k *fullKernel) Commit(ctx context.Context, ops []fakeOp) backends.Outcome {
 	if k.full && k.old == nil {
 		k.commits++
-		return fmt.Errorf("%w: full", backends.ErrReplace)
+		return backends.Stopped(0, len(ops), fmt.Errorf("%w: full", backends.ErrReplace))
 	}
 	return k.fakeKernel.Commit(ctx, ops)
 }

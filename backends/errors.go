@@ -7,14 +7,9 @@ import "errors"
 // program changed the dataplane; in a full apply a service port causes it.
 var ErrConflict = errors.New("object state conflicts with the plan")
 
-// ErrExhausted marks an error of [Target.Commit] for a lack of memory or another
-// resource, which no single service port causes, although a smaller commit may
-// succeed. Objects that would have been replaced stay in effect then.
-var ErrExhausted = errors.New("out of resources")
-
-// ErrUnavailable marks an error of [Target.Commit] if no change is possible at present,
-// and none was made; for example, another program holds a lock. Apply returns it, and
-// names no service port.
+// ErrUnavailable marks an error of [Target.Commit] if no change is possible at present; for example,
+// another program holds a lock, or memory is short for a [Replacement]. Apply tries nothing else and
+// returns it, and names no service port.
 var ErrUnavailable = errors.New("the dataplane cannot be changed now")
 
 // ErrReplace marks an error of List or Commit of a [Replacer] if the existing objects

@@ -43,12 +43,12 @@ func (printer) List(context.Context) iter.Seq2[object, error] {
 	return func(func(object, error) bool) {}
 }
 
-func (printer) Commit(_ context.Context, ops []backends.Op[route, struct{}]) error {
+func (printer) Commit(_ context.Context, ops []backends.Op[route, struct{}]) backends.Outcome {
 	for _, op := range ops {
 		fmt.Println(op.Kind, op.Key.from, "->", op.Key.to)
 	}
 	fmt.Println("commit")
-	return nil
+	return backends.Outcome{}
 }
 
 func ExampleNew() {

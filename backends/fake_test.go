@@ -1,6 +1,7 @@
 package backends_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -104,17 +105,17 @@ var (
 type fakeKernel struct {
 	t       testing.TB
 	objects map[fakeKey]string
-	// poisoned says that objects of endpoints at poisonPort are refused; separate that each
-	// service port gets a commit of its own.
-	poisoned, separate bool
+	// poisoned says that objects of endpoints at poisonPort are refused; single that the kernel
+	// has no transactions.
+	poisoned, single bool
+	// refuse, if not nil, returns an error for an op that is not carried out.
+	refuse func(fakeOp) error
 	// fail, if not nil, returns an error for a List, or for a Commit before it does anything.
 	fail func() error
 	// lose, if not nil, decides whether the outcome of a commit is unknown, and how many of
 	// its operations are carried out then.
 	lose           func(ops int) (done int, lost bool)
 	lists, commits int
-	// listed are the keys of the objects that the last List yielded.
-	listed map[fakeKey]bool
 	// committed, if not nil, is called after each commit.
 	committed func()
 }
@@ -123,12 +124,8 @@ func newFakeKernel(t testing.TB) *fakeKernel {
 	return &fakeKernel{t: t, objects: map[fakeKey]string{}}
 }
 
-// Separate implements [backends.Separator].
-func (k *fakeKernel) Separate() bool { return k.separate }
-
 func (k *fakeKernel) List(context.Context) iter.Seq2[fakeObject, error] {
 	k.lists++
-	k.listed = map[fakeKey]bool{}
 	return func(yield func(fakeObject, error) bool) {
 		if k.fail != nil {
 			if err := k.fail(); err != nil {
@@ -137,7 +134,6 @@ func (k *fakeKernel) List(context.Context) iter.Seq2[fakeObject, error] {
 			}
 		}
 		for key, value := range k.objects {
-			k.listed[key] = true
 			if !yield(fakeObject{Key: key, Value: value}, nil) {
 				return
 			}
@@ -145,41 +141,83 @@ func (k *fakeKernel) List(context.Context) iter.Seq2[fakeObject, error] {
 	}
 }
 
-func (k *fakeKernel) Commit(_ context.Context, ops []fakeOp) error {
+func (k *fakeKernel) Commit(ctx context.Context, ops []fakeOp) backends.Outcome {
 	k.commits++
 	k.checkOrder(ops)
 	if k.fail != nil {
 		if err := k.fail(); err != nil {
-			return err
+			return backends.Stopped(0, len(ops), err)
 		}
 	}
-	before := maps.Clone(k.objects)
 	if k.lose != nil {
 		if done, lost := k.lose(len(ops)); lost {
 			for _, op := range ops[:done] {
 				_ = k.carryOut(op) // the outcome stays unknown
 			}
-			return fmt.Errorf("%w: no answer", proxy.ErrDataplaneLost)
+			return backends.Outcome{Lost: errors.New("no answer")}
 		}
 	}
-	for _, op := range ops {
-		if err := k.carryOut(op); err != nil {
-			k.objects = before
-			return err
-		}
+	out := k.commitTogether(ops)
+	if k.single {
+		out = k.commitEach(ctx, ops)
 	}
-	if err := k.checkReferences(); err != nil {
-		k.objects = before
-		return err
-	}
-	if k.committed != nil {
+	if len(out.Failed) == 0 && k.committed != nil {
 		k.committed()
 	}
-	return nil
+	return out
+}
+
+// commitTogether makes one transaction.
+func (k *fakeKernel) commitTogether(ops []fakeOp) backends.Outcome {
+	if k.single {
+		return backends.Outcome{}
+	}
+	before := maps.Clone(k.objects)
+	err := func() error {
+		for _, op := range ops {
+			if err := k.carryOut(op); err != nil {
+				return err
+			}
+		}
+		return k.checkReferences()
+	}()
+	if err != nil {
+		k.objects = before
+	}
+	return backends.Stopped(0, len(ops), err)
+}
+
+// commitEach carries out each operation by itself. One that needs a failed one is not tried.
+func (k *fakeKernel) commitEach(ctx context.Context, ops []fakeOp) backends.Outcome {
+	failed := map[fakeKey]error{}
+	return backends.Each(ctx, ops, func(op *fakeOp) (err error) {
+		defer func() {
+			if err != nil {
+				failed[op.Key] = err
+			}
+		}()
+		if op.Kind != backends.Remove {
+			if needs, dangling := k.dangles(op.Key, op.Value); dangling {
+				return cmp.Or(failed[needs], fmt.Errorf("%w: %v needs %v", backends.ErrConflict, op.Key, needs))
+			}
+			return k.carryOut(*op)
+		}
+		for key, value := range k.objects {
+			if needs, _ := k.dangles(key, value); needs == op.Key {
+				return cmp.Or(failed[key], fmt.Errorf("%w: %v needs %v", backends.ErrConflict, key, op.Key))
+			}
+		}
+		return k.carryOut(*op)
+	})
 }
 
 func (k *fakeKernel) carryOut(op fakeOp) error {
 	k.checkPayload(op)
+	if k.refuse != nil {
+		if err := k.refuse(op); err != nil {
+			return err
+		}
+	}
 	value, exists := k.objects[op.Key]
 	if exists == (op.Kind == backends.Add) {
 		return fmt.Errorf("%w: %v %v, which exists: %t", backends.ErrConflict, op.Kind, op.Key, exists)
@@ -203,7 +241,7 @@ func (k *fakeKernel) carryOut(op fakeOp) error {
 
 // checkPayload checks that an operation has the payload that was rendered.
 func (k *fakeKernel) checkPayload(op fakeOp) {
-	if op.Payload == nil && op.Kind == backends.Remove && k.listed[op.Key] {
+	if op.Payload == nil && op.Kind == backends.Remove {
 		return
 	}
 	content, ok := op.Payload.(func() string)

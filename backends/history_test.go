@@ -109,13 +109,14 @@ func poisonedPorts(s proxy.Snapshot) []string {
 }
 
 func failedPorts(err error) []string {
-	var failed proxy.PortErrors
-	if !errors.As(err, &failed) {
-		return nil
-	}
 	var names []string
-	for _, n := range slices.SortedFunc(maps.Keys(failed), proxy.ServicePortName.Compare) {
+	for _, n := range failedNames(err) {
 		names = append(names, n.String())
 	}
 	return names
+}
+
+func failedNames(err error) []proxy.ServicePortName {
+	failed, _ := errors.AsType[proxy.PortErrors](err)
+	return slices.SortedFunc(maps.Keys(failed), proxy.ServicePortName.Compare)
 }

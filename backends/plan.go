@@ -8,7 +8,7 @@ import (
 
 // planner turns changes into operations. It keeps its memory between plans.
 type planner[K Key, V comparable] struct {
-	changes  []change
+	changes  []change[K]
 	old, new []Object[K, V]
 	differ   differ[K, V]
 	ranks    []int
@@ -24,10 +24,20 @@ type plan[K Key, V comparable] struct {
 	// appearance. index finds them by key if there are many.
 	shared []sharedDelta[K, V]
 	index  map[K]int
-	// claimed are the leftovers that a service port claimed, as List yielded them.
-	claimed []Object[K, V]
-	// moved says that an object changes its owner.
+	// claimed is what was pending, and is not any more once the plan is carried out. taken finds it
+	// by key; it is empty until the former objects of a port are corrected.
+	claimed []claim[K, V]
+	taken   map[K]int
+	// moved says that an object changes its owner. at counts the changes that are planned.
 	moved bool
+	at    int
+}
+
+// claim is what the kernel holds of an object that the change of a service port concerns.
+type claim[K Key, V comparable] struct {
+	key K
+	held[V]
+	by int // the change
 }
 
 type sharedDelta[K Key, V comparable] struct {
@@ -35,32 +45,65 @@ type sharedDelta[K Key, V comparable] struct {
 	count   int
 	value   V
 	payload any
-	// valued says that value is what an owner rendered.
-	valued bool
+	// valued says that value is what an owner rendered. earlier are what other owners rendered otherwise.
+	valued  bool
+	earlier []Object[K, V]
 }
 
 // linearLimit is how many entries are searched one by one, without an index.
 const linearLimit = 24
 
 // plan is valid until the next call.
-func (pl *planner[K, V]) plan(r *reconciler[K, V], changes []change) *plan[K, V] {
+func (pl *planner[K, V]) plan(r *reconciler[K, V], changes []change[K]) *plan[K, V] {
 	p := &pl.current
 	p.reset()
 	for i := range changes {
+		if k := changes[i].left; k != nil {
+			p.leave(*k, r.pending)
+			continue
+		}
+		p.at = i + 1
 		pl.compare(r, &changes[i])
-		p.note(&pl.differ, r.leftovers)
+		p.note(&pl.differ, r.pending)
 	}
-	if len(changes) > 1 {
+	if len(changes) > 1 && changes[0].left == nil {
 		p.joinMoves()
 	}
-	p.sharedOps(r.owners, r.leftovers)
+	p.sharedOps(r.owners, r.pending)
 	return p
 }
 
-// compare finds the difference that a change makes.
-func (pl *planner[K, V]) compare(r *reconciler[K, V], c *change) {
-	d := &pl.differ
-	if r.diff != nil && c.old != nil && c.new != nil && c.oldNode == c.newNode {
+// leave adds the removal of an object that nothing needs.
+func (p *plan[K, V]) leave(k K, pending map[K]held[V]) {
+	h, _ := p.claim(k, pending)
+	p.ops = append(p.ops, opOf(Remove, &Object[K, V]{Key: k, Value: h.value}))
+}
+
+// claim takes what is pending of an object.
+func (p *plan[K, V]) claim(k K, pending map[K]held[V]) (h held[V], found bool) {
+	if h, found = pending[k]; found {
+		p.claimed = append(p.claimed, claim[K, V]{k, h, p.at})
+		delete(pending, k) // so no second port claims it
+	}
+	return h, found
+}
+
+// isTaken reports whether another port has claimed an object: then it moves between the two.
+func (p *plan[K, V]) isTaken(k K) bool {
+	for i := len(p.taken); i < len(p.claimed); i++ {
+		p.taken[p.claimed[i].key] = p.claimed[i].by
+	}
+	by, taken := p.taken[k]
+	taken = taken && by != p.at
+	p.moved = p.moved || taken
+	return taken
+}
+
+// compare finds the difference between what the kernel holds of a port and what it should.
+func (pl *planner[K, V]) compare(r *reconciler[K, V], c *change[K]) {
+	d, p := &pl.differ, &pl.current
+	isExact := len(r.pending)+len(p.claimed) == 0 // the kernel holds what was applied
+	if r.diff != nil && c.old != nil && c.new != nil && c.oldNode == c.newNode && isExact {
 		var done bool
 		d.reset()
 		if d.removed, d.added, done = r.diff.RenderDiff(c.newNode, proxy.Change{Old: c.old, New: c.new}, d.removed, d.added); done {
@@ -69,7 +112,41 @@ func (pl *planner[K, V]) compare(r *reconciler[K, V], c *change) {
 	}
 	pl.old = collect(pl.old[:0], r.render, rendering{c.oldNode, c.old, c.static})
 	pl.new = collect(pl.new[:0], r.render, rendering{c.newNode, c.new, c.static})
+	if !isExact && c.oldNode != nil {
+		pl.old = p.correct(pl.old, pl.new, r.pending)
+	}
 	d.run(pl.old, pl.new)
+}
+
+// correct corrects the old objects of a port by what is pending, and has the shared ones among its new objects
+// compared too.
+func (p *plan[K, V]) correct(old, new []Object[K, V], pending map[K]held[V]) []Object[K, V] {
+	for i := range new {
+		if o := &new[i]; o.Key.Shared() {
+			if _, found := pending[o.Key]; found {
+				p.share(o, 0)
+			}
+		}
+	}
+	if p.taken == nil {
+		p.taken = map[K]int{}
+	}
+	exist := old[:0]
+	for _, o := range old {
+		if o.Key.Shared() {
+			exist = append(exist, o)
+			continue
+		}
+		h, found := p.claim(o.Key, pending)
+		if found && h.value != o.Value {
+			o.Value, o.Payload = h.value, nil
+		}
+		if found && !h.exists || p.isTaken(o.Key) {
+			continue
+		}
+		exist = append(exist, o)
+	}
+	return exist
 }
 
 func (p *plan[K, V]) reset() {
@@ -77,6 +154,7 @@ func (p *plan[K, V]) reset() {
 		*p = plan[K, V]{}
 	}
 	p.ops, p.shared, p.claimed, p.index, p.moved = p.ops[:0], p.shared[:0], p.claimed[:0], nil, false
+	p.taken = nil
 }
 
 // rendering is what is rendered before or after a change.
@@ -96,7 +174,7 @@ func collect[K Key, V comparable](into []Object[K, V], render Render[K, V], s re
 }
 
 // note adds the operations of a difference to the plan.
-func (p *plan[K, V]) note(d *differ[K, V], left map[K]V) {
+func (p *plan[K, V]) note(d *differ[K, V], pending map[K]held[V]) {
 	for i := range d.removed {
 		if o := &d.removed[i]; o.Key.Shared() {
 			p.share(o, -1)
@@ -115,23 +193,18 @@ func (p *plan[K, V]) note(d *differ[K, V], left map[K]V) {
 		if o := &d.added[i]; o.Key.Shared() {
 			p.share(o, +1)
 		} else {
-			p.put(o, left)
+			p.put(o, pending)
 		}
 	}
 }
 
-// put adds an object that this backend has not made itself yet, or adopts a leftover.
-func (p *plan[K, V]) put(o *Object[K, V], left map[K]V) {
-	kind := Add
-	if value, found := left[o.Key]; found {
-		p.claimed = append(p.claimed, Object[K, V]{Key: o.Key, Value: value})
-		delete(left, o.Key) // so no second port claims it
-		if value == o.Value {
-			return
-		}
-		kind = Replace
+// put adds an object that no service port had, or adopts one that exists.
+func (p *plan[K, V]) put(o *Object[K, V], pending map[K]held[V]) {
+	h, found := p.claim(o.Key, pending)
+	if !found && p.taken != nil {
+		p.isTaken(o.Key)
 	}
-	p.ops = append(p.ops, opOf(kind, o))
+	p.reach(h, o)
 }
 
 func opOf[K Key, V comparable](kind OpKind, o *Object[K, V]) Op[K, V] {
@@ -142,6 +215,9 @@ func opOf[K Key, V comparable](kind OpKind, o *Object[K, V]) Op[K, V] {
 func (p *plan[K, V]) share(o *Object[K, V], count int) {
 	d := p.delta(o.Key)
 	d.count += count
+	if count >= 0 && d.valued && d.value != o.Value {
+		d.earlier = append(d.earlier, Object[K, V]{d.key, d.value, d.payload})
+	}
 	if count >= 0 || !d.valued {
 		d.value, d.payload, d.valued = o.Value, o.Payload, count >= 0
 	}
@@ -172,21 +248,40 @@ func (p *plan[K, V]) delta(k K) *sharedDelta[K, V] {
 
 // sharedOps adds the operations on shared objects that get a first or lose a
 // last owner, or another value.
-func (p *plan[K, V]) sharedOps(owners map[K]owned[V], left map[K]V) {
+func (p *plan[K, V]) sharedOps(owners map[K]owned[V], pending map[K]held[V]) {
 	for i := range p.shared {
 		d := &p.shared[i]
 		have := owners[d.key]
-		switch {
-		case have.count+d.count <= 0:
-			if have.count > 0 {
-				p.ops = append(p.ops, opOf(Remove, &Object[K, V]{d.key, have.value, d.payload}))
-			}
-		case have.count == 0:
-			p.put(&Object[K, V]{d.key, d.value, d.payload}, left)
-		case d.valued && d.value != have.value:
-			p.ops = append(p.ops, opOf(Replace, &Object[K, V]{d.key, d.value, d.payload}))
+		h, found := p.claim(d.key, pending)
+		if !found {
+			h = held[V]{exists: have.count > 0, value: have.value}
 		}
+		want := have.value
+		if d.valued {
+			want = d.value
+		}
+		if have.count+d.count <= 0 {
+			if h.exists {
+				p.ops = append(p.ops, opOf(Remove, &Object[K, V]{Key: d.key, Value: h.value}))
+			}
+			continue
+		}
+		for i := range d.earlier {
+			h = p.reach(h, &d.earlier[i])
+		}
+		p.reach(h, &Object[K, V]{d.key, want, d.payload})
 	}
+}
+
+// reach adds the operation that makes an object of what the kernel holds, and returns what it holds then.
+func (p *plan[K, V]) reach(h held[V], o *Object[K, V]) held[V] {
+	switch {
+	case !h.exists:
+		p.ops = append(p.ops, opOf(Add, o))
+	case h.value != o.Value:
+		p.ops = append(p.ops, opOf(Replace, o))
+	}
+	return held[V]{exists: true, value: o.Value}
 }
 
 // joinMoves makes one operation of two if an object changes its owner: one port does

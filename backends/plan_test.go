@@ -23,7 +23,7 @@ func (accepting) List(context.Context) iter.Seq2[Object[numbered, int], error] {
 	return func(func(Object[numbered, int], error) bool) {}
 }
 
-func (accepting) Commit(context.Context, []Op[numbered, int]) error { return nil }
+func (accepting) Commit(context.Context, []Op[numbered, int]) Outcome { return Outcome{} }
 
 // What a first load was planned with is not kept: with many Services that is megabytes.
 func TestApplyKeepsNoMemoryOfALoad(t *testing.T) {

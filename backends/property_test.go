@@ -28,13 +28,12 @@ func newDriver(t testing.TB) *driver {
 	return &driver{kernel: k, backend: backends.New(renderFake, k)}
 }
 
-// eachKind runs a test with a target that gets the changes of all ports in one commit, and with
-// one that gets them separately.
+// eachKind runs a test with a target that has transactions, and with one that has none.
 func eachKind(t *testing.T, test func(*testing.T, *driver)) {
-	for _, separate := range []bool{false, true} {
-		t.Run(fmt.Sprintf("separate=%t", separate), func(t *testing.T) {
+	for _, single := range []bool{false, true} {
+		t.Run(fmt.Sprintf("single=%t", single), func(t *testing.T) {
 			d := newDriver(t)
-			d.kernel.separate = separate
+			d.kernel.single = single
 			test(t, d)
 		})
 	}
@@ -56,6 +55,41 @@ func (d *driver) kernelHolds(t *testing.T, s proxy.Snapshot, when string) {
 	t.Helper()
 	if want := wanted(s); !maps.Equal(want, d.kernel.objects) { // cmp is slow
 		t.Fatalf("%s: objects in the kernel (-want +got):\n%s", when, cmp.Diff(want, d.kernel.objects))
+	}
+}
+
+// before is what was applied before an Apply of another snapshot, and what the kernel held.
+type before struct {
+	*driver
+	from, to proxy.Snapshot
+	objects  map[fakeKey]string
+}
+
+func (d *driver) before(to proxy.Snapshot) before {
+	return before{d, d.applied, to, maps.Clone(d.kernel.objects)}
+}
+
+// check checks an Apply that returned an error, or none: the kernel has all objects of every port that the
+// error does not name, and none that it had not before and that neither snapshot needs.
+func (b before) check(t *testing.T, err error, when string) {
+	t.Helper()
+	d, to, before := b.driver, b.to, b.objects
+	is, was := wanted(to), wanted(b.from)
+	for k, v := range wanted(to.Revert(proxy.Snapshot{}, failedNames(err)...)) {
+		if got, exists := d.kernel.objects[k]; !exists || got != v {
+			t.Fatalf("%s: %v: got value %q, exists: %t, want %q; error: %v", when, k, got, exists, v, err)
+		}
+	}
+	for k, v := range d.kernel.objects {
+		had, existed := before[k]
+		old, isOld := was[k]
+		new, isNew := is[k]
+		if (!existed || had != v) && (!isOld || old != v) && (!isNew || new != v) {
+			t.Fatalf("%s: %v: got value %q, want %q as before or %q as it should be", when, k, v, had, new)
+		}
+	}
+	if err := d.kernel.checkReferences(); err != nil {
+		t.Fatalf("%s: %v", when, err)
 	}
 }
 
@@ -99,13 +133,13 @@ func checkIsolatesPoison(t *testing.T, d *driver) {
 			h.forget(d.kernel)
 		}
 		want := h.snapshot()
-		before := d.applied
+		b := d.before(want)
 		err := d.apply(t.Context(), want)
 		if errors.Is(err, proxy.ErrDataplaneLost) {
 			// After a failed move between ports, or a change of the node, the next
 			// Apply starts from the zero snapshot.
 			lost++
-			before = d.applied
+			b.from = d.applied
 			err = d.apply(t.Context(), want)
 		}
 		var refused []string
@@ -113,7 +147,7 @@ func checkIsolatesPoison(t *testing.T, d *driver) {
 			refused = poisonedPorts(want)
 		}
 		if diff := cmp.Diff(refused, failedPorts(err)); diff != "" {
-			t.Fatalf("step %d, from the zero snapshot: %t: ports that failed (-want +got):\n%s\nerror: %v", step, before.IsZero(), diff, err)
+			t.Fatalf("step %d, from the zero snapshot: %t: ports that failed (-want +got):\n%s\nerror: %v", step, b.from.IsZero(), diff, err)
 		}
 		if err != nil && len(refused) == 0 {
 			t.Fatalf("step %d: Apply: got error %v, want none", step, err)
@@ -121,7 +155,7 @@ func checkIsolatesPoison(t *testing.T, d *driver) {
 		if len(refused) > 0 {
 			partial++
 		}
-		d.kernelHolds(t, d.applied, fmt.Sprintf("step %d", step))
+		b.check(t, err, fmt.Sprintf("step %d", step))
 	}
 	if partial < 50 || lost > 500 {
 		t.Errorf("got %d steps with refused ports and %d from the zero snapshot, want at least 50 and at most 500", partial, lost)
@@ -172,8 +206,9 @@ func checkConvergesUnderFaults(t *testing.T, d *driver) {
 				cancel()
 			}
 		}
+		b := d.before(want)
 		if err := d.apply(ctx, want); err == nil {
-			d.kernelHolds(t, want, fmt.Sprintf("step %d", step))
+			b.check(t, nil, fmt.Sprintf("step %d", step))
 		}
 		cancel()
 		if step%10 > 0 {

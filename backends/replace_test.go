@@ -30,7 +30,7 @@ type replacingKernel struct {
 // replacing is the replacement that a replacingKernel gives.
 type replacing struct{ *replacingKernel }
 
-func (r replacing) Commit(ctx context.Context, ops []fakeOp) error {
+func (r replacing) Commit(ctx context.Context, ops []fakeOp) backends.Outcome {
 	k := r.replacingKernel
 	k.beside++
 	return k.Commit(ctx, ops)
@@ -141,13 +141,13 @@ func TestApplyReplacesNothingByHalves(t *testing.T) {
 	}
 	k.fail = func() error {
 		if k.commits > 1 {
-			return fmt.Errorf("%w: no memory", backends.ErrExhausted)
+			return fmt.Errorf("%w: no memory", backends.ErrUnavailable)
 		}
 		return nil
 	}
 	err := d.apply(t.Context(), inZone("a", all...))
-	if !errors.Is(err, backends.ErrExhausted) || errors.As(err, new(proxy.PortErrors)) {
-		t.Errorf("got error %v, want %v and no ports named: nothing is programmed", err, backends.ErrExhausted)
+	if !errors.Is(err, backends.ErrUnavailable) || errors.As(err, new(proxy.PortErrors)) {
+		t.Errorf("got error %v, want %v and no ports named: nothing is programmed", err, backends.ErrUnavailable)
 	}
 	if len(k.finished) > 0 || len(k.serving) != 1 {
 		t.Errorf("got %d calls of Finish and %d former objects, want 0 and 1", len(k.finished), len(k.serving))
@@ -159,11 +159,11 @@ func TestApplyReplacesNothingByHalves(t *testing.T) {
 // clingingKernel removes no object, as where a foreign one refers to each.
 type clingingKernel struct{ *fakeKernel }
 
-func (k clingingKernel) Commit(ctx context.Context, ops []fakeOp) error {
+func (k clingingKernel) Commit(ctx context.Context, ops []fakeOp) backends.Outcome {
 	if slices.ContainsFunc(ops, func(o fakeOp) bool { return o.Kind == backends.Remove }) {
 		inner := k.fakeKernel
 		inner.commits++
-		return fmt.Errorf("%w: in use", backends.ErrConflict)
+		return backends.Stopped(0, len(ops), fmt.Errorf("%w: in use", backends.ErrConflict))
 	}
 	return k.fakeKernel.Commit(ctx, ops)
 }
@@ -213,11 +213,11 @@ type keepingKernel struct {
 	kept fakeKey
 }
 
-func (k keepingKernel) Commit(ctx context.Context, ops []fakeOp) error {
+func (k keepingKernel) Commit(ctx context.Context, ops []fakeOp) backends.Outcome {
 	for _, o := range ops {
 		if inner := k.fakeKernel; o.Kind == backends.Remove && o.Key == k.kept {
 			inner.commits++
-			return fmt.Errorf("%w: %v is in use", errFault, o.Key)
+			return backends.Stopped(0, len(ops), fmt.Errorf("%w: %v is in use", errFault, o.Key))
 		}
 	}
 	return k.fakeKernel.Commit(ctx, ops)

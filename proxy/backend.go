@@ -22,7 +22,8 @@ type Backend interface {
 	// dataplane, keeps what fits, adds what is missing and removes the rest.
 	//
 	// An error that wraps a [PortErrors] says that Apply did everything but the
-	// named ports, which are as in old. An error that wraps [ErrDataplaneLost] says
+	// named ports, which are as in old. A dataplane without transactions may have a part of
+	// such a port as in new; the backend remembers that for the next Apply. An error that wraps [ErrDataplaneLost] says
 	// that the state of the dataplane is unknown. After any other error the
 	// dataplane matches old as before, or the backend knows that it does not and
 	// lists the dataplane in the next Apply. [Snapshot.Achieved] states the same in

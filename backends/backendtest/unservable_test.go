@@ -27,7 +27,9 @@ func (anything) List(context.Context) iter.Seq2[named, error] {
 	return func(func(named, error) bool) {}
 }
 
-func (anything) Commit(context.Context, []backends.Op[name, struct{}]) error { return nil }
+func (anything) Commit(context.Context, []backends.Op[name, struct{}]) backends.Outcome {
+	return backends.Outcome{}
+}
 
 // The engine of backends reports each unservable port, whatever the target accepts, and no other.
 func TestUnservables(t *testing.T) {

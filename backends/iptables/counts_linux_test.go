@@ -96,8 +96,8 @@ func TestShortageOfAll(t *testing.T) {
 		setFlag(t, flag)
 		next := proxy.NewSnapshot(stagetest.Node(), newPorts(v1.IPv4Protocol, 30, 2)...)
 		err := s.Backend.Apply(t.Context(), proxy.Snapshot{}, next)
-		if !errors.Is(err, backends.ErrExhausted) || errors.As(err, new(proxy.PortErrors)) || !strings.Contains(err.Error(), "existing objects stay in effect") {
-			t.Errorf("Apply: got error %v, want %v, no PortErrors, and that the existing objects stay", err, backends.ErrExhausted)
+		if !errors.Is(err, backends.ErrUnavailable) || errors.As(err, new(proxy.PortErrors)) || !strings.Contains(err.Error(), "existing objects stay in effect") {
+			t.Errorf("Apply: got error %v, want %v, no PortErrors, and that the existing objects stay", err, backends.ErrUnavailable)
 		}
 		if now := s.run(t, "", "iptables-save", "-t", "filter"); !strings.Contains(now, saved[at]) {
 			t.Errorf("rules of table filter: got\n%s\nwant %q to stay", now, saved[at])

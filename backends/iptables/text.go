@@ -46,7 +46,7 @@ func (*recorder) List(context.Context) iter.Seq2[xtables.Object, error] {
 }
 
 // Commit implements [backends.Target].
-func (p *recorder) Commit(_ context.Context, ops []xtables.Op) error {
+func (p *recorder) Commit(_ context.Context, ops []xtables.Op) backends.Outcome {
 	p.ops = append(p.ops, ops...)
-	return nil
+	return backends.Outcome{}
 }

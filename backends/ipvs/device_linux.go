@@ -1,7 +1,6 @@
 package ipvs
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -195,12 +194,13 @@ func (d *device) addresses() (own, host []netip.Addr, err error) {
 }
 
 // commit changes addresses, also after one that fails.
-func (d *device) commit(ctx context.Context, run []op) (done []op, err error) {
+func (d *device) commit(ctx context.Context, run []op) map[int]error {
 	l := &netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Index: int(d.index.Load())}}
-	bad := map[int]bool{}
+	bad := map[int]error{}
 	for i := range run {
 		if err := ctx.Err(); err != nil {
-			return nil, lost(err)
+			bad[i] = err
+			continue
 		}
 		a, isRemoval := run[i].Key.addr.Addr(), run[i].Kind == backends.Remove
 		at := &netlink.Addr{IPNet: &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}, Flags: unix.IFA_F_NODAD}
@@ -211,8 +211,8 @@ func (d *device) commit(ctx context.Context, run []op) (done []op, err error) {
 		}
 		if failure := change(l, at); failure != nil {
 			d.bound.put(a, isRemoval)
-			bad[i], err = true, cmp.Or(err, explain(fmt.Errorf("address %v of device %s: %w", a, d.name, failure)))
+			bad[i] = explain(fmt.Errorf("address %v of device %s: %w", a, d.name, failure))
 		}
 	}
-	return without(run, bad), err
+	return bad
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/backends/backendtest"
 	"github.com/vipkit/vipkit/backends/internal/xtables"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -67,8 +68,8 @@ func (f faulty) List(ctx context.Context) iter.Seq2[object, error] {
 }
 
 // Commit implements [backends.Target].
-func (f faulty) Commit(ctx context.Context, ops []op) error {
-	return f.around(func() error { return f.target.Commit(ctx, ops) })
+func (f faulty) Commit(ctx context.Context, ops []op) backends.Outcome {
+	return backendtest.Around(f.around, ops, func(ops []op) backends.Outcome { return f.target.Commit(ctx, ops) })
 }
 
 // Prepare makes the tables of iptables in the network namespace of the thread: the rest of

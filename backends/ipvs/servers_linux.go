@@ -1,7 +1,6 @@
 package ipvs
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,54 +13,9 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// commitServers changes virtual servers and real servers. A replacement cannot be reverted, so that
-// what the kernel may refuse comes first: new virtual servers, which may be in the way of another
-// program, and new real servers.
-func (t *target) commitServers(ctx context.Context, run []op) (done []op, err error) {
-	if byPhase := func(a, b op) int { return cmp.Compare(phaseOf(&a), phaseOf(&b)) }; !slices.IsSortedFunc(run, byPhase) {
-		run = slices.Clone(run)
-		slices.SortStableFunc(run, byPhase)
-	}
-	for len(run) > 0 && err == nil {
-		n := slices.IndexFunc(run, func(o op) bool { return phaseOf(&o) != phaseOf(&run[0]) })
-		if n < 0 {
-			n = len(run)
-		}
-		var some []op
-		some, err = t.sendServers(ctx, run[:n])
-		if done == nil {
-			done = some // usually all
-		} else {
-			done = append(slices.Clip(done), some...)
-		}
-		run = run[n:]
-	}
-	return done, err
-}
-
-// phase is what of a change of virtual servers and real servers one request may have, in order. New
-// virtual servers must exist before real servers are sent: the kernel would add these to another
-// program's virtual server.
-type phase uint8
-
-const (
-	phaseNewServers phase = iota
-	phaseNewDestinations
-	phaseRest
-)
-
-func phaseOf(o *op) phase {
-	switch {
-	case o.Kind != backends.Add:
-		return phaseRest
-	case o.Key.kind == kindServer:
-		return phaseNewServers
-	}
-	return phaseNewDestinations
-}
-
-// sendServers sends operations. The kernel carries out those after one that fails.
-func (t *target) sendServers(ctx context.Context, run []op) (done []op, err error) {
+// commitServers changes virtual servers and real servers, and returns the errors of those that failed. The
+// kernel carries out operations after one that fails.
+func (t *target) commitServers(ctx context.Context, run []op) (bad map[int]error, err error) {
 	list := make([]ipvs.Op, 0, len(run))
 	from := make([]int, 0, len(run)) // indexes in run
 	removed := removedServers(run)
@@ -79,23 +33,19 @@ func (t *target) sendServers(ctx context.Context, run []op) (done []op, err erro
 		}
 	}
 	failed, err := t.kernel.Do(ctx, list)
-	if len(failed) == 0 && err == nil {
-		t.record(run)
-		return run, nil
-	}
 	if err != nil {
 		return nil, lost(err)
 	}
-	bad := map[int]bool{}
-	for _, f := range failed {
-		bad[from[f.Index]] = true
+	bad = make(map[int]error, len(failed))
+	for i := range failed {
+		f := &failed[i]
+		at := from[f.Index]
+		if bad[at] = t.inTheWay(&run[at], f); bad[at] == nil {
+			bad[at] = explain(f)
+		}
 	}
-	done = without(run, bad)
-	t.record(done)
-	if err := t.inTheWay(&run[from[failed[0].Index]], &failed[0]); err != nil {
-		return done, err
-	}
-	return done, explain(&failed[0])
+	t.record(run, bad)
+	return bad, nil
 }
 
 // inTheWay returns an error if an operation failed because the virtual server exists. If another
@@ -168,11 +118,12 @@ func (t *target) request(o *op) ipvs.Op {
 }
 
 // record keeps account of draining real servers after operations.
-func (t *target) record(done []op) {
+func (t *target) record(run []op, bad map[int]error) {
 	began := false
-	for i := range done {
-		o := &done[i]
+	for i := range run {
+		o := &run[i]
 		switch {
+		case bad[i] != nil:
 		case o.Key.kind == kindServer && (o.Kind == backends.Remove || endsDraining(o)):
 			delete(t.drainer.of, t.marks.server(&o.Key))
 		case o.Key.kind != kindDestination:
@@ -198,8 +149,6 @@ func explain(err error) error {
 		return lost(err)
 	case errors.Is(err, unix.EEXIST), errors.Is(err, unix.ESRCH), errors.Is(err, unix.ENOENT), errors.Is(err, unix.EADDRNOTAVAIL):
 		return fmt.Errorf("ipvs: %w: %w", backends.ErrConflict, err)
-	case errors.Is(err, unix.ENOMEM), errors.Is(err, unix.ENOBUFS):
-		return fmt.Errorf("ipvs: %w: %w", backends.ErrExhausted, err)
 	case errors.Is(err, unix.EPERM):
 		return fmt.Errorf("ipvs: %w: needs CAP_NET_ADMIN in the initial user namespace: %w", backends.ErrUnavailable, err)
 	}

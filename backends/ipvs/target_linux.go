@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -18,8 +19,7 @@ import (
 )
 
 // target is the [backends.Target]: addresses of the dummy device, entries of sets, virtual
-// servers and real servers. The kernel has no transactions of these: a Commit that fails
-// reverts what it did.
+// servers and real servers. The kernel has no transactions of these.
 type target struct {
 	renderer *renderer
 	names    map[v1.IPFamily]names
@@ -49,19 +49,97 @@ func (t *target) Render(node *proxy.Node, port *proxy.ServicePort, out []object)
 }
 
 // Commit implements [backends.Target].
-func (t *target) Commit(ctx context.Context, ops []op) error {
+func (t *target) Commit(ctx context.Context, ops []op) backends.Outcome {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	done, err := t.commit(ctx, atOnce(ops))
-	t.ops.Add(uint64(len(done)))
-	if err == nil {
-		return nil
+	c := commit{ops: atOnce(ops), failed: map[int]error{}}
+	for from := 0; from < len(ops); {
+		to := from + 1
+		for to < len(ops) && stageOf(&ops[to]) == stageOf(&ops[from]) {
+			to++
+		}
+		if err := t.carryOut(ctx, &c, from, to); err != nil {
+			return backends.Outcome{Lost: err}
+		}
+		from = to
 	}
-	undo := func(ctx context.Context, back []op) error {
-		_, err := t.commit(ctx, back)
+	t.ops.Add(uint64(len(ops) - len(c.failed)))
+	return backends.Outcome{Failed: c.failed}
+}
+
+// commit is the state of a Commit.
+type commit struct {
+	ops    []op
+	failed map[int]error
+	// at are the errors of frontends, and of addresses as frontends without a port; missing is that of an
+	// object which could not be made.
+	at      map[frontend]error
+	missing error
+}
+
+func (c *commit) fail(i int, err error) {
+	c.failed[i] = err
+	if c.at == nil {
+		c.at = map[frontend]error{}
+	}
+	c.at[frontendOf(&c.ops[i].Key)] = err
+	if c.ops[i].Kind != backends.Remove {
+		c.missing = err
+	}
+}
+
+// blocked returns why an operation is not tried. A frontend needs what has a lower rank, so that no packet gets in
+// before everything exists that restricts or forwards it, or after any of that has gone. Nothing is removed after an
+// object could not be made.
+func (c *commit) blocked(i int) error {
+	o := &c.ops[i]
+	if o.Kind == backends.Remove && (c.missing != nil || o.Key.isAddress()) {
+		return c.missing
+	}
+	f := frontendOf(&o.Key)
+	if err := c.at[f]; err != nil {
 		return err
 	}
-	return backends.Undo(ctx, undo, done, err)
+	f.protocol, f.addr = 0, netip.AddrPortFrom(f.addr.Addr(), 0)
+	return c.at[f]
+}
+
+// carryOut carries out operations of one stage, and returns an error if the state is lost.
+func (t *target) carryOut(ctx context.Context, c *commit, from, to int) error {
+	run, at := c.ops[from:to], []int(nil) // indexes in ops, unless they begin at from
+	if len(c.failed) > 0 {
+		run = nil
+		for i := from; i < to; i++ {
+			if err := c.blocked(i); err != nil {
+				c.fail(i, err)
+			} else {
+				run, at = append(run, c.ops[i]), append(at, i)
+			}
+		}
+	}
+	if len(run) == 0 {
+		return nil
+	}
+	var bad map[int]error
+	var err error
+	switch edgeOf(c.ops[from].Key.kind) {
+	case edgeSets:
+		bad, err = t.commitEntries(run)
+	case edgeAddresses:
+		bad = t.device.commit(ctx, run)
+	case edgeServers:
+		bad, err = t.commitServers(ctx, run)
+	}
+	for i, err := range bad {
+		if errors.Is(err, proxy.ErrDataplaneLost) {
+			return err
+		}
+		if i += from; at != nil {
+			i = at[i-from]
+		}
+		c.fail(i, err)
+	}
+	return err
 }
 
 // atOnce returns operations of which those remove real servers at once that belong to a virtual
@@ -88,31 +166,6 @@ func atOnce(ops []op) []op {
 	return ops
 }
 
-// commit carries out operations until one fails, and returns those that it has carried out.
-func (t *target) commit(ctx context.Context, ops []op) (done []op, err error) {
-	for i := 0; i < len(ops) && err == nil; {
-		run := ops[i:]
-		if end := slices.IndexFunc(run, func(o op) bool { return edgeOf(o.Key.kind) != edgeOf(run[0].Key.kind) }); end > 0 {
-			run = run[:end]
-		}
-		var some []op
-		switch edgeOf(run[0].Key.kind) {
-		case edgeSets:
-			some, err = t.commitEntries(run)
-		case edgeAddresses:
-			some, err = t.device.commit(ctx, run)
-		case edgeServers:
-			some, err = t.commitServers(ctx, run)
-		}
-		if i += len(run); err != nil || len(done) > 0 {
-			done = append(slices.Clip(done), some...) // a copy, as it may be the beginning of ops
-		} else {
-			done = some // usually all of ops
-		}
-	}
-	return done, err
-}
-
 // edge is the part of the kernel that has an object.
 type edge uint8
 
@@ -132,63 +185,63 @@ func edgeOf(k kind) edge {
 	return edgeSets
 }
 
-// commitEntries changes entries of sets. The kernel carries out operations after one that
-// fails.
-func (t *target) commitEntries(run []op) (done []op, err error) {
-	list := make([]ipvs.SetOp, 0, len(run))
+// stage is what one part of a Commit may have: operations on one part of the kernel. New virtual
+// servers must exist before real servers are sent, because the kernel would add these to another program's
+// virtual server. When a virtual server goes, its real servers go with it.
+type stage struct {
+	edge      edge
+	isRemoval bool
+	isServer  bool
+}
+
+func stageOf(o *op) stage {
+	s := stage{edge: edgeOf(o.Key.kind), isRemoval: o.Kind == backends.Remove}
+	s.isServer = !s.isRemoval && o.Key.kind == kindServer
+	return s
+}
+
+// commitEntries changes entries of sets, and returns the errors of those that failed. The kernel carries out
+// operations after one that fails.
+func (t *target) commitEntries(run []op) (bad map[int]error, err error) {
+	bad = map[int]error{}
+	list, from := make([]ipvs.SetOp, 0, len(run)), make([]int, 0, len(run))
 	for i := range run {
 		k := &run[i].Key
 		o := ipvs.SetOp{Set: t.names[ipaddr.FamilyOf(k.addr.Addr())].set(k.set), Delete: run[i].Kind == backends.Remove, Entry: entryOf(k)}
 		if !o.Delete && k.set.isMarked() {
 			if o.Entry.Mark, err = t.marks.take(k); err != nil {
-				t.releaseMarks(run[:i], backends.Add)
-				return nil, err
+				bad[i] = err
+				continue
 			}
 		}
-		list = append(list, o)
+		list, from = append(list, o), append(from, i)
 	}
 	failed, err := t.sets.Do(list)
 	if err != nil {
 		return nil, lost(err)
 	}
-	bad := make(map[int]bool, len(failed))
-	for _, f := range failed {
-		bad[f.Index] = true
-		t.releaseMarks(run[f.Index:f.Index+1], backends.Add)
+	for i := range failed {
+		f := &failed[i]
+		bad[from[f.Index]] = explain(f)
+		t.releaseMark(&run[from[f.Index]], backends.Add)
 	}
-	done = without(run, bad)
-	t.releaseMarks(done, backends.Remove)
-	if len(failed) == 0 {
-		return done, nil
+	for i := range run {
+		if bad[i] == nil {
+			t.releaseMark(&run[i], backends.Remove)
+		}
 	}
-	return done, explain(&failed[0])
+	return bad, nil
 }
 
-// releaseMarks ends the use of the marks of operations of one kind.
-func (t *target) releaseMarks(run []op, kind backends.OpKind) {
-	for i := range run {
-		if o := &run[i]; o.Kind == kind && o.Key.set == setMarks {
-			t.marks.release(&o.Key)
-		}
+// releaseMark ends the use of the mark of an operation of a kind.
+func (t *target) releaseMark(o *op, kind backends.OpKind) {
+	if o.Kind == kind && o.Key.set == setMarks {
+		t.marks.release(&o.Key)
 	}
 }
 
 func entryOf(k *key) ipvs.Entry {
 	return ipvs.Entry{Addr: k.addr.Addr(), Protocol: k.protocol, Port: k.addr.Port(), Net: k.source}
-}
-
-// without returns the operations whose indexes are not bad.
-func without(run []op, bad map[int]bool) []op {
-	if len(bad) == 0 {
-		return run
-	}
-	var rest []op
-	for i := range run {
-		if !bad[i] {
-			rest = append(rest, run[i])
-		}
-	}
-	return rest
 }
 
 // findKernel fails with [ipvs.ErrMissing] if ip_vs is not loaded and cannot be.

@@ -26,11 +26,8 @@ type unfinished struct {
 	awaited map[netip.Addr]bool
 }
 
-// errMissing marks an endpoint that does not exist yet. errKept marks a load balancer that could not be changed: it serves as it was.
-var (
-	errMissing = errors.New("missing in HNS")
-	errKept    = errors.New("kept as it was")
-)
+// errMissing marks an endpoint that does not exist yet.
+var errMissing = errors.New("missing in HNS")
 
 func newUnfinished(before map[key]error) unfinished {
 	return unfinished{all: map[key]error{}, before: before, awaited: map[netip.Addr]bool{}}

@@ -11,39 +11,38 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// putEndpoint makes an endpoint what it should be. Reverting a changed one would help nobody.
-func (t *target) putEndpoint(ctx context.Context, k key, v *value, with payload) (func(context.Context) error, error) {
+// putEndpoint makes an endpoint what it should be.
+func (t *target) putEndpoint(ctx context.Context, k key, v *value, with payload) error {
 	a := k.addr.Addr()
 	if isPod, err := t.isPod(ctx, a); v.role == rolePod && (isPod || err != nil) {
-		return nil, err
+		return err
 	}
 	id, exists := t.mirror.made[a]
 	if v.role < t.roleOf(id) {
-		return nil, nil
+		return nil
 	}
 	if !exists {
-		err := t.createEndpoint(ctx, k, v, with)
-		return func(ctx context.Context) error { return t.removeEndpoint(ctx, k) }, err
+		return t.createEndpoint(ctx, k, v, with)
 	}
 	want, err := t.wanted(ctx, k, v, with)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	have := t.mirror.endpoints[id]
 	isSame := have.ProviderAddress == want.ProviderAddress && have.Remote == want.Remote
 	if isSame && t.fitsName(have.Name, want.Name) {
 		t.adopt(id, want.Name)
-		return nil, nil
+		return nil
 	}
 	if err := t.isInUse(id, len(t.usersOf(id))); err != nil {
 		// A try would take the endpoint out of its load balancers and put it back, for nothing.
 		t.leave(k, fmt.Errorf("it must be made again, and cannot be deleted now: %w", err))
-		return nil, nil
+		return nil
 	}
 	if isSame && v.role == rolePod && t.roleOf(id) == rolePod {
-		return nil, t.move(ctx, k, v, with)
+		return t.move(ctx, k, v, with)
 	}
-	return nil, t.refresh(ctx, k, v, with)
+	return t.refresh(ctx, k, v, with)
 }
 
 // isPod reports whether a pod of this node has an address. The pod that had it may have gone, so it
@@ -183,7 +182,7 @@ func (t *target) refresh(ctx context.Context, k key, v *value, with payload) err
 	}
 	if err != nil {
 		var cancel context.CancelFunc
-		ctx, cancel = afterwards(ctx)
+		ctx, cancel = t.afterwards(ctx)
 		defer cancel()
 	}
 	now, found := t.mirror.find(k.addr.Addr(), false)
@@ -286,7 +285,7 @@ func (t *target) recheckEndpoints(ctx context.Context, cause error) {
 	if isRefusal(cause) {
 		return
 	}
-	ctx, cancel := afterwards(ctx)
+	ctx, cancel := t.afterwards(ctx)
 	defer cancel()
 	t.looked.endpoints = false
 	if err := t.lookForEndpoints(ctx); err != nil {

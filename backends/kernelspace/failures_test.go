@@ -29,28 +29,39 @@ func (m *machine) nth(n int, method string, f hcntest.Fault) {
 	})
 }
 
-// A port that fails is as it was before, whatever of it could be made, also if the context has ended
-// meanwhile.
-func TestFailedPortIsAsBefore(t *testing.T) {
+// Each load balancer of a port that fails is as it was before or as it should be, also if the context has ended
+// meanwhile. The next Apply makes what is missing, and writes nothing else.
+func TestFailedPortIsFinishedLater(t *testing.T) {
 	p := func(i int) *proxy.ServicePort {
 		return with(service(1, remote(i)), frontend(proxy.NodePort, "0.0.0.0", 30080))
 	}
 	refused := hcntest.Fault{Err: &hcn.Error{Op: "HcnCreateLoadBalancer", Code: hcn.CodeInvalidParameter}}
 	m := newMachine(t, newest())
+	at := func(vip string, flags, i int) string {
+		return fmt.Sprintf("load balancer %s/6->8080 distribution 0 flags %d flags 0 source 172.18.0.2 to remote 10.1.0.%d", vip, flags, i)
+	}
+	endpoint := func(i int) string { return fmt.Sprintf("endpoint remote 10.1.0.%d mac 02-11-0A-01-00-%02d", i, i) }
+	const other = "load balancer 10.96.0.2:80/6->8080 distribution 0 flags 0 flags 0 source 172.18.0.2 to local 10.0.0.1"
+	finish := func(i, writes int) {
+		t.Helper()
+		m.SetFault(nil)
+		if n := m.writes(func() { m.apply(p(i), service(2, local(1))) }); n != writes {
+			t.Errorf("the next Apply: got %d writes, want %d", n, writes)
+		}
+		m.want("the next Apply", endpoint(i), at("10.96.0.1:80", 0, i), other, at("172.18.0.2:30080", 18, i))
+	}
 	m.nth(2, "CreateLoadBalancer", refused)
 	if _, ok := errors.AsType[proxy.PortErrors](m.try(p(1), service(2, local(1)))); !ok {
-		t.Error("the second of two load balancers is refused: got no error of the port, want one")
+		t.Error("the second of three load balancers is refused: got no error of the port, want one")
 	}
-	const other = "load balancer 10.96.0.2:80/6->8080 distribution 0 flags 0 flags 0 source 172.18.0.2 to local 10.0.0.1"
-	m.want("a new port failed", other)
-	m.SetFault(nil)
-	m.apply(p(1), service(2, local(1)))
-	before := m.Dump()
+	m.want("a new port failed", endpoint(1), at("10.96.0.1:80", 0, 1), other)
+	finish(1, 1)
 	m.nth(2, "ModifyLoadBalancer", refused)
 	if _, ok := errors.AsType[proxy.PortErrors](m.try(p(2), service(2, local(1)))); !ok {
 		t.Error("the second of two modifications is refused: got no error of the port, want one")
 	}
-	m.want("a changed port failed", strings.Split(before, "\n")...)
+	m.want("a changed port failed", endpoint(1), endpoint(2), at("10.96.0.1:80", 0, 2), other, at("172.18.0.2:30080", 18, 1))
+	finish(2, 2) // the former endpoint goes
 
 	ctx, cancel := context.WithCancel(t.Context())
 	n := 0
@@ -64,10 +75,13 @@ func TestFailedPortIsAsBefore(t *testing.T) {
 		}
 		return hcntest.Fault{}
 	})
-	if err := m.backend.Apply(ctx, m.applied, proxy.NewSnapshot(theNode(), p(3), service(2, local(1)))); !errors.Is(err, context.Canceled) {
-		t.Errorf("the context ends: got error %v, want %v", err, context.Canceled)
+	err := m.backend.Apply(ctx, m.applied, proxy.NewSnapshot(theNode(), p(3), service(2, local(1))))
+	if !errors.Is(err, context.Canceled) || !errors.Is(err, proxy.ErrDataplaneLost) {
+		t.Errorf("the context ends: got error %v, want %v and %v", err, context.Canceled, proxy.ErrDataplaneLost)
 	}
-	m.want("the context has ended", strings.Split(before, "\n")...)
+	m.want("the context has ended", endpoint(2), endpoint(3), at("10.96.0.1:80", 0, 3), other, at("172.18.0.2:30080", 18, 2))
+	m.applied = proxy.Snapshot{}
+	finish(3, 2)
 }
 
 // HNS of some versions has a pod with the address of a remote endpoint, which another pod had

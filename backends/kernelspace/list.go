@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/kernelspace/hcn"
@@ -38,6 +39,7 @@ func (t *target) list(ctx context.Context, cleans bool) (objects []object, err e
 	if objects, done, err := l.again(ctx); done || err != nil {
 		return objects, err
 	}
+	t.end = time.Time{}
 	noticed := t.beginList()
 	if err := l.read(ctx); err != nil {
 		t.listFailed(noticed)
@@ -71,7 +73,7 @@ func (t *target) list(ctx context.Context, cleans bool) (objects []object, err e
 	t.listed(l.renderer)
 	if err := l.unreadable(); err != nil {
 		t.leave(key{kind: kindUnread}, err)
-		return objects, t.flush(nil)
+		t.flush()
 	}
 	return objects, nil
 }
@@ -317,16 +319,19 @@ func (t *target) Cleanup(ctx context.Context) error {
 		return fmt.Errorf("kernelspace: %w", translate(err))
 	}
 	for _, k := range slices.SortedFunc(maps.Keys(t.mirror.loadBalancers), compareKeys) {
-		if err := t.removeLoadBalancer(ctx, k, false); err != nil {
-			return t.flush(translate(err))
+		if err := t.removeLoadBalancer(ctx, k); err != nil {
+			t.flush()
+			return translate(err)
 		}
 	}
 	for _, id := range slices.Sorted(maps.Keys(t.mirror.endpoints)) {
 		if err := t.removeOwn(ctx, id); err != nil {
-			return t.flush(translate(err))
+			t.flush()
+			return translate(err)
 		}
 	}
-	if err := t.flush(t.unfinished.failure()); err != nil {
+	t.flush()
+	if err := t.unfinished.failure(); err != nil {
 		return err
 	}
 	if err := t.state.clear(); err != nil {

@@ -12,28 +12,19 @@ import (
 
 // putLoadBalancer makes a load balancer what it should be. One whose endpoints are all missing
 // does not exist.
-func (t *target) putLoadBalancer(ctx context.Context, k key, v *value, with payload) (func(context.Context) error, error) {
-	have, existed := t.mirror.loadBalancers[k]
-	if err := t.reach(ctx, k, func() (hcn.LoadBalancer, error) { return t.build(ctx, k, v, with) }, with); err != nil {
-		return nil, err
-	}
-	return func(ctx context.Context) error {
-		if !existed {
-			return t.removeLoadBalancer(ctx, k, false)
-		}
-		return t.reach(ctx, k, func() (hcn.LoadBalancer, error) { return have, nil }, with)
-	}, nil
+func (t *target) putLoadBalancer(ctx context.Context, k key, v *value, with payload) error {
+	return t.reach(ctx, k, func() (hcn.LoadBalancer, error) { return t.build(ctx, k, v, with) }, with)
 }
 
 // putHealthCheck is putLoadBalancer for one of health checks. What HNS refuses is tried again later: another program,
 // or the proxy's own health server, may have the port, and the Service is served without it.
-func (t *target) putHealthCheck(ctx context.Context, k key, v *value, with payload) (func(context.Context) error, error) {
-	revert, err := t.putLoadBalancer(ctx, k, v, with)
+func (t *target) putHealthCheck(ctx context.Context, k key, v *value, with payload) error {
+	err := t.putLoadBalancer(ctx, k, v, with)
 	if err == nil || isFatal(ctx, err) || errors.Is(err, proxy.ErrDataplaneLost) {
-		return revert, err
+		return err
 	}
 	t.leave(k, err)
-	return nil, nil
+	return nil
 }
 
 // reach makes a load balancer what build returns. If an endpoint has vanished, it reads the endpoints
@@ -61,7 +52,7 @@ func (t *target) reach(ctx context.Context, k key, build func() (hcn.LoadBalance
 // restore makes a load balancer again that was deleted for another one, which could not be made because of
 // cause, with those of its endpoints that exist.
 func (t *target) restore(ctx context.Context, k key, had hcn.LoadBalancer, cause error) error {
-	ctx, cancel := afterwards(ctx)
+	ctx, cancel := t.afterwards(ctx)
 	defer cancel()
 	had.Endpoints = slices.DeleteFunc(slices.Clone(had.Endpoints), func(id string) bool {
 		_, exists := t.mirror.endpoints[id]
@@ -191,7 +182,7 @@ func (t *target) recheck(ctx context.Context, k key, id string, cause error) {
 	if isRefusal(cause) {
 		return
 	}
-	ctx, cancel := afterwards(ctx)
+	ctx, cancel := t.afterwards(ctx)
 	defer cancel()
 	if err := t.read(ctx, k, id); err != nil && !errors.Is(err, hcn.ErrNotFound) {
 		t.mirror.suspect = true
@@ -201,7 +192,7 @@ func (t *target) recheck(ctx context.Context, k key, id string, cause error) {
 // recheckCreated looks for a load balancer after a call to make it failed with cause. As long as the
 // outcome is not known, the attempt stays in the state.
 func (t *target) recheckCreated(ctx context.Context, k key, cause error) {
-	ctx, cancel := afterwards(ctx)
+	ctx, cancel := t.afterwards(ctx)
 	defer cancel()
 	b, found, err := t.other(ctx, k)
 	switch {
@@ -342,15 +333,12 @@ func (t *target) other(ctx context.Context, k key) (b hcn.LoadBalancer, found bo
 }
 
 // removeLoadBalancer removes the load balancer of a key if it is the backend's own. If HNS refuses,
-// it is removed later. A leftover of the last list stays if its port needs it and has failed.
-func (t *target) removeLoadBalancer(ctx context.Context, k key, isLeftover bool) error {
+// it is removed later.
+func (t *target) removeLoadBalancer(ctx context.Context, k key) error {
 	delete(t.notModified, k)
 	t.forgotten()
 	have, exists := t.mirror.loadBalancers[k]
 	if !exists || !t.state.Has(have.ID) {
-		return nil
-	}
-	if err, failed := t.unfinished.all[k]; isLeftover && failed && errors.Is(err, errKept) {
 		return nil
 	}
 	err := t.deleteLoadBalancer(ctx, k, have.ID)

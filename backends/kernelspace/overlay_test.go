@@ -150,7 +150,10 @@ func TestOverlayRequirements(t *testing.T) {
 	if err := m.try(service(1, local(1))); err == nil || errors.Is(err, backends.ErrUnavailable) {
 		t.Errorf("no source endpoint: got error %v, want one", err)
 	}
-	m.want("no source endpoint")
+	m.SetFault(nil)
+	m.apply(service(1, local(1)))
+	m.want("the source endpoint again", "endpoint local 10.0.0.250 mac 00-15-5D-00-00-01", "endpoint remote 10.96.0.1 mac 00-15-5D-00-00-01 provider 172.18.0.2",
+		"load balancer 10.96.0.1:80/6->8080 distribution 0 flags 0 flags 0 source 10.0.0.250 to local 10.0.0.1")
 }
 
 // With Options.IPv4Fallback, service ports of IPv6 are not served where HNS or the network has no IPv6, and

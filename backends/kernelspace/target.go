@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -35,9 +34,8 @@ func New(client hcn.Client, options Options) (proxy.Backend, error) {
 	return backends.New(t.Render, t), nil
 }
 
-// target is the [backends.Target]: endpoints and load balancers of HNS. HNS has no transactions: a
-// Commit that fails reverts what it has added and changed. Removals do not fail: what could not be
-// removed is tried again later, since it harms nobody but those who want its address.
+// target is the [backends.Target]: endpoints and load balancers of HNS, which has no transactions. Removals do
+// not fail: what could not be removed is tried again later, since it harms nobody but those who want its address.
 //
 // Calls of List, Commit and Cleanup do not overlap. Other methods use what is shared alone.
 type target struct {
@@ -53,7 +51,9 @@ type target struct {
 	notModified map[key]bool
 	moves       moves
 	looked      looked
-	state       state
+	// end is when everything must have ended that follows calls which failed because the context had.
+	end   time.Time
+	state state
 
 	ops atomic.Uint64
 }
@@ -88,6 +88,22 @@ func (s *shared) await(k key, err error, missing map[netip.Addr]bool) {
 // looked is what the current Commit has read again.
 type looked struct{ endpoints, network bool }
 
+// grace bounds what follows failed calls, so that Apply ends although HNS does not answer.
+const grace = 10 * time.Second
+
+// afterwards returns a context for what must follow a failed call, also if the call failed because
+// ctx has ended. All that follows in one Commit or List after that has one grace.
+func (t *target) afterwards(ctx context.Context) (context.Context, context.CancelFunc) {
+	end := time.Now().Add(grace)
+	if ctx.Err() != nil {
+		if t.end.IsZero() {
+			t.end = end
+		}
+		end = t.end
+	}
+	return context.WithDeadline(context.WithoutCancel(ctx), end)
+}
+
 // Render is a [backends.Render].
 func (t *target) Render(node *proxy.Node, port *proxy.ServicePort, out []object) []object {
 	return t.current().render(node, port, out)
@@ -109,42 +125,26 @@ func (t *target) current() *renderer {
 	return t.renderer
 }
 
-// Separate implements [backends.Separator].
-func (*target) Separate() bool { return true }
-
 // Operations implements [proxy.OperationCounter].
 func (t *target) Operations() uint64 { return t.ops.Load() }
 
 // Commit implements [backends.Target].
-func (t *target) Commit(ctx context.Context, ops []op) error {
-	t.looked = looked{}
-	ctx = context.WithValue(ctx, endKey{}, new(time.Time))
-	var done []func(context.Context) error // reverts
-	for i := range ops {
-		revert, err := t.carryOut(ctx, &ops[i])
-		if err != nil {
-			t.fail(&ops[i], err)
-			err = fmt.Errorf("%v: %w", ops[i].Key, translate(err))
-			return t.flush(t.revert(ctx, done, err))
+func (t *target) Commit(ctx context.Context, ops []op) backends.Outcome {
+	t.looked, t.end = looked{}, time.Time{}
+	out := backends.Each(ctx, ops, func(o *op) error {
+		err := t.carryOut(ctx, o)
+		if err == nil {
+			return nil
 		}
-		if revert != nil {
-			done = append(done, revert)
-		}
-	}
-	return t.flush(nil)
-}
-
-// fail records an operation that failed. A load balancer that could not be changed stays as it was
-// until everything is listed, also if no port has it any more because its port failed.
-func (t *target) fail(o *op, err error) {
-	if o.Kind == backends.Replace {
-		err = fmt.Errorf("%w: %w", errKept, err)
-	}
-	t.leave(o.Key, err)
+		t.leave(o.Key, err)
+		return fmt.Errorf("%v: %w", o.Key, translate(err))
+	})
+	t.flush()
+	return out
 }
 
 // flush writes the state file. An error of that stays for CheckNode: the dataplane is right.
-func (t *target) flush(err error) error {
+func (t *target) flush() {
 	t.state.flush()
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -152,56 +152,19 @@ func (t *target) flush(err error) error {
 		t.drift.wakeUp(t.unfinished.isNew)
 		t.unfinished.isNew = false
 	}
-	return err
 }
 
-// revert reverts what was done, in reverse, even if ctx has ended.
-func (t *target) revert(ctx context.Context, done []func(context.Context) error, cause error) error {
-	if len(done) == 0 {
-		return cause
-	}
-	ctx, cancel := afterwards(ctx)
-	defer cancel()
-	for _, step := range slices.Backward(done) {
-		if err := step(ctx); err != nil {
-			return fmt.Errorf("%w: %w; reverting: %w", proxy.ErrDataplaneLost, cause, err)
-		}
-	}
-	return cause
-}
-
-// afterwardsLimit bounds what follows a failed call, so that Apply ends although HNS does not answer.
-const afterwardsLimit = 10 * time.Second
-
-// endKey is the key of the value of a context that has when everything must have ended that follows
-// failed calls. It counts from when the first one of them failed because the context had ended.
-type endKey struct{}
-
-// afterwards returns a context for what must follow a failed call, also if the call failed because
-// ctx has ended.
-func afterwards(ctx context.Context) (context.Context, context.CancelFunc) {
-	end := time.Now().Add(afterwardsLimit)
-	if first, _ := ctx.Value(endKey{}).(*time.Time); first != nil && ctx.Err() != nil {
-		if first.IsZero() {
-			*first = end
-		}
-		end = *first
-	}
-	return context.WithDeadline(context.WithoutCancel(ctx), end)
-}
-
-// carryOut carries out an operation, and returns how to revert it; nil if there is nothing to
-// revert.
-func (t *target) carryOut(ctx context.Context, o *op) (revert func(context.Context) error, err error) {
+// carryOut carries out an operation.
+func (t *target) carryOut(ctx context.Context, o *op) error {
 	with, _ := o.Payload.(payload)
 	if with.host.IsValid() {
 		t.mirror.host = with.host
 	}
 	switch {
 	case o.Kind == backends.Remove && o.Key.kind == kindEndpoint:
-		return lost, t.removeEndpoint(ctx, o.Key)
+		return t.removeEndpoint(ctx, o.Key)
 	case o.Kind == backends.Remove:
-		return lost, t.removeLoadBalancer(ctx, o.Key, o.Payload == nil)
+		return t.removeLoadBalancer(ctx, o.Key)
 	case o.Key.kind == kindEndpoint:
 		return t.putEndpoint(ctx, o.Key, &o.Value, with)
 	case o.Key.kind == kindHealthCheck:
@@ -209,9 +172,6 @@ func (t *target) carryOut(ctx context.Context, o *op) (revert func(context.Conte
 	}
 	return t.putLoadBalancer(ctx, o.Key, &o.Value, with)
 }
-
-// lost is the revert of a removal.
-func lost(context.Context) error { return errors.New("removed objects are not made again") }
 
 // translate adds what errors of HNS mean to a backend.
 func translate(err error) error {

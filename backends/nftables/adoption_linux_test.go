@@ -131,7 +131,7 @@ func movesBaseChain(t *testing.T, s *stage) {
 				continue
 			}
 			c.Base.Priority += 7
-			if err := k.Commit(t.Context(), []op{{Kind: backends.Replace, Key: o.Key, Value: o.Value, Payload: c}}); err != nil {
+			if err := k.Commit(t.Context(), []op{{Kind: backends.Replace, Key: o.Key, Value: o.Value, Payload: c}}).Err(); err != nil {
 				return err
 			}
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/backends/backendtest"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -21,8 +22,8 @@ type faulty struct {
 	around func(commit func() error) error
 }
 
-func (f faulty) Commit(ctx context.Context, ops []op) error {
-	return f.around(func() error { return f.kernel.Commit(ctx, ops) })
+func (f faulty) Commit(ctx context.Context, ops []op) backends.Outcome {
+	return backendtest.Around(f.around, ops, func(ops []op) backends.Outcome { return f.kernel.Commit(ctx, ops) })
 }
 
 func (f faulty) Replace(ctx context.Context, want proxy.Snapshot, must bool) backends.Replacement[key, value] {
@@ -38,6 +39,6 @@ type faultyReplacement struct {
 	around func(commit func() error) error
 }
 
-func (r faultyReplacement) Commit(ctx context.Context, ops []op) error {
-	return r.around(func() error { return r.Replacement.Commit(ctx, ops) })
+func (r faultyReplacement) Commit(ctx context.Context, ops []op) backends.Outcome {
+	return backendtest.Around(r.around, ops, func(ops []op) backends.Outcome { return r.Replacement.Commit(ctx, ops) })
 }

@@ -44,42 +44,36 @@ type limits struct {
 func (k *kernel) Operations() uint64 { return k.ops.Load() }
 
 // Commit implements [backends.Target], for the serving tables.
-func (k *kernel) Commit(ctx context.Context, ops []op) error { return k.commitTo(ctx, k.tables, ops) }
+func (k *kernel) Commit(ctx context.Context, ops []op) backends.Outcome {
+	done, indexes, err := k.commitTo(ctx, k.tables, ops)
+	return backends.Stopped(done, len(ops), err).At(indexes)
+}
 
 // commitTo commits to tables, in several transactions where a single one could misroute
-// packets or is too large. After the last one, no new client gets a removed endpoint, so that
-// those that have affinity to one can be removed for good.
-func (k *kernel) commitTo(ctx context.Context, t *tables, ops []op) error {
-	err := k.commitInOrder(ctx, t, ops)
-	if err != nil {
-		return err
+// packets or is too large. It returns how many operations it has carried out, and their order if that is
+// not the one of ops. After the last one, no new client gets a removed endpoint, so that those that have
+// affinity to one can be removed for good.
+func (k *kernel) commitTo(ctx context.Context, t *tables, ops []op) (done int, indexes []int, err error) {
+	ordered, first := ops, 0
+	ahead, awaits := stages(ops)
+	if ahead != nil {
+		ordered, first, indexes = backends.Apart(ops, ahead)
 	}
-	return k.forget(ctx, t, ops)
-}
-
-func (k *kernel) commitInOrder(ctx context.Context, t *tables, ops []op) error {
-	if bases, rest := basesAhead(ops); len(bases) > 0 {
-		return backends.CommitBoth(ctx, func(ctx context.Context, ops []op) error {
-			err := k.commitOnce(ctx, t, ops)
+	for _, part := range [...][]op{ordered[:first], ordered[first:]} {
+		if err = k.commitOnce(ctx, t, part, &done); err != nil {
+			return done, indexes, err
+		}
+		if awaits {
 			k.Await()
-			return err
-		}, bases, rest)
+		}
 	}
-	first, rest := chainsAhead(ops)
-	if len(first) == 0 {
-		return k.commitOnce(ctx, t, ops)
-	}
-	return backends.CommitBoth(ctx, k.committer(t), first, rest)
+	return done, indexes, k.forget(ctx, t, ops)
 }
 
-func (k *kernel) committer(t *tables) func(context.Context, []op) error {
-	return func(ctx context.Context, ops []op) error { return k.commitOnce(ctx, t, ops) }
-}
-
-// commitOnce commits one transaction. If that exceeds the send buffer, as it may in an
-// unprivileged user namespace, it commits several: because of the order of the operations,
-// every state between them is consistent.
-func (k *kernel) commitOnce(ctx context.Context, t *tables, ops []op) error {
+// commitOnce commits one transaction, and adds the operations that are carried out to done. If the
+// transaction exceeds the send buffer, as it may in an unprivileged user namespace, it commits several:
+// because of the order of the operations, every state between them is consistent.
+func (k *kernel) commitOnce(ctx context.Context, t *tables, ops []op, done *int) error {
 	if len(ops) == 0 {
 		return nil
 	}
@@ -96,11 +90,15 @@ func (k *kernel) commitOnce(ctx context.Context, t *tables, ops []op) error {
 	var size *nfnetlink.SizeError
 	if errors.As(err, &size) && len(ops) > 1 {
 		half := len(ops) / 2
-		return backends.CommitBoth(ctx, k.committer(t), ops[:half], ops[half:])
+		if err := k.commitOnce(ctx, t, ops[:half], done); err != nil {
+			return err
+		}
+		return k.commitOnce(ctx, t, ops[half:], done)
 	}
 	if err != nil {
 		return err
 	}
+	*done += len(ops)
 	k.ops.Add(w.count)
 	w.plan.apply(t.slots)
 	t.recordFills(&counts)

@@ -23,7 +23,7 @@ func written(t *testing.T, r *renderer, ops []op) (all []string) {
 		},
 	}}
 	k.tables = k.newTables()
-	testenv.NoError(t, k.Commit(t.Context(), ops))
+	testenv.NoError(t, k.Commit(t.Context(), ops).Err())
 	return all
 }
 

@@ -27,7 +27,12 @@ func TestChainsAhead(t *testing.T) {
 		{"new source ranges", []op{chain, closed}, []op{chain}, []op{closed}},
 		{"a new chain for an old service", []op{set, old, chain, added, changed, removed}, []op{set, chain}, []op{old, added, changed, removed}},
 	} {
-		first, rest := chainsAhead(c.ops)
+		var first []op
+		rest := c.ops
+		if ahead, _ := stages(c.ops); ahead != nil {
+			ordered, n, _ := backends.Apart(c.ops, ahead)
+			first, rest = ordered[:n], ordered[n:]
+		}
 		opt := cmp.Comparer(func(a, b op) bool { return a == b })
 		if diff := cmp.Diff(c.first, first, opt); diff != "" {
 			t.Errorf("%s: operations of the first transaction (-want +got):\n%s", c.name, diff)

@@ -173,38 +173,36 @@ type replacement struct {
 func (*replacement) Pieces() int { return 0 }
 
 // Commit implements [backends.Replacement].
-func (r *replacement) Commit(ctx context.Context, ops []op) error {
+func (r *replacement) Commit(ctx context.Context, ops []op) backends.Outcome {
 	if !r.begun {
 		var idle []nfnetlink.Table
 		for _, fam := range nft.Families() {
 			idle = append(idle, r.next.table(fam))
 		}
 		if err := r.kernel.removeTables(ctx, idle); err != nil {
-			return err
+			return nft.Replacing(0, len(ops), err)
 		}
 		r.begun = true
 	}
-	return r.kernel.commitTo(ctx, r.next, r.withoutBases(ops))
+	rest, indexes := r.withoutBases(ops)
+	done, order, err := r.kernel.commitTo(ctx, r.next, rest)
+	return nft.Replacing(done, len(rest), err).At(order).At(indexes)
 }
 
 // withoutBases withholds base chains until Finish.
-func (r *replacement) withoutBases(ops []op) []op {
+func (r *replacement) withoutBases(ops []op) (rest []op, indexes []int) {
 	if !slices.ContainsFunc(ops, isBaseChain) {
-		return ops
+		return ops, nil
 	}
-	rest := make([]op, 0, len(ops))
-	for _, o := range ops {
-		if !isBaseChain(o) {
-			rest = append(rest, o)
-			continue
-		}
+	ordered, bases, indexes := backends.Apart(ops, func(o *op) bool { return isBaseChain(*o) })
+	for _, o := range ordered[:bases] {
 		// The operation is repeated after a commit that failed.
 		r.bases = slices.DeleteFunc(r.bases, func(b op) bool { return b.Key == o.Key })
 		if o.Kind == backends.Add {
 			r.bases = append(r.bases, o)
 		}
 	}
-	return rest
+	return ordered[bases:], indexes[bases:]
 }
 
 func isBaseChain(o op) bool { return o.Key.kind == kindBaseChain }
@@ -214,7 +212,7 @@ func isBaseChain(o op) bool { return o.Key.kind == kindBaseChain }
 func (r *replacement) Finish(ctx context.Context) error {
 	k := r.kernel
 	k.tables = r.next
-	if err := k.commitTo(ctx, k.tables, r.bases); err != nil {
+	if _, _, err := k.commitTo(ctx, k.tables, r.bases); err != nil {
 		return err
 	}
 	if err := k.removeTables(ctx, r.old); err != nil {

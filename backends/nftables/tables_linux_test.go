@@ -170,7 +170,8 @@ func (r interruptedReplacement) Finish(ctx context.Context) error {
 	if !r.finished {
 		return nil
 	}
-	return r.kernel.commitTo(ctx, r.next, r.bases)
+	_, _, err := r.kernel.commitTo(ctx, r.next, r.bases)
+	return err
 }
 
 // Cleanup also removes the tables of an unfinished replacement.

@@ -46,7 +46,7 @@ func (t *Target[K]) List(context.Context) iter.Seq2[backends.Object[K, string], 
 }
 
 // Commit implements [backends.Target] by one run of the program.
-func (t *Target[K]) Commit(ctx context.Context, ops []backends.Op[K, string]) error {
+func (t *Target[K]) Commit(ctx context.Context, ops []backends.Op[K, string]) backends.Outcome {
 	script := bytes.NewBufferString(t.Begin)
 	for _, o := range ops {
 		if o.Kind == backends.Remove {
@@ -54,7 +54,7 @@ func (t *Target[K]) Commit(ctx context.Context, ops []backends.Op[K, string]) er
 		}
 		script.WriteString(o.Value)
 	}
-	return t.run(ctx, script)
+	return backends.Stopped(0, len(ops), t.run(ctx, script))
 }
 
 // lingering is how long run waits for the output of a program after it has ended: its child

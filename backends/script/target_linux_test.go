@@ -29,6 +29,9 @@ type op = backends.Op[key, string]
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
+// one returns the ops of a commit.
+func one() []op { return []op{{Key: "one"}} }
+
 func target(shell string) *script.Target[key] {
 	return &script.Target[key]{
 		Command: []string{"sh", "-c", shell}, Begin: "begin\n", Missing: "not there",
@@ -40,12 +43,12 @@ func target(shell string) *script.Target[key] {
 func TestCommitWritesOneScript(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "script")
-	err := target("cat >>"+file).Commit(t.Context(), []op{
+	out := target("cat >>"+file).Commit(t.Context(), []op{
 		{Kind: backends.Add, Key: "one", Value: "add one\n"},
 		{Kind: backends.Replace, Key: "two", Value: "add two\n"},
 		{Kind: backends.Remove, Key: "three", Value: "add three\n"},
 	})
-	testenv.NoError(t, err)
+	testenv.NoError(t, out.Err())
 	got, err := os.ReadFile(file)
 	testenv.NoError(t, err)
 	testenv.Same(t, "begin\nadd one\nadd two\nremove three\n", string(got), "script")
@@ -59,13 +62,13 @@ func TestSizes(t *testing.T) {
 	for _, size := range []int{0, 1, 4095, 4096, 64<<10 - 7, 64 << 10, 64<<10 + 1, 1 << 20, 1<<20 + 1, 5 << 20, 1, 0} {
 		value := strings.Repeat("x", size)
 		for _, shell := range []string{"exit 1", "cat >&2; exit 1", "cat; cat /dev/zero | head -c 3000000; exit 1", "head -c 1 >/dev/null; exit 1"} {
-			err := target(shell).Commit(t.Context(), []op{{Key: "one", Value: value}})
+			err := target(shell).Commit(t.Context(), []op{{Key: "one", Value: value}}).Err()
 			wantError(t, fmt.Sprintf("%s, %d bytes", shell, size), err, "exit status 1", nil)
 			if n := len(err.Error()); n > 20<<10 {
 				t.Errorf("%s, %d bytes: got an error of %d bytes, want at most 20 KiB", shell, size, n)
 			}
 		}
-		if err := target("cat >"+file).Commit(t.Context(), []op{{Key: "one", Value: value}}); err != nil {
+		if err := target("cat >"+file).Commit(t.Context(), []op{{Key: "one", Value: value}}).Err(); err != nil {
 			t.Errorf("%d bytes: %v", size, err)
 		}
 		got, err := os.ReadFile(file)
@@ -87,16 +90,16 @@ func TestCommitTellsWhatHappened(t *testing.T) {
 		{"killed", "kill -KILL $$", "killed", []error{proxy.ErrDataplaneLost}},
 		{"something is missing", "cat >/dev/null; echo it is not there >&2; exit 1", "it is not there", []error{backends.ErrConflict}},
 	} {
-		got := target(c.shell).Commit(t.Context(), []op{{Key: "one", Value: "add one\n"}})
+		got := target(c.shell).Commit(t.Context(), []op{{Key: "one", Value: "add one\n"}}).Err()
 		wantError(t, c.name, got, c.says, c.wants)
 	}
 	none := &script.Target[key]{Command: []string{"/nowhere/to/be/found"}}
-	wantError(t, "no program", none.Commit(t.Context(), nil), "/nowhere", []error{proxy.ErrUnsupported, backends.ErrUnavailable})
+	wantError(t, "no program", none.Commit(t.Context(), one()).Err(), "/nowhere", []error{proxy.ErrUnsupported, backends.ErrUnavailable})
 	none.Command = nil
-	wantError(t, "no command", none.Commit(t.Context(), nil), "Command is empty", []error{proxy.ErrUnsupported})
+	wantError(t, "no command", none.Commit(t.Context(), one()).Err(), "Command is empty", []error{proxy.ErrUnsupported})
 	ended, end := context.WithCancel(t.Context())
 	end()
-	wantError(t, "ended before", target("true").Commit(ended, nil), "", []error{context.Canceled})
+	wantError(t, "ended before", target("true").Commit(ended, one()).Err(), "", []error{context.Canceled})
 }
 
 // wantError checks that the text of an error contains says, and that it wraps exactly wants
@@ -127,7 +130,7 @@ func TestCommitIsCancelled(t *testing.T) {
 	ctx, end := context.WithCancel(t.Context())
 	defer end()
 	result := make(chan error, 1)
-	go func() { result <- target("sleep 4 & echo >"+begun+"; exec sleep 60").Commit(ctx, nil) }()
+	go func() { result <- target("sleep 4 & echo >"+begun+"; exec sleep 60").Commit(ctx, one()).Err() }()
 	deadline := time.Now().Add(time.Minute)
 	for _, err := os.Stat(begun); err != nil; _, err = os.Stat(begun) {
 		if time.Now().After(deadline) {

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/backends/backendtest"
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/backends/userspace/internal/engine"
 	"github.com/vipkit/vipkit/backends/userspace/internal/netfilter"
@@ -50,8 +51,10 @@ type faultyNetfilter struct {
 	around func(commit func() error) error
 }
 
-func (f faultyNetfilter) Commit(ctx context.Context, ops []backends.Op[netfilter.Key, netfilter.Value]) error {
-	return f.around(func() error { return f.Capture.Commit(ctx, ops) })
+func (f faultyNetfilter) Commit(ctx context.Context, ops []backends.Op[netfilter.Key, netfilter.Value]) backends.Outcome {
+	return backendtest.Around(f.around, ops, func(ops []backends.Op[netfilter.Key, netfilter.Value]) backends.Outcome {
+		return f.Capture.Commit(ctx, ops)
+	})
 }
 
 func (f faultyNetfilter) Replace(ctx context.Context, want proxy.Snapshot, must bool) backends.Replacement[netfilter.Key, netfilter.Value] {
@@ -67,8 +70,10 @@ type faultyReplacement struct {
 	around func(commit func() error) error
 }
 
-func (r faultyReplacement) Commit(ctx context.Context, ops []backends.Op[netfilter.Key, netfilter.Value]) error {
-	return r.around(func() error { return r.Replacement.Commit(ctx, ops) })
+func (r faultyReplacement) Commit(ctx context.Context, ops []backends.Op[netfilter.Key, netfilter.Value]) backends.Outcome {
+	return backendtest.Around(r.around, ops, func(ops []backends.Op[netfilter.Key, netfilter.Value]) backends.Outcome {
+		return r.Replacement.Commit(ctx, ops)
+	})
 }
 
 // someDialer records its calls, and fails.

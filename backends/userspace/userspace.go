@@ -81,11 +81,6 @@ func (alone) Ended() bool                                                     { 
 func (alone) CheckNode(proxy.Snapshot) []*proxy.Problem                       { return nil }
 func (alone) Close() error                                                    { return nil }
 
-// sweeper is a capture that removes some of its objects only after an Apply.
-type sweeper interface {
-	Sweep(context.Context) error
-}
-
 // New returns a backend for this host; on Linux, for the network namespace of the calling thread.
 // Which capabilities it needs there depends on the capture; if one is missing, New or the first
 // Apply fails with [proxy.ErrUnsupported]. The first Apply opens the listeners. The backend
@@ -159,20 +154,7 @@ func (b *Backend) Apply(ctx context.Context, old, new proxy.Snapshot) error {
 	if err != nil && !errors.Is(err, proxy.ErrDataplaneLost) {
 		b.carry(before.Achieved(new, err))
 	}
-	return b.instance.Succeed(ctx, old, b.sweep(ctx, err))
-}
-
-// sweep has the capture remove what an Apply with this result no longer needs. What the dataplane
-// holds after a failure is known again only by a full Apply, which tries again.
-func (b *Backend) sweep(ctx context.Context, result error) error {
-	s, can := b.capture.(sweeper)
-	if _, some := errors.AsType[proxy.PortErrors](result); !can || result != nil && !some {
-		return result
-	}
-	if err := s.Sweep(ctx); err != nil {
-		return fmt.Errorf("%w: %w", proxy.ErrDataplaneLost, errors.Join(err, result))
-	}
-	return result
+	return b.instance.Succeed(ctx, old, err)
 }
 
 func (b *Backend) carry(s proxy.Snapshot) {

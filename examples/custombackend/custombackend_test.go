@@ -36,8 +36,8 @@ type faulty struct {
 	around func(func() error) error
 }
 
-func (f faulty) Commit(ctx context.Context, ops []backends.Op[key, string]) error {
-	return f.around(func() error { return f.kernel.Commit(ctx, ops) })
+func (f faulty) Commit(ctx context.Context, ops []backends.Op[key, string]) backends.Outcome {
+	return backendtest.Around(f.around, ops, func(ops []backends.Op[key, string]) backends.Outcome { return f.kernel.Commit(ctx, ops) })
 }
 
 // here returns the kernel edge for the network namespace of the calling thread, whichever thread

@@ -37,7 +37,7 @@ func (d *Disturbance) Limit(c *nft.Conn, bytes int) {
 }
 
 // RunRefusals has the kernel refuse every transaction of a backend of nf_tables for a reason
-// that no single service port gives: the error says so and names no port, and everything stays.
+// that no single service port gives: everything stays.
 func (g Growth) RunRefusals(t *testing.T, d *Disturbance) {
 	t.Helper()
 	const ports = 8
@@ -51,8 +51,8 @@ func (g Growth) RunRefusals(t *testing.T, d *Disturbance) {
 	for _, c := range []refusal{
 		{"no rights", unix.EPERM, x.old, backends.ErrUnavailable, 1},
 		{"no rights, a restart", unix.EPERM, proxy.Snapshot{}, backends.ErrUnavailable, 1},
-		{"no memory, a restart", unix.ENOMEM, proxy.Snapshot{}, backends.ErrExhausted, 0},
-		{"no buffers, a restart", unix.ENOBUFS, proxy.Snapshot{}, backends.ErrExhausted, 0},
+		{"no memory, a restart", unix.ENOMEM, proxy.Snapshot{}, nil, 0},
+		{"no buffers, a restart", unix.ENOBUFS, proxy.Snapshot{}, nil, 0},
 	} {
 		x.run(t, c)
 	}
@@ -70,9 +70,17 @@ type refusal struct {
 	errno unix.Errno
 	// known is the snapshot that the refused Apply starts from.
 	known proxy.Snapshot
-	want  error
+	want  error // nil for the errno of each port
 	// most limits the number of transactions that are tried; zero means any number.
 	most int
+}
+
+// reason returns what the error must be.
+func (c *refusal) reason() error {
+	if c.want != nil {
+		return c.want
+	}
+	return c.errno
 }
 
 func (x *refusals) run(t *testing.T, c refusal) {
@@ -87,8 +95,9 @@ func (x *refusals) run(t *testing.T, c refusal) {
 	d.Always, d.Met = &nfnetlink.Error{Errno: c.errno, Op: "add element"}, 0
 	err := b.Apply(t.Context(), c.known, x.next)
 	d.Always = nil
-	if !errors.Is(err, c.want) || errors.As(err, new(proxy.PortErrors)) {
-		t.Errorf("%s: got error %v, want %v that names no service port", c.name, err, c.want)
+	failed, named := errors.AsType[proxy.PortErrors](err)
+	if !errors.Is(err, c.reason()) || named != (c.want == nil) || named && len(failed) != x.next.Len() {
+		t.Errorf("%s: got error %v, want %v that names no service port, or for a shortage each one", c.name, err, c.want)
 	}
 	if d.Met == 0 || c.most > 0 && d.Met > c.most {
 		t.Errorf("%s: %d transactions were tried, want %d (0: any number)", c.name, d.Met, c.most)

@@ -14,7 +14,7 @@ import (
 func meanings() map[string]error {
 	return map[string]error{
 		"lost": proxy.ErrDataplaneLost, "unsupported": proxy.ErrUnsupported,
-		"unavailable": backends.ErrUnavailable, "locked": ErrLocked, "conflict": backends.ErrConflict, "exhausted": backends.ErrExhausted,
+		"unavailable": backends.ErrUnavailable, "locked": ErrLocked, "conflict": backends.ErrConflict,
 	}
 }
 

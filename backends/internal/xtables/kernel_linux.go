@@ -38,7 +38,11 @@ func (k *kernel) List(context.Context) iter.Seq2[Object, error] {
 
 // Commit implements [backends.Target]. It does not find out what became of a change that a program
 // refused, nor why: an Apply from the zero snapshot does.
-func (k *kernel) Commit(ctx context.Context, ops []Op) error {
+func (k *kernel) Commit(ctx context.Context, ops []Op) backends.Outcome {
+	return backends.Stopped(0, len(ops), k.commit(ctx, ops))
+}
+
+func (k *kernel) commit(ctx context.Context, ops []Op) error {
 	if k.programs.flavour == NFT && hasManyRemovals(ops) {
 		return fmt.Errorf("%w: too many rules of a chain to remove one by one", backends.ErrReplace)
 	}

@@ -35,7 +35,11 @@ type replacement struct {
 func (*replacement) Pieces() int { return 1 }
 
 // Commit implements [backends.Replacement].
-func (r *replacement) Commit(ctx context.Context, ops []Op) error {
+func (r *replacement) Commit(ctx context.Context, ops []Op) backends.Outcome {
+	return backends.Stopped(0, len(ops), r.commit(ctx, ops))
+}
+
+func (r *replacement) commit(ctx context.Context, ops []Op) error {
 	k := r.kernel
 	if r.begun {
 		err := k.disturb(func() error { return r.try(ctx, ops) })
@@ -122,7 +126,7 @@ func (r *replacement) Finish(ctx context.Context) error {
 	case err == nil:
 		k.counts.hold(r.accepted, true)
 	case isRefusal(err):
-		err = fmt.Errorf("%w: the existing objects stay in effect: parts of the new ones that are accepted alone are refused together: %w", backends.ErrExhausted, err)
+		err = fmt.Errorf("%w: the existing objects stay in effect: parts of the new ones that are accepted alone are refused together: %w", backends.ErrUnavailable, err)
 	}
 	return err
 }

@@ -21,8 +21,8 @@ func Explain(err error) error {
 		return nil
 	case errors.Is(err, nfnetlink.ErrUnknownOutcome):
 		return fmt.Errorf("%w: %w", proxy.ErrDataplaneLost, err)
-	case errors.Is(err, unix.ENOMEM) || errors.Is(err, unix.ENOBUFS):
-		return fmt.Errorf("nf_tables: %w: %w", backends.ErrExhausted, err)
+	case IsShortage(err):
+		return fmt.Errorf("nf_tables: out of memory: %w", err)
 	case errors.Is(err, unix.EPERM) && errors.As(err, &refused) && refused.Table.Name != "" && !strings.HasPrefix(refused.Op, "list"):
 		return fmt.Errorf("nf_tables: %w: table %v belongs to another process (flag owner): %w", backends.ErrUnavailable, refused.Table, err)
 	case errors.Is(err, unix.EPERM):
@@ -31,6 +31,19 @@ func Explain(err error) error {
 		return err
 	}
 	return explainRefusal(refused, err)
+}
+
+// IsShortage reports whether memory was short. No single service port causes that, although a smaller
+// commit may succeed.
+func IsShortage(err error) bool { return errors.Is(err, unix.ENOMEM) || errors.Is(err, unix.ENOBUFS) }
+
+// Replacing returns the outcome of a commit of a [backends.Replacement], as [backends.Stopped]. When memory
+// is short, it ends the Apply: what is not replaced serves.
+func Replacing(done, all int, err error) backends.Outcome {
+	if IsShortage(err) {
+		err = fmt.Errorf("%w: the existing objects stay in effect: %w", backends.ErrUnavailable, err)
+	}
+	return backends.Stopped(done, all, err)
 }
 
 // explainRefusal translates the error of an operation that the kernel refused.

@@ -24,7 +24,7 @@ func TestExplain(t *testing.T) {
 	listing := &nfnetlink.Error{Errno: unix.EPERM, Op: "list chains of", Table: ofOthers.Table}
 	all := []error{
 		proxy.ErrDataplaneLost, proxy.ErrUnsupported,
-		backends.ErrConflict, backends.ErrReplace, backends.ErrExhausted, backends.ErrUnavailable,
+		backends.ErrConflict, backends.ErrReplace, backends.ErrUnavailable,
 	}
 	for _, c := range []struct {
 		err, want error
@@ -48,11 +48,11 @@ func TestExplain(t *testing.T) {
 		{&nfnetlink.Error{Errno: unix.ENOENT, Op: "add chain", Attr: unix.NFTA_CHAIN_TABLE}, errors.Join(proxy.ErrDataplaneLost, backends.ErrConflict)},
 		{&nfnetlink.Error{Errno: unix.ENOENT, Op: "add chain", Attr: unix.NFTA_CHAIN_TYPE}, proxy.ErrUnsupported},
 		{refused("delete element", unix.ENOENT), errors.Join(proxy.ErrDataplaneLost, backends.ErrConflict)},
-		{refused("add element", unix.ENOMEM), backends.ErrExhausted},
+		{refused("add element", unix.ENOMEM), nil},
 		{refused("add element", unix.EEXIST), backends.ErrConflict},
 		{refused("delete chain", unix.EBUSY), backends.ErrConflict},
 		{refused("add element", unix.EINVAL), nil},
-		{unix.ENOBUFS, backends.ErrExhausted},
+		{unix.ENOBUFS, nil},
 		{errors.New("something else"), nil},
 	} {
 		got := Explain(c.err)
@@ -78,8 +78,8 @@ func TestListed(t *testing.T) {
 	if !errors.Is(err, backends.ErrReplace) {
 		t.Errorf("interrupted each time: got error %v, want %v", err, backends.ErrReplace)
 	}
-	if err := Listed(unix.ENOMEM, "the chains"); !errors.Is(err, backends.ErrExhausted) || errors.Is(err, backends.ErrReplace) {
-		t.Errorf("no memory: got error %v, want %v only", err, backends.ErrExhausted)
+	if err := Listed(unix.ENOMEM, "the chains"); !errors.Is(err, unix.ENOMEM) || errors.Is(err, backends.ErrReplace) {
+		t.Errorf("no memory: got error %v, want %v only", err, unix.ENOMEM)
 	}
 	if err := Listed(nil, "the chains"); err != nil {
 		t.Errorf("no error: got %v", err)

@@ -56,9 +56,6 @@ type Capture struct {
 	state *state
 
 	needed map[netip.Addr]bool // those of service ports
-	// refused are those at which a listener has failed since the last Sweep, kept are those that
-	// it has kept for that reason.
-	refused, kept map[netip.Addr]bool
 	// taken are the node ports at which another program listens, or which the system denies. Their
 	// service ports are served at all other frontends. left are the addresses that could not be
 	// removed since the last List.
@@ -78,7 +75,7 @@ func New(c Config) *Capture {
 	c.Manager = manager
 	t := &Capture{
 		Config: c, state: newState(c.State),
-		needed: map[netip.Addr]bool{}, refused: map[netip.Addr]bool{},
+		needed: map[netip.Addr]bool{},
 	}
 	t.sockets = sockets{Frontends: host.NewFrontends(manager.isLocal), listeners: map[Key]io.Closer{}, namespace: orAnywhere(c.Namespace), originOf: originOf}
 	return t
@@ -168,7 +165,7 @@ func (c *Capture) Drifted(ctx context.Context) bool {
 		}
 	}
 	for a := range c.state.own {
-		if !c.needed[a] && !c.kept[a] || !present[a] {
+		if !c.needed[a] || !present[a] {
 			return true
 		}
 	}
@@ -194,26 +191,9 @@ func (c *Capture) WaitDrift(context.Context) error {
 	return fmt.Errorf("userspace: %w: waiting for changes of addresses", proxy.ErrUnsupported)
 }
 
-// Commit implements [backends.Target]. It removes no address: [Capture.Sweep] does.
-func (c *Capture) Commit(ctx context.Context, ops []op) error {
-	if err := c.commitAdded(ctx, ops); err != nil {
-		return fmt.Errorf("userspace: %w", err)
-	}
-	for i := range ops {
-		switch o := &ops[i]; {
-		case o.Kind != backends.Remove:
-		case o.Key.isAddress():
-			delete(c.needed, o.Key.addr)
-		default:
-			c.unlisten(o.Key)
-		}
-	}
-	return nil
-}
-
-// commitAdded adds addresses, and opens listeners. If there are none to add, it does not list the
-// addresses of the node.
-func (c *Capture) commitAdded(ctx context.Context, ops []op) error {
+// Commit implements [backends.Target]. If there are no addresses to add, it does not list those of the
+// node.
+func (c *Capture) Commit(ctx context.Context, ops []op) (out backends.Outcome) {
 	var added []netip.Addr
 	adds := false
 	for i := range ops {
@@ -224,57 +204,94 @@ func (c *Capture) commitAdded(ctx context.Context, ops []op) error {
 			}
 		}
 	}
-	if !adds {
-		return nil
+	w := writer{Capture: c, end: time.Now().Add(c.Usable)}
+	err := error(nil)
+	if adds {
+		err = w.begin(ctx, added)
 	}
-	present, err := c.add(ctx, added)
+	if err != nil {
+		return backends.Stopped(0, len(ops), fmt.Errorf("%w: userspace: %w", backends.ErrUnavailable, err))
+	}
+	out = backends.Each(ctx, ops, func(o *op) error {
+		if err := w.carryOut(ctx, o); err != nil {
+			return fmt.Errorf("userspace: %w", err)
+		}
+		return nil
+	})
+	if err := c.state.flush(); err != nil {
+		out.Lost = fmt.Errorf("userspace: %w", err)
+	}
+	return out
+}
+
+// writer carries out the operations of one commit.
+type writer struct {
+	*Capture
+	// present are the addresses of the node, failed are why others could not be added.
+	present map[netip.Addr]bool
+	failed  map[netip.Addr]error
+	// end is when sockets must be able to listen at an address that was added.
+	end time.Time
+}
+
+// begin notes in the file which addresses will be added, before they are.
+func (w *writer) begin(ctx context.Context, addrs []netip.Addr) (err error) {
+	w.failed = map[netip.Addr]error{}
+	if w.present, err = w.Capture.present(ctx); err == nil {
+		err = w.load(w.present)
+	}
 	if err != nil {
 		return err
 	}
-	if err := c.openAll(ctx, ops, present); err != nil {
-		return err
+	for _, a := range addrs {
+		if !w.present[a] {
+			w.state.add(a)
+		}
 	}
-	for _, a := range added {
-		c.needed[a] = true
+	if err = w.state.flush(); err != nil {
+		for _, a := range addrs {
+			if !w.present[a] {
+				w.state.remove(a)
+			}
+		}
+	}
+	return err
+}
+
+// carryOut carries out an operation. No listener is tried at an address that could not be added.
+func (w *writer) carryOut(ctx context.Context, o *op) error {
+	a := o.Key.addr
+	switch {
+	case o.Kind == backends.Remove && !o.Key.isAddress():
+		w.unlisten(o.Key)
+	case o.Kind == backends.Remove:
+		delete(w.needed, a)
+		if w.state.own[a] {
+			w.leave(ctx, a)
+		}
+	case !o.Key.isAddress():
+		if err := w.failed[a]; err != nil {
+			return err
+		}
+		return w.open(ctx, o.Key)
+	case w.present[a]:
+		w.needed[a] = true
+	default:
+		if err := w.addOne(ctx, a); err != nil {
+			w.failed[a] = fmt.Errorf("adding the address %v: %w", a, err)
+			return w.failed[a]
+		}
+		w.present[a], w.needed[a] = true, true
 	}
 	return nil
 }
 
-// add adds the addresses that the host lacks, and returns all that it has then.
-func (c *Capture) add(ctx context.Context, addrs []netip.Addr) (map[netip.Addr]bool, error) {
-	present, err := c.present(ctx)
-	if err == nil {
-		err = c.load(present)
+// leave removes an address. One that cannot be removed is no error, as it harms no Service:
+// [Capture.CheckNode] names it, and it is tried again after the next List.
+func (c *Capture) leave(ctx context.Context, a netip.Addr) {
+	if err := c.removeOne(ctx, a); err != nil {
+		c.left.put(Key{addr: a}, fmt.Errorf("removing the address %v: %w", a, err))
 	}
-	if err != nil {
-		return nil, err
-	}
-	var missing []netip.Addr
-	for _, a := range addrs {
-		if !present[a] {
-			missing = append(missing, a)
-			c.state.add(a)
-		}
-	}
-	if len(missing) == 0 {
-		return present, nil
-	}
-	if err := c.state.flush(); err != nil {
-		for _, a := range missing {
-			c.state.remove(a)
-		}
-		return nil, err
-	}
-	for i, a := range missing {
-		if err := c.addOne(ctx, a); err != nil {
-			for _, later := range missing[i+1:] {
-				c.state.remove(later)
-			}
-			return nil, fmt.Errorf("adding the address %v: %w", a, err)
-		}
-		present[a] = true
-	}
-	return present, nil
 }
 
 // addOne adds an address that is in the file. After an error it is the backend's own only if it
@@ -293,31 +310,6 @@ func (c *Capture) addOne(ctx context.Context, a netip.Addr) error {
 		return nil // Another program has added it in the meantime.
 	}
 	return err
-}
-
-// Sweep removes the addresses that no service port needs any more. That is not done by Commit:
-// while the generic backend looks for a faulty port, it commits the same addresses several times.
-// An address at which a listener has failed stays: an earlier process that still has connections
-// may listen there. One that cannot be removed is no error, as it harms no Service:
-// [Capture.CheckNode] names it, and it is tried again after the next List.
-func (c *Capture) Sweep(ctx context.Context) error {
-	c.kept, c.refused = c.refused, map[netip.Addr]bool{}
-	for a := range c.state.own {
-		if c.needed[a] || c.kept[a] || c.left.has(Key{addr: a}) {
-			continue
-		}
-		if err := c.removeOne(ctx, a); err != nil {
-			c.left.put(Key{addr: a}, fmt.Errorf("removing the address %v: %w", a, err))
-		}
-		if ctx.Err() != nil {
-			break
-		}
-	}
-	err := c.state.flush()
-	if err = errors.Join(ctx.Err(), err); err != nil {
-		return fmt.Errorf("userspace: %w", err)
-	}
-	return nil
 }
 
 // removeOne removes an address. That the host does not have it is no error.
@@ -346,11 +338,13 @@ func (c *Capture) Cleanup(ctx context.Context) error {
 		return err
 	}
 	clear(c.needed)
-	clear(c.refused)
 	c.taken.clear()
 	c.left.clear()
-	if err := c.Sweep(ctx); err != nil {
-		return err
+	for a := range c.state.own {
+		c.leave(ctx, a)
+	}
+	if err := errors.Join(ctx.Err(), c.state.flush()); err != nil {
+		return fmt.Errorf("userspace: %w", err)
 	}
 	if err := c.left.failure(); err != nil {
 		return fmt.Errorf("userspace: %w", err)

@@ -6,52 +6,32 @@ import (
 	"fmt"
 	"io/fs"
 	"net/netip"
-	"slices"
 	"time"
 
-	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/userspace/internal/engine"
 	"github.com/vipkit/vipkit/backends/userspace/internal/neterr"
 	"github.com/vipkit/vipkit/internal/pause"
 )
 
-// open opens the listeners that operations add. After an error it has opened none.
-func (c *Capture) openAll(ctx context.Context, ops []op, present map[netip.Addr]bool) error {
-	var opened []Key
-	end := time.Now().Add(c.Usable)
-	for i := range ops {
-		o := &ops[i]
-		if o.Key.isAddress() || o.Kind != backends.Add {
-			continue
-		}
-		// The node may lack one of its addresses, but not one that was added for Services.
-		if !present[o.Key.addr] && !c.needed[o.Key.addr] {
-			c.listeners[o.Key] = nil
-			opened = append(opened, o.Key)
-			continue
-		}
-		err := c.listenInTime(ctx, o.Key, end)
-		if err != nil && isTaken(err) && !c.isOfService(ops, o.Key.addr) {
-			c.listeners[o.Key] = nil
-			c.taken.put(o.Key, explain(o.Key, err))
-			err = nil
-		}
-		if err != nil {
-			c.refused[o.Key.addr] = true
-			for _, k := range opened {
-				c.unlisten(k)
-			}
-			return explain(o.Key, err)
-		}
-		opened = append(opened, o.Key)
+// open opens the listener of a frontend. The node may lack one of its own addresses, and another program may have a
+// node port: then there is none.
+func (w *writer) open(ctx context.Context, k Key) error {
+	isOfService := w.needed[k.addr]
+	if !w.present[k.addr] && !isOfService {
+		w.listeners[k] = nil
+		return nil
 	}
+	err := w.listenInTime(ctx, k, w.end)
+	if err == nil {
+		return nil
+	}
+	err = explain(k, err)
+	if !isTaken(err) || isOfService {
+		return err
+	}
+	w.listeners[k] = nil
+	w.taken.put(k, err)
 	return nil
-}
-
-// isOfService reports whether an address is that of a Service, also of one that operations add. All
-// others are for node ports.
-func (c *Capture) isOfService(ops []op, a netip.Addr) bool {
-	return c.needed[a] || slices.ContainsFunc(ops, func(o op) bool { return o.Kind == backends.Add && o.Key == Key{addr: a} })
 }
 
 // explain adds what an error of a listener means.
@@ -60,8 +40,6 @@ func explain(k Key, err error) error {
 	switch cause := neterr.Of(err); {
 	case neterr.IsDenied(err):
 		return fmt.Errorf("the system denies that, as at ports that it reserves: %w", err)
-	case cause == neterr.Shortage:
-		return fmt.Errorf("%w: %w", backends.ErrExhausted, err)
 	case cause == neterr.InUse:
 		return fmt.Errorf("another program of the node listens there: %w", err)
 	default:

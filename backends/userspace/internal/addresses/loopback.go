@@ -41,7 +41,6 @@ type Loopback struct {
 
 var (
 	_ backends.Target[Key, Value] = (*Loopback)(nil)
-	_ backends.Separator          = (*Loopback)(nil)
 	_ backends.Checker            = (*Loopback)(nil)
 )
 
@@ -52,7 +51,7 @@ func NewLoopback(c LoopbackConfig) *Loopback {
 		LoopbackConfig: c,
 		sockets: sockets{
 			Frontends: host.NewFrontends(netip.Addr.IsLoopback),
-			listeners: map[Key]io.Closer{}, unneeded: map[Key]bool{},
+			listeners: map[Key]io.Closer{},
 			config:    net.ListenConfig{Control: host.BindToLoopback},
 			namespace: orAnywhere(c.Namespace),
 			originOf:  func(Key, netip.Addr) engine.Origin { return engine.Node },
@@ -88,66 +87,38 @@ func (l *Loopback) Render(at *proxy.Node, port *proxy.ServicePort, out []Object)
 	return out
 }
 
-// Separate implements [backends.Separator]: a port that another program has must not have the
-// listeners of other Services opened again.
-func (l *Loopback) Separate() bool { return true }
-
-// List implements [backends.Target]. Sweep closes a listener that nothing needs, so that the list leaves
-// it out: if a service port needs it again before, it is opened, which keeps it.
+// List implements [backends.Target].
 func (l *Loopback) List(context.Context) iter.Seq2[Object, error] {
 	return func(yield func(Object, error) bool) {
 		for k := range l.listeners {
-			if !l.unneeded[k] && !yield(Object{Key: k}, nil) {
+			if !yield(Object{Key: k}, nil) {
 				return
 			}
 		}
 	}
 }
 
-// Commit implements [backends.Target]. It closes no listener: [Loopback.Sweep] does, so that one stays
-// open whose node port moves to another service port.
-func (l *Loopback) Commit(ctx context.Context, ops []op) error {
-	for i := range ops {
-		if ops[i].Kind != backends.Add {
-			continue
+// Commit implements [backends.Target].
+func (l *Loopback) Commit(ctx context.Context, ops []op) backends.Outcome {
+	return backends.Each(ctx, ops, func(o *op) error {
+		if o.Kind == backends.Remove {
+			l.unlisten(o.Key)
+			return nil
 		}
-		if err := l.openOne(ctx, ops[i].Key); err != nil {
-			for _, done := range ops[:i] {
-				if done.Kind == backends.Add {
-					l.unneeded[done.Key] = true
-				}
-			}
+		if err := l.openOne(ctx, o.Key); err != nil {
 			return fmt.Errorf("userspace: %w", err)
 		}
-	}
-	for i := range ops {
-		if ops[i].Kind == backends.Remove {
-			l.unneeded[ops[i].Key] = true
-		}
-	}
-	return nil
+		return nil
+	})
 }
 
-// openOne opens a listener, unless it is open.
 func (l *Loopback) openOne(ctx context.Context, k Key) error {
-	if l.unneeded[k] {
-		delete(l.unneeded, k)
-		return nil
-	}
-	if l.Listeners > 0 && len(l.listeners)-len(l.unneeded) >= l.Listeners {
-		return fmt.Errorf("listening at %v/%s: %w: node ports at loopback addresses have %d sockets, an eighth of RLIMIT_NOFILE: raise it",
-			k.at(), k.protocol, backends.ErrExhausted, l.Listeners)
+	if l.Listeners > 0 && len(l.listeners) >= l.Listeners {
+		return fmt.Errorf("listening at %v/%s: node ports at loopback addresses have %d sockets, an eighth of RLIMIT_NOFILE: raise it",
+			k.at(), k.protocol, l.Listeners)
 	}
 	if err := l.listen(ctx, k); err != nil {
 		return explain(k, err)
-	}
-	return nil
-}
-
-// Sweep closes the listeners that no service port needs any more.
-func (l *Loopback) Sweep(context.Context) error {
-	for k := range l.unneeded {
-		l.unlisten(k)
 	}
 	return nil
 }

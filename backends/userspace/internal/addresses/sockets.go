@@ -22,8 +22,6 @@ type sockets struct {
 
 	// listeners has nil where the host does not have the address, or a node port is taken.
 	listeners map[Key]io.Closer
-	// unneeded are the listeners that Sweep of a [Loopback] closes.
-	unneeded map[Key]bool
 	// ops counts what a capture adds and removes, open the listeners of IPv4 and of IPv6.
 	ops  atomic.Uint64
 	open [2]atomic.Int64
@@ -77,7 +75,6 @@ func (s *sockets) unlisten(k Key) {
 		s.opened(ipaddr.FamilyOf(k.addr)).Add(-1)
 	}
 	delete(s.listeners, k)
-	delete(s.unneeded, k)
 }
 
 // listen opens the socket of a frontend.

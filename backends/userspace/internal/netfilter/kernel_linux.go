@@ -67,14 +67,16 @@ type replacement struct {
 func (*replacement) Pieces() int { return 1 }
 
 // Commit implements [backends.Replacement]. When the kernel is out of memory, it does not try a
-// smaller commit: that would remove the tables, too, and leave packets with a part of the rules.
-func (r *replacement) Commit(ctx context.Context, ops []op) error {
-	err := r.kernel.commit(ctx, ops, !r.begun)
-	if errors.Is(err, backends.ErrExhausted) {
-		return fmt.Errorf("%w: %w", backends.ErrUnavailable, err)
+// smaller commit: that would remove the tables, too, and leave packets with a part of the rules. A first
+// commit that fails begins anew.
+func (r *replacement) Commit(ctx context.Context, ops []op) backends.Outcome {
+	done := 0
+	err := r.kernel.commit(ctx, ops, !r.begun, &done)
+	if err != nil && !r.begun {
+		done = 0
 	}
 	r.begun = r.begun || err == nil
-	return err
+	return nft.Replacing(done, len(ops), err)
 }
 
 // Finish implements [backends.Replacement]. It removes the routing of families that are not
@@ -84,91 +86,65 @@ func (r *replacement) Finish(ctx context.Context) error {
 	return r.kernel.remove(ctx, slices.DeleteFunc(all[:], r.kernel.Serves)...)
 }
 
-// Commit implements [backends.Target].
-func (k *kernel) Commit(ctx context.Context, ops []op) error {
-	var bases, rest []op
-	table := false
-	for _, o := range ops {
-		table = table || o.Key.kind == kindTable && o.Kind == backends.Remove
-		if o.Key.level == levelBase && o.Kind == backends.Remove {
-			bases = append(bases, o)
-		} else {
-			rest = append(rest, o)
-		}
+// Commit implements [backends.Target]. Routing that it has added stays if the tables are refused.
+func (k *kernel) Commit(ctx context.Context, ops []op) backends.Outcome {
+	ordered, first, done := ops, 0, 0
+	var indexes []int
+	if removesTable := func(o op) bool { return o.Key.kind == kindTable && o.Kind == backends.Remove }; slices.ContainsFunc(ops, removesTable) {
+		// No packet may be in the base chains when the elements of a table are removed.
+		ordered, first, indexes = backends.Apart(ops, func(o *op) bool { return o.Key.level == levelBase && o.Kind == backends.Remove })
 	}
-	if !table || len(bases) == 0 {
-		return k.commit(ctx, ops, false)
-	}
-	// No packet may be in the base chains when the elements of a table are removed.
-	return backends.CommitBoth(ctx, func(ctx context.Context, ops []op) error {
-		err := k.commit(ctx, ops, false)
+	var err error
+	if first > 0 {
+		err = k.commit(ctx, ordered[:first], false, &done)
 		k.Await()
-		return err
-	}, bases, rest)
+	}
+	if err == nil {
+		err = k.commit(ctx, ordered[first:], false, &done)
+	}
+	return backends.Stopped(done, len(ops), err).At(indexes)
 }
 
-// commit makes one transaction if that is possible. If rebuild is set, the transaction begins by
-// removing the tables.
-func (k *kernel) commit(ctx context.Context, ops []op, rebuild bool) error {
+// commit makes one transaction if that is possible, and adds the operations that are carried out to done.
+// If rebuild is set, the transaction begins by removing the tables.
+func (k *kernel) commit(ctx context.Context, ops []op, rebuild bool, done *int) error {
 	w := writer{kernel: k}
 	if err := w.write(ops, rebuild); err != nil {
 		return err
 	}
-	undo, err := k.addRoutes(ops)
-	if err != nil {
-		return errors.Join(nft.Explain(err), undo())
+	if err := k.addRoutes(ops); err != nil {
+		return nft.Explain(err)
 	}
-	err = k.Conn.Commit(ctx, &k.batch)
+	err := k.Conn.Commit(ctx, &k.batch)
 	var size *nfnetlink.SizeError
 	if errors.As(err, &size) && len(ops) > 1 {
 		// The batch is too large, for example in an unprivileged user namespace. The
 		// order of the operations keeps every state between them consistent.
 		half := len(ops) / 2
-		if !rebuild {
-			return backends.CommitBoth(ctx, k.Commit, ops[:half], ops[half:])
+		if err := k.commit(ctx, ops[:half], rebuild, done); err != nil {
+			return err
 		}
-		// Old tables cannot be made again: the next commit of the replacement begins anew.
-		if err = k.commit(ctx, ops[:half], true); err != nil {
-			return errors.Join(err, undo())
-		}
-		if err = k.commit(ctx, ops[half:], false); err == nil {
-			return nil
-		}
+		return k.commit(ctx, ops[half:], false, done)
 	}
 	if err != nil {
-		return errors.Join(err, undo())
+		return err
 	}
+	*done += len(ops)
 	k.ops.Add(uint64(len(ops)))
 	return k.removeRoutes(ops)
 }
 
-// addRoutes adds routing rules and routes; undo removes those that it has added. It must check
-// which exist, since a replacement adds all of them.
-func (k *kernel) addRoutes(ops []op) (undo func() error, err error) {
-	var done []v1.IPFamily
-	undo = func() (err error) {
-		for _, f := range done {
-			err = errors.Join(err, k.routes.remove(f))
-		}
-		return err
-	}
+// addRoutes adds routing rules and routes. It adds nothing that exists: that a commit was refused before
+// does not matter.
+func (k *kernel) addRoutes(ops []op) error {
 	for i := range ops {
-		if ops[i].Key.kind != kindRouting || ops[i].Kind == backends.Remove {
-			continue
-		}
-		f := familyOf(ops[i].Key.fam)
-		before, err := k.routes.state(f)
-		if err != nil {
-			return undo, err
-		}
-		if before == routingAbsent {
-			done = append(done, f)
-		}
-		if err := k.routes.add(f); err != nil {
-			return undo, err
+		if ops[i].Key.kind == kindRouting && ops[i].Kind != backends.Remove {
+			if err := k.routes.add(familyOf(ops[i].Key.fam)); err != nil {
+				return err
+			}
 		}
 	}
-	return undo, nil
+	return nil
 }
 
 func (k *kernel) removeRoutes(ops []op) error {

@@ -100,8 +100,6 @@ func statusError(call string, status windows.Errno) error {
 		return fmt.Errorf("%w: %w", fs.ErrExist, err)
 	case errors.Is(status, windows.ERROR_ACCESS_DENIED):
 		return fmt.Errorf("%w: run as an administrator: %w", backends.ErrUnavailable, err)
-	case errors.Is(status, windows.ERROR_NOT_ENOUGH_MEMORY):
-		return fmt.Errorf("%w: %w", backends.ErrExhausted, err)
 	default:
 		return err
 	}

@@ -1,0 +1,106 @@
+package backends_test
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+
+	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/internal/testing/testenv"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// A fault at any operation of any change leaves each object as it was or as it should be, and all service
+// ports that the error does not name served. Once nothing fails any more, everything is as it should be.
+func TestFaultAtEveryOp(t *testing.T) { eachKind(t, checkFaultAtEveryOp) }
+
+func checkFaultAtEveryOp(t *testing.T, d *driver) {
+	r := testenv.Random(t)
+	h := newHistory(r)
+	faults, lost := 0, 0
+	for step := range 1500 {
+		h.step()
+		want := h.snapshot()
+		if r.IntN(100) == 0 {
+			d.restart()
+		}
+		b, at := d.before(want), r.IntN(25)
+		d.kernel.refuse = func(op fakeOp) error {
+			if at--; at == -1 || at < 0 && r.IntN(10) == 0 {
+				return fmt.Errorf("%w: %v %v", errFault, op.Kind, op.Key)
+			}
+			return nil
+		}
+		err := d.apply(t.Context(), want)
+		d.kernel.refuse = nil
+		if err != nil && (errors.Is(err, proxy.ErrDataplaneLost) || len(failedNames(err)) == 0) {
+			lost++
+		} else {
+			faults += len(failedNames(err))
+			b.check(t, err, fmt.Sprintf("step %d", step))
+		}
+		if r.IntN(3) == 0 { // else the next change meets what is pending
+			d.converge(t, want, step)
+		}
+	}
+	if faults < 100 || lost > 500 {
+		t.Errorf("got %d failed changes of ports and %d of everything, want at least 100 and at most 500", faults, lost)
+	}
+}
+
+// What a kernel did not carry out keeps its indexes, whatever the order in which a target tries the ops.
+func TestOutcomeOfOpsApart(t *testing.T) {
+	ops := []fakeOp{{Key: fakeKey{kind: 0}}, {Key: fakeKey{kind: 1}}, {Key: fakeKey{kind: 2}}, {Key: fakeKey{kind: 3}}}
+	ordered, first, indexes := backends.Apart(ops, func(o *fakeOp) bool { return o.Key.kind%2 == 1 })
+	var kinds []int
+	for _, o := range ordered {
+		kinds = append(kinds, o.Key.kind)
+	}
+	if want := []int{1, 3, 0, 2}; first != 2 || !slices.Equal(kinds, want) {
+		t.Errorf("got %v, of which %d are first, want %v and 2", kinds, first, want)
+	}
+	out := backends.Stopped(3, 4, errFault).At(indexes)
+	if len(out.Failed) != 1 || !errors.Is(out.Failed[2], errFault) || !out.Together || out.Lost != nil {
+		t.Errorf("got outcome %+v, want op 2 to fail", out)
+	}
+	for _, lost := range []backends.Outcome{backends.Stopped(4, 4, errFault), backends.Stopped(0, 4, proxy.ErrDataplaneLost)} {
+		if !errors.Is(lost.Err(), proxy.ErrDataplaneLost) || len(lost.Failed) > 0 {
+			t.Errorf("got outcome %+v, want a lost state", lost)
+		}
+	}
+	if out = backends.Stopped(4, 4, nil); out.Err() != nil {
+		t.Errorf("got outcome %+v, want none", out)
+	}
+}
+
+// Each removes nothing after an op has failed, and tries no other after an error that ends everything.
+func TestEach(t *testing.T) {
+	ops := []fakeOp{{Kind: backends.Add}, {Kind: backends.Replace}, {Kind: backends.Add}, {Kind: backends.Remove}}
+	for _, c := range []struct {
+		fails  int
+		err    error
+		tried  int
+		failed []int
+		lost   bool
+	}{
+		{-1, nil, 4, nil, false},
+		{1, errFault, 3, []int{1, 3}, false},
+		{3, errFault, 4, []int{3}, false},
+		{0, backends.ErrUnavailable, 1, []int{0, 1, 2, 3}, false},
+		{1, proxy.ErrDataplaneLost, 2, nil, true},
+	} {
+		tried := 0
+		out := backends.Each(t.Context(), ops, func(*fakeOp) error {
+			if tried++; tried == c.fails+1 {
+				return c.err
+			}
+			return nil
+		})
+		failed := slices.Sorted(maps.Keys(out.Failed))
+		if tried != c.tried || !slices.Equal(failed, c.failed) || out.Together || (out.Lost != nil) != c.lost || !errors.Is(out.Err(), c.err) {
+			t.Errorf("op %d fails with %v: %d tried, got outcome %+v, want %d and %v", c.fails, c.err, tried, out, c.tried, c.failed)
+		}
+	}
+}

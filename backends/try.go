@@ -1,0 +1,228 @@
+package backends
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// held is what the kernel holds of an object.
+type held[V comparable] struct {
+	exists bool
+	value  V
+}
+
+// failure is a change that was not, or not wholly, made.
+type failure[K Key] struct {
+	change[K]
+	err error
+}
+
+// forget drops all knowledge of the kernel.
+func (r *reconciler[K, V]) forget() {
+	r.known, r.touched, r.owners, r.pending, r.failed = false, false, nil, nil, nil
+}
+
+// try makes changes, and records those that fail. It returns an error if no single service
+// port caused it.
+func (r *reconciler[K, V]) try(ctx context.Context, changes []change[K]) error {
+	plan := r.planner.plan(r, changes)
+	out := r.commit(ctx, plan.ops)
+	if out.Lost != nil || len(out.Failed) > 0 {
+		return r.isolate(ctx, changes, plan, out)
+	}
+	r.record(plan)
+	return nil
+}
+
+// isolate finds what has failed, and tries everything else again, after a plan that was not, or not wholly, carried out.
+func (r *reconciler[K, V]) isolate(ctx context.Context, changes []change[K], plan *plan[K, V], out Outcome) error {
+	err := out.Err()
+	if out.Lost != nil || r.known && errors.Is(err, ErrConflict) {
+		return asLost(err)
+	}
+	var failed map[int]error
+	ends := final(ctx, err)
+	if !out.Together && !ends {
+		failed = r.blame(changes, plan, &out)
+		if len(failed) == 0 {
+			r.record(plan)
+			r.note(plan.ops, func(i int) bool { return out.Failed[i] != nil }, true)
+			return nil
+		}
+	}
+	r.undone(plan, &out)
+	switch {
+	case ends || changes[0].static && (len(changes) == 1 || failed[0] != nil):
+		return cmp.Or(failed[0], err)
+	case plan.moved:
+		// If only some are made, the former owner could remove what the new one has just added.
+		return fmt.Errorf("%w: an object moves between service ports, and their changes could not be made in one commit: %w", proxy.ErrDataplaneLost, err)
+	case len(failed) > 0:
+		return r.tryOthers(ctx, changes, failed)
+	case len(changes) == 1:
+		return r.tryOthers(ctx, changes, map[int]error{0: err})
+	}
+	half := len(changes) / 2
+	if changes[0].static {
+		half = 1
+	}
+	if err = r.try(ctx, changes[:half]); err != nil {
+		return err
+	}
+	return r.try(ctx, changes[half:])
+}
+
+// tryOthers records changes that have failed, and tries all others again from what the kernel holds
+// now: it may have removed nothing of theirs.
+func (r *reconciler[K, V]) tryOthers(ctx context.Context, changes []change[K], failed map[int]error) error {
+	var rest []change[K]
+	for i := range changes {
+		if err := failed[i]; err != nil {
+			r.failed = append(r.failed, failure[K]{changes[i], err})
+		} else {
+			rest = append(rest, changes[i])
+		}
+	}
+	if len(rest) == 0 {
+		return nil
+	}
+	return r.try(ctx, rest)
+}
+
+// blame returns the changes that need an object which could not be made, and, if there are none, those of
+// ports that leave and of leftovers for which one could not be removed; each with the reason.
+func (r *reconciler[K, V]) blame(changes []change[K], plan *plan[K, V], out *Outcome) map[int]error {
+	made, removed := map[K]error{}, map[K]error{}
+	for i, err := range out.Failed {
+		if o := &plan.ops[i]; o.Kind == Remove {
+			removed[o.Key] = err
+		} else {
+			made[o.Key] = err
+		}
+	}
+	failed := map[int]error{}
+	for i := range changes {
+		var err error
+		switch c := &changes[i]; {
+		case c.left != nil:
+			err = removed[*c.left]
+		case len(made) > 0:
+			err = r.needs(rendering{c.newNode, c.new, c.static}, made)
+		case len(removed) > 0 && c.new == nil:
+			err = r.needs(rendering{c.oldNode, c.old, false}, removed)
+		}
+		if err != nil {
+			failed[i] = err
+		}
+	}
+	return failed
+}
+
+// needs returns the error of an object that is rendered.
+func (r *reconciler[K, V]) needs(s rendering, errs map[K]error) error {
+	for _, o := range collect(nil, r.render, s) {
+		if err := errs[o.Key]; err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// undone restores what is known of the kernel after a plan that was not, or not wholly, carried out.
+func (r *reconciler[K, V]) undone(p *plan[K, V], out *Outcome) {
+	if r.pending == nil {
+		r.pending = map[K]held[V]{}
+	}
+	for i := range p.claimed {
+		r.pending[p.claimed[i].key] = p.claimed[i].held
+	}
+	r.note(p.ops, func(i int) bool { return out.Failed[i] == nil }, false)
+}
+
+// note records what the kernel holds of the objects of some ops; stayed says that these were not removed.
+func (r *reconciler[K, V]) note(ops []Op[K, V], which func(int) bool, stayed bool) {
+	if r.pending == nil {
+		r.pending = map[K]held[V]{}
+	}
+	for i := range ops {
+		if o := &ops[i]; which(i) {
+			r.pending[o.Key] = held[V]{exists: stayed || o.Kind != Remove, value: o.Value}
+		}
+	}
+}
+
+// sweep removes objects that nothing needs. Those stay that a service port may need which has failed.
+// It returns why others stay.
+func (r *reconciler[K, V]) sweep(ctx context.Context) (stayed, err error) {
+	var changes []change[K]
+	needed := r.neededByFailed()
+	for k, h := range r.pending {
+		if h.exists && !needed[k] && r.owners[k].count == 0 {
+			changes = append(changes, change[K]{left: &k})
+		}
+	}
+	if len(changes) == 0 {
+		return nil, nil
+	}
+	slices.SortFunc(changes, func(a, b change[K]) int { return cmp.Compare((*b.left).Rank(), (*a.left).Rank()) })
+	failed := len(r.failed)
+	err = r.try(ctx, changes)
+	var errs []error
+	for _, f := range r.failed[failed:] {
+		errs = append(errs, f.err)
+	}
+	r.failed = r.failed[:failed]
+	return errors.Join(errs...), err
+}
+
+// neededByFailed returns the objects that failed service ports have or need.
+func (r *reconciler[K, V]) neededByFailed() map[K]bool {
+	needed := map[K]bool{}
+	for i := range r.failed {
+		c := &r.failed[i].change
+		for _, s := range [...]rendering{{c.oldNode, c.old, false}, {c.newNode, c.new, false}} {
+			for _, o := range collect(nil, r.render, s) {
+				needed[o.Key] = true
+			}
+		}
+	}
+	return needed
+}
+
+// result returns the error of an Apply: err, or the service ports that failed, with those that cannot
+// be programmed.
+func (r *reconciler[K, V]) result(refused proxy.PortErrors, err error) error {
+	if err != nil || len(r.failed)+len(refused) == 0 {
+		return err
+	}
+	if refused == nil {
+		refused = proxy.PortErrors{}
+	}
+	for i := range r.failed {
+		refused[r.failed[i].name()] = r.failed[i].err
+	}
+	return refused
+}
+
+// record updates the owners of shared objects after a plan was committed.
+func (r *reconciler[K, V]) record(p *plan[K, V]) {
+	r.touched = true
+	for i := range p.shared {
+		d := &p.shared[i]
+		o := r.owners[d.key]
+		o.count += d.count
+		if d.valued {
+			o.value = d.value
+		}
+		if o.count > 0 {
+			r.owners[d.key] = o
+		} else {
+			delete(r.owners, d.key)
+		}
+	}
+}
