@@ -52,7 +52,7 @@ func TestAPIServerCrashes(t *testing.T) {
 	sweeping, end := context.WithTimeout(t.Context(), patience)
 	defer end()
 	var running sync.WaitGroup
-	running.Go(func() { _ = sweeper.Run(sweeping) }) // It ends with its context.
+	running.Go(func() { sweeper.Run(sweeping) })
 	defer running.Wait()
 	defer end()
 	for again := time.NewTicker(100 * time.Millisecond); ; <-again.C {
