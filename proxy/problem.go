@@ -63,9 +63,9 @@ func (p *Problem) MarshalJSON() ([]byte, error) {
 	})
 }
 
-// place returns what is wrong, and where, as keys and values of the log.
-func (p *Problem) place() (err error, place []any) {
-	return p.Err, []any{"kind", p.Kind, "object", strings.TrimPrefix(p.NamespacedName.String(), "/"), "field", p.Field, "reason", p.Reason}
+// place returns where the problem is, as keys and values of the log, and what is wrong.
+func (p *Problem) place() (place []any, err error) {
+	return []any{"kind", p.Kind, "object", strings.TrimPrefix(p.NamespacedName.String(), "/"), "field", p.Field, "reason", p.Reason}, p.Err
 }
 
 // Unwrap returns Err.

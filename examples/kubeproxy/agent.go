@@ -262,10 +262,10 @@ type reported struct {
 	lines    int       // new problems in that minute
 }
 
-// report logs new problems with the message what. It reports whether the list differs from the last one.
-func (t *reported) report(log logr.Logger, what string, problems []*proxy.Problem) (changed bool) {
+// report logs new problems with the message what.
+func (t *reported) report(log logr.Logger, what string, problems []*proxy.Problem) {
 	if slices.Equal(problems, t.problems) {
-		return false // the usual case at each sync
+		return // the usual case at each sync
 	}
 	known := map[string]bool{}
 	for _, p := range t.problems {
@@ -288,5 +288,4 @@ func (t *reported) report(log logr.Logger, what string, problems []*proxy.Proble
 			log.Info(what + ": too many to log in a minute; /debug/services lists all")
 		}
 	}
-	return true
 }

@@ -62,7 +62,7 @@ func (l *loopback) synced(s proxy.Sync) {
 		limits = []*proxy.Problem{{Kind: "Node", Field: "loopback addresses", Err: s.Err}}
 	}
 	l.page.SetLimits(limits)
-	l.problems.Update(l.journal.log, "node port not served at loopback addresses", limits, func(p *proxy.Problem) (error, []any) {
-		return p.Err, []any{"kind", p.Kind, "object", strings.TrimPrefix(p.NamespacedName.String(), "/"), "field", p.Field}
+	l.problems.Update(l.journal.log, "node port not served at loopback addresses", limits, func(p *proxy.Problem) ([]any, error) {
+		return []any{"kind", p.Kind, "object", strings.TrimPrefix(p.NamespacedName.String(), "/"), "field", p.Field}, p.Err
 	})
 }

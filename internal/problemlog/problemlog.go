@@ -23,8 +23,8 @@ type Log[E interface {
 }
 
 // Update logs each problem that is new, and each that has ended since the last call. Message says
-// what they are; describe returns the reason of one, and its place as keys and values.
-func (l *Log[E]) Update(to logr.Logger, message string, problems []E, describe func(E) (reason error, place []any)) {
+// what they are; describe returns the place of one as keys and values, and its reason.
+func (l *Log[E]) Update(to logr.Logger, message string, problems []E, describe func(E) (place []any, reason error)) {
 	if slices.Equal(problems, l.last) {
 		return // the usual case
 	}
@@ -41,7 +41,7 @@ func (l *Log[E]) Update(to logr.Logger, message string, problems []E, describe f
 	for _, p := range l.last {
 		text := p.Error()
 		if l.open[text] && !now[text] && l.admits(to, message) {
-			reason, place := describe(p)
+			place, reason := describe(p)
 			to.Info(message+" resolved", append(place, "was", reason.Error())...)
 		}
 		l.open[text] = now[text]
@@ -49,7 +49,7 @@ func (l *Log[E]) Update(to logr.Logger, message string, problems []E, describe f
 	for _, p := range problems {
 		text := p.Error() // The ports of one Service may have the same problem.
 		if !l.open[text] && l.admits(to, message) {
-			reason, place := describe(p)
+			place, reason := describe(p)
 			to.Error(reason, message, place...)
 		}
 		l.open[text] = true

@@ -18,8 +18,8 @@ type problem struct{ text string }
 
 func (p *problem) Error() string { return p.text }
 
-func describe(p *problem) (reason error, place []any) {
-	return errors.New(p.text), []any{"at", len(p.text)}
+func describe(p *problem) (place []any, reason error) {
+	return []any{"at", len(p.text)}, errors.New(p.text)
 }
 
 // A problem has one line when it begins and one when it ends, whichever value has its text.

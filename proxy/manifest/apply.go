@@ -157,16 +157,16 @@ func (f *follower) report() {
 	f.warned.Update(f.Logger, "manifest warning", f.allWarnings(), describe)
 }
 
-// describe returns the reason of an error, and its document as keys and values of the log.
-func describe(err error) (reason error, place []any) {
+// describe returns the document of an error as keys and values of the log, and the reason.
+func describe(err error) (place []any, reason error) {
 	doc, ok := errors.AsType[*DocumentError](err)
 	switch {
 	case !ok:
-		return err, nil
+		return nil, err
 	case doc.Item == noItem:
-		return doc.Err, []any{"file", doc.File, "line", doc.Line}
+		return []any{"file", doc.File, "line", doc.Line}, doc.Err
 	}
-	return doc.Err, []any{"file", doc.File, "line", doc.Line, "item", doc.Item}
+	return []any{"file", doc.File, "line", doc.Line, "item", doc.Item}, doc.Err
 }
 
 // summary counts what is in effect.

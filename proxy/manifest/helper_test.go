@@ -167,9 +167,10 @@ func (*sink) Enabled(int) bool      { return true }
 
 func (s *sink) Error(err error, message string, place ...any) {
 	if len(place) > 0 {
-		doc := &DocumentError{File: place[1].(string), Line: place[3].(int), Item: noItem, Err: err}
+		doc := &DocumentError{File: fmt.Sprint(place[1]), Item: noItem, Err: err}
+		doc.Line, _ = place[3].(int)
 		if len(place) > 4 {
-			doc.Item = place[5].(int)
+			doc.Item, _ = place[5].(int)
 		}
 		err = doc
 	}
@@ -181,7 +182,7 @@ func (s *sink) Error(err error, message string, place ...any) {
 func (s *sink) Info(_ int, message string, place ...any) {
 	if message, is := strings.CutSuffix(message, " resolved"); is {
 		at := len(place) - 1
-		s.Error(errors.New(place[at].(string)+" resolved"), message, place[:at-1]...)
+		s.Error(errors.New(fmt.Sprint(place[at])+" resolved"), message, place[:at-1]...)
 	}
 }
 
