@@ -49,8 +49,13 @@ func (c *course) name(name string) {
 	c.names = append(c.names, name)
 }
 
-// newCourse returns the course of a run that has just begun.
-func newCourse() *course { return &course{patience: callPatience} }
+// orNew returns c, or if that is nil the course of a run of a good backend.
+func (c *course) orNew() *course {
+	if c == nil {
+		return &course{patience: callPatience}
+	}
+	return c
+}
 
 // How long a call of the backend may take for a snapshot of few service ports by default, and more for each
 // object that is added or removed. setUps is how much longer it may take than the testbed took to set

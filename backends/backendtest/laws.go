@@ -42,10 +42,7 @@ func RunLaws(t *testing.T, c LawsConfig) {
 	if i := slices.IndexFunc(c.Lacks, func(what Capability) bool { return !known(what) }); i >= 0 {
 		t.Fatalf("LawsConfig.Lacks: unknown capability %q", c.Lacks[i])
 	}
-	way := c.course
-	if way == nil {
-		way = newCourse()
-	}
+	way := c.course.orNew()
 	for _, law := range []struct {
 		name  string
 		check func(*testing.T, *subject)

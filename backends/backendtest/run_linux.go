@@ -65,9 +65,7 @@ func Run(t *testing.T, c Config) {
 		}
 	}
 	c.results = &results{passed: map[string]bool{}}
-	if c.course == nil {
-		c.course = newCourse()
-	}
+	c.course = c.course.orNew()
 	c.course.everything = testenv.Flag(t, everythingVariable)
 	if !c.run(t, "Basics", c.testBasics) {
 		c.course.end("Basics failed")
