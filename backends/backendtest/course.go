@@ -3,9 +3,7 @@ package backendtest
 import (
 	"cmp"
 	"context"
-	"errors"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -115,23 +113,10 @@ func (s *subject) applyOnce(t testing.TB, old, next proxy.Snapshot) error {
 	return s.applyWith(t, s.backend, old, next)
 }
 
-// applyWith calls Apply of a backend, such as one beside that of the subject. A program that other tests start
-// has the listeners of this process for a moment, until it begins to run: while an address is in use for that
-// reason, a later Apply of everything succeeds.
+// applyWith calls Apply of a backend, such as one beside that of the subject.
 func (s *subject) applyWith(t testing.TB, b proxy.Backend, old, next proxy.Snapshot) error {
 	t.Helper()
-	apply := func(old proxy.Snapshot) error {
-		return s.course.call(t, "Apply", s.patienceFor(old, next), func(ctx context.Context) error { return b.Apply(ctx, old, next) })
-	}
-	err := apply(old)
-	for range 100 {
-		if !errors.Is(err, syscall.EADDRINUSE) || errors.Is(err, errInjected) {
-			break
-		}
-		time.Sleep(50 * time.Millisecond)
-		err = apply(proxy.Snapshot{})
-	}
-	return err
+	return s.course.call(t, "Apply", s.patienceFor(old, next), func(ctx context.Context) error { return b.Apply(ctx, old, next) })
 }
 
 // cleanUp calls Cleanup of the backend, which has held at most the last snapshot and the ones before it.
