@@ -82,7 +82,7 @@ func (r *reconciler[K, V]) applyChanges(ctx context.Context, old, new proxy.Snap
 	}
 	clear(changes)
 	r.planner.changes = changes[:0]
-	if err != nil && r.touched && !errors.Is(err, ErrReplace) && !errors.Is(err, proxy.ErrDataplaneLost) {
+	if err != nil && (r.touched || len(r.pending) > 0) && !errors.Is(err, ErrReplace) && !errors.Is(err, proxy.ErrDataplaneLost) {
 		err = fmt.Errorf("%w: change partly applied: %w", proxy.ErrDataplaneLost, err)
 	}
 	return r.result(refused, err)

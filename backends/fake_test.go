@@ -106,8 +106,8 @@ type fakeKernel struct {
 	t       testing.TB
 	objects map[fakeKey]string
 	// poisoned says that objects of endpoints at poisonPort are refused; single that the kernel
-	// has no transactions.
-	poisoned, single bool
+	// has no transactions; splits that it has one for each op that it can.
+	poisoned, single, splits bool
 	// refuse, if not nil, returns an error for an op that is not carried out.
 	refuse func(fakeOp) error
 	// fail, if not nil, returns an error for a List, or for a Commit before it does anything.
@@ -172,9 +172,12 @@ func (k *fakeKernel) commitTogether(ops []fakeOp) backends.Outcome {
 	if k.single {
 		return backends.Outcome{}
 	}
-	before := maps.Clone(k.objects)
+	before, done := maps.Clone(k.objects), 0
 	err := func() error {
-		for _, op := range ops {
+		for i, op := range ops {
+			if k.splits && k.checkReferences() == nil {
+				before, done = maps.Clone(k.objects), i
+			}
 			if err := k.carryOut(op); err != nil {
 				return err
 			}
@@ -184,7 +187,7 @@ func (k *fakeKernel) commitTogether(ops []fakeOp) backends.Outcome {
 	if err != nil {
 		k.objects = before
 	}
-	return backends.Stopped(0, len(ops), err)
+	return backends.Stopped(done, len(ops), err)
 }
 
 // commitEach carries out each operation by itself. One that needs a failed one is not tried.

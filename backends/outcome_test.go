@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/vipkit/vipkit/backends"
@@ -19,6 +20,7 @@ func TestFaultAtEveryOp(t *testing.T) { eachKind(t, checkFaultAtEveryOp) }
 func checkFaultAtEveryOp(t *testing.T, d *driver) {
 	r := testenv.Random(t)
 	h := newHistory(r)
+	d.kernel.splits = true
 	faults, lost := 0, 0
 	for step := range 1500 {
 		h.step()
@@ -35,6 +37,9 @@ func checkFaultAtEveryOp(t *testing.T, d *driver) {
 		}
 		err := d.apply(t.Context(), want)
 		d.kernel.refuse = nil
+		if errors.Is(err, backends.ErrConflict) && !strings.Contains(err.Error(), "needs") && !strings.Contains(err.Error(), "refers to") {
+			t.Fatalf("step %d: got error %v, although nothing else changes the kernel", step, err)
+		}
 		if err != nil && (errors.Is(err, proxy.ErrDataplaneLost) || len(failedNames(err)) == 0) {
 			lost++
 		} else {

@@ -75,8 +75,9 @@ func (pl *planner[K, V]) plan(r *reconciler[K, V], changes []change[K]) *plan[K,
 
 // leave adds the removal of an object that nothing needs.
 func (p *plan[K, V]) leave(k K, pending map[K]held[V]) {
-	h, _ := p.claim(k, pending)
-	p.ops = append(p.ops, opOf(Remove, &Object[K, V]{Key: k, Value: h.value}))
+	if h, _ := p.claim(k, pending); h.exists {
+		p.ops = append(p.ops, opOf(Remove, &Object[K, V]{Key: k, Value: h.value}))
+	}
 }
 
 // claim takes what is pending of an object.

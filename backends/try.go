@@ -42,7 +42,7 @@ func (r *reconciler[K, V]) try(ctx context.Context, changes []change[K]) error {
 // isolate finds what has failed, and tries everything else again, after a plan that was not, or not wholly, carried out.
 func (r *reconciler[K, V]) isolate(ctx context.Context, changes []change[K], plan *plan[K, V], out Outcome) error {
 	err := out.Err()
-	if out.Lost != nil || r.known && errors.Is(err, ErrConflict) {
+	if out.Lost != nil || r.known && errors.Is(err, ErrConflict) && changes[0].left == nil {
 		return asLost(err)
 	}
 	var failed map[int]error
@@ -50,6 +50,11 @@ func (r *reconciler[K, V]) isolate(ctx context.Context, changes []change[K], pla
 	if !out.Together && !ends {
 		failed = r.blame(changes, plan, &out)
 		if len(failed) == 0 {
+			for i := range out.Failed {
+				if plan.ops[i].Kind != Remove { // of ports that do not change
+					return asLost(err)
+				}
+			}
 			r.record(plan)
 			r.note(plan.ops, func(i int) bool { return out.Failed[i] != nil }, true)
 			return nil

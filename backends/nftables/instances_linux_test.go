@@ -194,7 +194,7 @@ func TestSourceRangesThatOverlap(t *testing.T) {
 }
 
 // New chains for existing frontends are committed first. If the kernel refuses the second
-// transaction, they are removed again.
+// transaction, they stay until the next change.
 func TestRefusedServiceBesideNewChains(t *testing.T) {
 	t.Parallel()
 	refused := collidingPort(9, 1)
@@ -204,8 +204,12 @@ func TestRefusedServiceBesideNewChains(t *testing.T) {
 	grown := proxy.NewSnapshot(stagetest.Node(), stagetest.Port(v1.IPv4Protocol, 0, 9), stagetest.Port(v1.IPv4Protocol, 1, 20), refused)
 	s.applyRefused(t, before, grown, refused.Name)
 
+	without := proxy.NewSnapshot(stagetest.Node(), stagetest.Port(v1.IPv4Protocol, 0, 9), stagetest.Port(v1.IPv4Protocol, 1, 20))
+	if err := s.Backend.Apply(t.Context(), without, without); err != nil {
+		t.Fatalf("Apply of nothing: got error %v, want none", err)
+	}
 	fresh := newStage(t, Options{})
-	fresh.Apply(t, proxy.NewSnapshot(stagetest.Node(), stagetest.Port(v1.IPv4Protocol, 0, 9), stagetest.Port(v1.IPv4Protocol, 1, 20)))
+	fresh.Apply(t, without)
 	if diff := cmp.Diff(fresh.listing(t), s.listing(t)); diff != "" {
 		t.Errorf("ruleset without the refused port (-want +got):\n%s", diff)
 	}

@@ -3,6 +3,7 @@ package nftables
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync/atomic"
 
 	"github.com/vipkit/vipkit/backends"
@@ -61,11 +62,18 @@ func (k *kernel) commitTo(ctx context.Context, t *tables, ops []op) (done int, i
 	}
 	for _, part := range [...][]op{ordered[:first], ordered[first:]} {
 		if err = k.commitOnce(ctx, t, part, &done); err != nil {
-			return done, indexes, err
+			break
 		}
 		if awaits {
 			k.Await()
 		}
+	}
+	if err != nil {
+		t.owed = append(t.owed, ordered[:done]...)
+		return done, indexes, err
+	}
+	if len(t.owed) > 0 {
+		ops, t.owed = slices.Concat(t.owed, ops), nil
 	}
 	return done, indexes, k.forget(ctx, t, ops)
 }

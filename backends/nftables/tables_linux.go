@@ -34,6 +34,9 @@ type tables struct {
 	// that its clients may have. As long as earlier objects serve, other endpoints get in. It is
 	// nil if there are no earlier objects.
 	begun map[key]map[slot]bool
+	// owed are operations that were carried out before others of their commit failed. What clients they
+	// concern is forgotten after the next commit.
+	owed []op
 }
 
 // newTables returns the state of empty tables, with memory for the wanted frontends.
