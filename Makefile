@@ -16,8 +16,11 @@ TEST := go run ./internal/house/skipcheck -vet=off -count=1 -shuffle=on -timeout
 QUICK := -short -p 4
 STEP := .ci/step
 
-# Modules of their own, so that importers do not need their dependencies.
-NESTED := allocator/etcdstore internal/peer
+# Modules of their own, so that importers do not need their dependencies. Those that users get have tests
+# that run without the programs of Kubernetes.
+AGENT := examples/kubeproxy
+PUBLISHED := allocator/etcdstore $(AGENT)
+NESTED := $(PUBLISHED) internal/peer
 NESTEDTEST := go run github.com/vipkit/vipkit/internal/house/skipcheck -vet=off -count=1 -shuffle=on -timeout=10m
 
 BENCHTIME ?= 1s
@@ -45,7 +48,7 @@ flag = $(if $(filter-out 1,$($(1))),$(error $(1): got "$($(1))", want 1 or nothi
 IPVS := ./backends/ipvs ./internal/kernel/ipvs
 # Of the examples, only tests with the build tag ipvs run in a virtual machine.
 IPVSFILES = $(shell grep -rl '^//go:build ipvs' --include='*_test.go' examples)
-IPVSEXAMPLES = $(addprefix ./,$(sort $(dir $(IPVSFILES))))
+IPVSEXAMPLES = $(addprefix ./,$(filter-out $(AGENT)/,$(sort $(dir $(IPVSFILES)))))
 IPVSTESTS = $(shell sed -n 's/^func \(Test[A-Za-z0-9]*\).*/^\1$$/p' $(IPVSFILES) | paste -sd '|' -)
 # The packages of this module that have benchmarks.
 BENCHMARKS = $(addprefix ./,$(sort $(dir $(shell git grep -l '^func Benchmark' -- '*_test.go' $(NESTED:%=':!%')))))
@@ -60,7 +63,7 @@ VMPROGRAMS := qemu-system-x86_64=qemu-system-x86 busybox=busybox-static depmod=k
 # .ci/wine/left-out, with the reasons.
 WINDOWS := ./proxy/manifest ./backends/kernelspace/... ./backends ./proxy/... ./affinity ./allocator/... \
 	./endpoints ./internal/hcnschema ./internal/ipaddr ./internal/pause ./internal/pmap ./internal/testing/simhns ./internal/testing/testenv \
-	./backends/userspace/... ./examples/kubeproxy ./examples/manifestproxy
+	./backends/userspace/... ./examples/manifestproxy
 WINDOWSTESTS = $(shell sed -n 's/^\(Test[^:]*\):.*/^\1$$/p' .ci/wine/left-out | paste -sd '|' -)
 HASCC := { command -v cc >/dev/null 2>&1 || [ "$$CI" = true ]; }
 SKIPCHECK := $(or $(TMPDIR),/tmp)/vipkit-skipcheck-$(shell id -u)
@@ -94,10 +97,11 @@ tests: race nested
 .PHONY: quick
 quick: install ## format, vet, house rules, all packages with one kind of node: a few minutes
 	@$(STEP) 'gofmt' .ci/gofmt
-	@$(STEP) 'go vet' go vet ./...
+	@for module in . $(PUBLISHED); do $(STEP) "go vet in $$module" go -C $$module vet ./... || exit 1; done
 	@STEP_QUIET=1 $(STEP) 'conformance of nftables, iptables and userspace' \
 		$(TEST) $(QUICK) -run '^TestConformance$$' -skip '$(WORLDSREPORT)' $(CONFORMING)
 	@STEP_QUIET=1 $(STEP) 'tests of all other packages' $(TEST) $(QUICK) $$(go list ./... | grep -vE '$(EMULATED)|/backends/(nftables|iptables|userspace)$$')
+	@cd $(AGENT) && STEP_QUIET=1 ../../$(STEP) 'tests of $(AGENT)' $(NESTEDTEST) $(QUICK) ./...
 
 # Each run has another seed and another order.
 .PHONY: soak
@@ -125,9 +129,11 @@ check:
 # golangci-lint runs go vet for this system.
 .PHONY: cross
 cross: ## go vet for Windows, macOS and arm64
-	@for os in windows darwin; do $(STEP) "go vet for $$os" env GOOS=$$os CGO_ENABLED=0 go vet -tags measure,ipvs ./... || exit 1; done
+	@for os in windows darwin; do for module in . $(AGENT); do \
+		$(STEP) "go vet in $$module for $$os" env GOOS=$$os CGO_ENABLED=0 go -C $$module vet -tags measure,ipvs ./... || exit 1; \
+	done; done
 	@$(STEP) 'go vet of what uses the kernel, for arm64' env GOARCH=arm64 CGO_ENABLED=0 go vet -tags measure,ipvs ./backends/... ./internal/...
-	@for module in $(NESTED); do \
+	@for module in $(filter-out $(AGENT),$(NESTED)); do \
 		$(STEP) "go vet in $$module for windows" env GOOS=windows CGO_ENABLED=0 go -C $$module vet -tags ipvs ./... || exit 1; \
 	done
 
@@ -146,6 +152,7 @@ lint = $(STEP) 'golangci-lint in $(1)' sh -c 'cd $(1) && $(LINT) run --config=$(
 lint: ## run golangci-lint
 	@$(STEP) 'golangci-lint' $(LINT) run
 	@$(call lint,allocator/etcdstore)
+	@$(call lint,$(AGENT))
 
 .PHONY: examples
 examples:
@@ -166,8 +173,19 @@ race:
 	else echo '==> no C compiler: tests with the race detector are left out'; fi
 
 .PHONY: nested
-nested:
+nested: agent newest
 	@cd allocator/etcdstore && STEP_QUIET=1 ../../$(STEP) 'tests of allocator/etcdstore' $(NESTEDTEST) ./...
+
+.PHONY: agent
+agent:
+	@cd $(AGENT) && STEP_QUIET=1 ../../$(STEP) 'tests of $(AGENT)' $(NESTEDTEST) ./...
+
+# go.mod names the oldest Kubernetes that is supported, and the agent's go.mod the newest. Within the
+# agent's module, the packages of the library are tested with the newest.
+.PHONY: newest
+newest: ## run the tests of what uses client-go with the newest Kubernetes
+	@cd $(AGENT) && STEP_QUIET=1 ../../$(STEP) 'tests with the newest Kubernetes' $(NESTEDTEST) \
+		$(addprefix github.com/vipkit/vipkit/,proxy/kubewatch proxy/manifest allocator/kubestore)
 
 # The programs are built first, so that the time limit is for the tests alone.
 .PHONY: peer
@@ -192,7 +210,7 @@ bench: install ## run all benchmarks (BENCHTIME=1s)
 fuzz: install ## run each fuzz target for a while (FUZZTIME=30s)
 	@grep -rHo --include='*_test.go' '^func Fuzz[A-Za-z0-9_]*' . | sed 's/:func / /' | while read -r file name; do \
 		$(STEP) "$$name in $$(dirname $$file)" \
-			go test -run '^$$' -fuzz "^$$name$$" -fuzztime $(FUZZTIME) "$$(dirname $$file)" </dev/null || exit 1; \
+			go -C "$$(dirname $$file)" test -run '^$$' -fuzz "^$$name$$" -fuzztime $(FUZZTIME) . </dev/null || exit 1; \
 	done
 
 # STEPS=file replays the steps of a file. REDUCE=1 looks for fewer steps that fail, too,
@@ -230,6 +248,7 @@ ipvs: vm-program ## run the tests of IPVS on Linux 6.1, in a virtual machine (WO
 	$(call flag,WORLDS)@VIPKIT_IPVS_WORLDS=$(WORLDS) STEP_QUIET=1 $(STEP) 'IPVS on Linux 6.1' $(TEST) -tags ipvs $(INVM) 6.1' $(IPVS)
 	@STEP_QUIET=1 $(STEP) 'ipvs before, after and beside other backends on Linux 6.1' $(TEST) -tags ipvs $(INVM) 6.1' -run '^TestTraffic/ipvs' ./internal/testing/differential
 	@STEP_QUIET=1 $(STEP) 'examples with IPVS on Linux 6.1' $(TEST) -tags ipvs $(INVM) 6.1' -run '$(IPVSTESTS)' $(IPVSEXAMPLES)
+	@cd $(AGENT) && STEP_QUIET=1 ../../$(STEP) '$(AGENT) with IPVS on Linux 6.1' $(NESTEDTEST) -tags ipvs $(INVM) 6.1' -run '$(IPVSTESTS)' .
 	@STEP_QUIET=1 $(STEP) 'a storm of IPVS on Linux 6.1' $(MAKE) --no-print-directory storm BACKEND=ipvs STORMTIME=1m STORMLIMIT=15m
 	@GOMAXPROCS=8 STEP_QUIET=1 $(STEP) 'kept storms of IPVS on Linux 6.1' $(TEST) -tags ipvs $(INVM) 6.1' -run '^TestKept$$/^ipvs' ./internal/testing/storm
 	@cd internal/peer && STEP_QUIET=1 ../../$(STEP) "beside kube-proxy's mode ipvs on Linux 6.1" $(NESTEDTEST) -tags ipvs $(INVM) 6.1' ./ipvsmode
@@ -255,7 +274,9 @@ windows: ## run the tests of what Windows can run as its programs, under Wine
 	@go build -o '$(SKIPCHECK)' ./internal/house/skipcheck
 	@if [ -x /usr/lib/wine/wine64 ]; then \
 		STEP_QUIET=1 $(STEP) 'tests on Windows, under Wine' env GOOS=windows CGO_ENABLED=0 .ci/wine/run sh -c \
-			'"$$0" -exec "$$WINE" -count=1 -shuffle=on -timeout=5m "$$@"' '$(SKIPCHECK)' -skip '$(WINDOWSTESTS)' $(WINDOWS); \
+			'"$$0" -exec "$$WINE" -count=1 -shuffle=on -timeout=5m "$$@"' '$(SKIPCHECK)' -skip '$(WINDOWSTESTS)' $(WINDOWS) && \
+		cd $(AGENT) && STEP_QUIET=1 ../../$(STEP) 'tests of $(AGENT) on Windows, under Wine' env GOOS=windows CGO_ENABLED=0 ../../.ci/wine/run sh -c \
+			'"$$0" -exec "$$WINE" -count=1 -shuffle=on -timeout=5m "$$@"' '$(SKIPCHECK)' -skip '$(WINDOWSTESTS)' .; \
 	else echo '==> no Wine: tests on Windows are left out'; fi
 
 # govulncheck says so itself if it cannot reach its data.

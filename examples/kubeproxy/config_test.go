@@ -389,7 +389,7 @@ func TestVersion(t *testing.T) {
 	if status := run([]string{"-version"}, &out, &log); status != 0 || log.Len() > 0 {
 		t.Errorf("got status %d, log %q; want 0 and no log", status, &log)
 	}
-	if got := strings.Fields(out.String()); len(got) != 4 || got[1] != "github.com/vipkit/vipkit" || !strings.HasPrefix(got[3], "go1.") {
+	if got := strings.Fields(out.String()); len(got) != 4 || got[1] != "github.com/vipkit/vipkit/examples/kubeproxy" || !strings.HasPrefix(got[3], "go1.") {
 		t.Errorf("version: got %q, want program, module, version and Go", got)
 	}
 }

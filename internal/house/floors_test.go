@@ -259,12 +259,16 @@ func TestTopLevelFolders(t *testing.T) {
 	}
 }
 
-// TestModule checks that the module has no replacements, which importers would not inherit,
-// and does not require k8s.io/kubernetes, which needs them.
+// TestModule checks that the modules for users have no replacements, which importers would not
+// inherit, and do not require k8s.io/kubernetes, which needs them.
 func TestModule(t *testing.T) {
 	for name, forbidden := range map[string][]string{
 		"go.mod": {"replace", "k8s.io/kubernetes"},
 		"go.sum": {"k8s.io/kubernetes"},
+
+		"allocator/etcdstore/go.mod": {"replace", "k8s.io/kubernetes"},
+		"examples/kubeproxy/go.mod":  {"replace", "k8s.io/kubernetes"},
+		"examples/kubeproxy/go.sum":  {"k8s.io/kubernetes"},
 	} {
 		text, err := os.ReadFile(filepath.Join(root, name))
 		testenv.NoError(t, err)

@@ -30,7 +30,7 @@ func build(t *testing.T, module, pkg string) string {
 
 // TestConfigurations compares what the agent accepts with what kube-proxy accepts.
 func TestConfigurations(t *testing.T) {
-	theirs, ours := build(t, ".", "k8s.io/kubernetes/cmd/kube-proxy"), build(t, "../..", "./examples/kubeproxy")
+	theirs, ours := build(t, ".", "k8s.io/kubernetes/cmd/kube-proxy"), build(t, "../../examples/kubeproxy", "github.com/vipkit/vipkit/examples/kubeproxy")
 	t.Run("files", func(t *testing.T) { testFiles(t, theirs, ours) })
 	t.Run("fields", func(t *testing.T) { testFields(t, ours) })
 	t.Run("flags", func(t *testing.T) { testFlags(t, theirs, ours) })

@@ -9,7 +9,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/vipkit/vipkit/internal/testing/objects"
@@ -24,7 +23,7 @@ func watchBy(t *testing.T, e *Events, client kubernetes.Interface) (stop func())
 	registration, err := factory.Networking().V1().ServiceCIDRs().Informer().AddEventHandler(e.ServiceCIDRs())
 	testenv.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
-	factory.StartWithContext(ctx)
+	factory.Start(ctx.Done())
 	testenv.NoError(t, e.AwaitSynced(ctx, append(synced, registration.HasSynced)...))
 	return func() { cancel(); factory.Shutdown() }
 }
@@ -33,7 +32,7 @@ func watchBy(t *testing.T, e *Events, client kubernetes.Interface) (stop func())
 // what still exists stays, and that Synced is called once.
 func TestEventsOfNewInformers(t *testing.T) {
 	ctx := t.Context()
-	client := fake.NewClientset(service("web", "10.96.0.1"), service("stays", "10.96.0.2"), service("given", "10.96.0.3"),
+	client := FakeClient(service("web", "10.96.0.1"), service("stays", "10.96.0.2"), service("given", "10.96.0.3"),
 		slice("web-1", "10.0.0.1"), slice("stays-1", "10.0.0.2"), objects.Node("n1", "a"), cidr("a", "10.96.0.0/16"), cidr("b", "10.97.0.0/16"))
 	r := newRecorder()
 	e := &Events{Handler: r, NodeName: "n1", Report: func(err error) { t.Error(err) }}

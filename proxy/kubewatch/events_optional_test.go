@@ -11,7 +11,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/informers"
-	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/vipkit/vipkit/internal/testing/testenv"
@@ -28,7 +27,7 @@ func TestExampleWithoutServiceCIDRs(t *testing.T) {
 		"missing":   apierrors.NewNotFound(resource, ""),
 	} {
 		t.Run(name, func(t *testing.T) {
-			client := fake.NewClientset(&v1.Service{
+			client := kubewatch.FakeClient(&v1.Service{
 				ObjectMeta: metav1.ObjectMeta{Namespace: "test", Name: "web"},
 				Spec:       v1.ServiceSpec{ClusterIP: "10.96.0.20", Ports: []v1.ServicePort{{Port: 80}}},
 			})
@@ -43,7 +42,7 @@ func TestExampleWithoutServiceCIDRs(t *testing.T) {
 			events := &kubewatch.Events{Handler: tracker, NodeName: "n1"}
 			synced, err := addEventHandlers(factory, events)
 			testenv.NoError(t, err)
-			factory.StartWithContext(ctx)
+			factory.Start(ctx.Done())
 			if err := events.AwaitSynced(ctx, synced...); err != nil {
 				t.Fatalf("AwaitSynced: %v", err)
 			}

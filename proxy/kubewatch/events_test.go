@@ -10,7 +10,6 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/informers"
-	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/vipkit/vipkit/internal/testing/objects"
@@ -39,14 +38,14 @@ func register(t *testing.T, e *Events, f informers.SharedInformerFactory) (synce
 // deletions later.
 func TestEventsOfInformers(t *testing.T) {
 	ctx := t.Context()
-	client := fake.NewClientset(service("web", "10.96.0.1"), service("headless", v1.ClusterIPNone),
+	client := FakeClient(service("web", "10.96.0.1"), service("headless", v1.ClusterIPNone),
 		slice("web-1", "10.0.0.1"), objects.Node("n1", "a"), objects.Node("n2", "b"))
 	r := newRecorder()
 	e := &Events{Handler: r, NodeName: "n1", Report: func(err error) { t.Error(err) }}
 	factory := informers.NewSharedInformerFactory(client, 0)
 	synced := register(t, e, factory)
 	stop, cancel := context.WithCancel(ctx)
-	factory.StartWithContext(stop)
+	factory.Start(stop.Done())
 	defer factory.Shutdown()
 	defer cancel()
 	testenv.NoError(t, e.AwaitSynced(ctx, synced...))

@@ -7,7 +7,6 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/informers"
-	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/vipkit/vipkit/proxy"
@@ -34,7 +33,7 @@ func addEventHandlers(factory informers.SharedInformerFactory, events *kubewatch
 
 // A tracker that receives the objects of informers that the program has already.
 func ExampleEvents() {
-	client := fake.NewClientset(&v1.Service{
+	client := fakeClient(&v1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web"},
 		Spec:       v1.ServiceSpec{ClusterIP: "10.96.0.20", Ports: []v1.ServicePort{{Port: 80}}},
 	})
@@ -50,7 +49,7 @@ func ExampleEvents() {
 		fmt.Println(err)
 		return
 	}
-	factory.StartWithContext(ctx)
+	factory.Start(ctx.Done())
 	if err := events.AwaitSynced(ctx, synced...); err != nil {
 		fmt.Println(err)
 	}

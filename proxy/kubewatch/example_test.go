@@ -7,7 +7,6 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/rest"
 
 	"github.com/vipkit/vipkit/proxy"
@@ -17,7 +16,7 @@ import (
 // A tracker that receives the objects of an API server. An agent makes its client with
 // NewClient; here a fake one replaces the API server.
 func ExampleSource() {
-	client := fake.NewClientset(&v1.Service{
+	client := fakeClient(&v1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web"},
 		Spec: v1.ServiceSpec{
 			Type: v1.ServiceTypeClusterIP, ClusterIP: "10.96.0.20", ClusterIPs: []string{"10.96.0.20"},

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/go-logr/logr"
 	v1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -51,13 +50,12 @@ type feed struct {
 	store  func(synced func()) cache.ReflectorStore
 	// synced is called when the first list has been passed on, or when the API server
 	// refuses an optional one; perhaps more than once. It is set before run.
-	synced  func()
-	backoff wait.Backoff
+	synced func()
 }
 
 func newFeed[T object, L list](o feedOptions[T, L], report func(error)) *feed {
 	var kind T
-	f := &feed{kind: kind, backoff: retryBackoff()}
+	f := &feed{kind: kind}
 	check := func(ctx context.Context, verb string, err error) error {
 		if err != nil {
 			err = fmt.Errorf("kubewatch: %s %T: %w", verb, kind, err)
@@ -85,7 +83,7 @@ func newFeed[T object, L list](o feedOptions[T, L], report func(error)) *feed {
 			if options.SendInitialEvents == nil {
 				return try()
 			}
-			return retry(ctx, f.backoff, try)
+			return retry(ctx, try)
 		},
 	}
 	f.lister = cache.ToListWatcherWithWatchListSemantics(lw, o.client)
@@ -121,16 +119,12 @@ func isRefusal(err error) bool {
 	return apierrors.IsNotFound(err) || apierrors.IsForbidden(err) || apierrors.IsMethodNotSupported(err)
 }
 
-// retryBackoff returns the intervals between attempts to reach an API server: about a
-// second at first, and half a minute to a minute in the end.
-func retryBackoff() wait.Backoff {
-	return wait.Backoff{Duration: 800 * time.Millisecond, Factor: 2, Jitter: 1, Steps: 10, Cap: 30 * time.Second}
-}
-
 // retry tries until the API server accepts connections and is not too busy, or ctx
 // ends. A reflector does so too, but ignores the end of ctx while it waits to begin a
-// streamed list.
-func retry(ctx context.Context, backoff wait.Backoff, try func() (watch.Interface, error)) (watch.Interface, error) {
+// streamed list. The pauses are those of a reflector: about a second at first, and half a
+// minute to a minute in the end.
+func retry(ctx context.Context, try func() (watch.Interface, error)) (watch.Interface, error) {
+	backoff := wait.Backoff{Duration: 800 * time.Millisecond, Factor: 2, Jitter: 1, Steps: 10, Cap: 30 * time.Second}
 	for {
 		w, err := try()
 		if !utilnet.IsConnectionRefused(err) && !apierrors.IsTooManyRequests(err) {
@@ -146,9 +140,8 @@ func retry(ctx context.Context, backoff wait.Backoff, try func() (watch.Interfac
 
 // run watches until ctx ends.
 func (f *feed) run(ctx context.Context) {
-	logger := logr.FromContextOrDiscard(ctx)
 	cache.NewReflectorWithOptions(f.lister, f.kind, f.store(f.synced), cache.ReflectorOptions{
-		Logger: &logger, Backoff: &f.backoff, Name: fmt.Sprintf("kubewatch %T", f.kind),
+		Name: fmt.Sprintf("kubewatch %T", f.kind),
 	}).RunWithContext(ctx)
 }
 

@@ -40,7 +40,7 @@ func wantForeign(t *testing.T, s *Source, want string) {
 
 // Foreign lists the Services of other proxies once, and again after the service ranges changed.
 func TestForeign(t *testing.T) {
-	client := fake.NewClientset(theirs("theirs", "other", "10.96.0.66", "fd00::66"), service("ours", "10.96.0.10"), theirs("headless", "other", "None"))
+	client := FakeClient(theirs("theirs", "other", "10.96.0.66", "fd00::66"), service("ours", "10.96.0.10"), theirs("headless", "other", "None"))
 	var broken atomic.Bool
 	var requests atomic.Int64
 	client.PrependReactor("list", "services", func(a clienttesting.Action) (bool, runtime.Object, error) {
@@ -89,7 +89,7 @@ func addRange(t *testing.T, client *fake.Clientset, h *recorder, text string) {
 
 func TestForeignToANamedProxy(t *testing.T) {
 	ours := theirs("ours", "me", "10.96.0.10")
-	client := fake.NewClientset(theirs("theirs", "other", "10.96.0.66"), service("usual", "fd00::66"), ours)
+	client := FakeClient(theirs("theirs", "other", "10.96.0.66"), service("usual", "fd00::66"), ours)
 	h := newRecorder()
 	s := &Source{Client: client, Handler: h, ProxyName: "me"}
 	start(t, s)

@@ -13,7 +13,6 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/vipkit/vipkit/internal/testing/objects"
 	"github.com/vipkit/vipkit/proxy"
@@ -37,8 +36,8 @@ type state struct {
 	early, earlyRanges int
 }
 
-// limit bounds every wait.
-const limit = 2 * time.Minute
+// limit bounds every wait. Tests that wait for retries do so in the time of synctest.
+const limit = time.Hour
 
 // recorder is a handler that records what it receives.
 type recorder struct {
@@ -131,7 +130,6 @@ func (r *recorder) until(t testing.TB, what string, isSo func(*state) bool) {
 // start runs a source until the test ends.
 func start(t testing.TB, s *Source) {
 	t.Helper()
-	s.backoff = &wait.Backoff{Duration: time.Millisecond, Factor: 1, Steps: 1}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- s.Run(ctx) }()

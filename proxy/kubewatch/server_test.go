@@ -1,12 +1,15 @@
 package kubewatch
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
+	"net"
 	"net/http"
-	"net/http/httptest"
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -43,13 +46,52 @@ type event struct {
 func newAPIServer(t testing.TB, streams bool) (*apiServer, kubernetes.Interface) {
 	t.Helper()
 	s := &apiServer{version: 10, objects: map[string]map[string]object{}, changed: make(chan struct{}), cut: make(chan struct{}), streams: streams}
-	web := httptest.NewServer(s)
-	t.Cleanup(web.Close)
-	t.Cleanup(s.disconnect)
-	client, err := NewClient(&rest.Config{Host: web.URL, QPS: -1})
+	l := &pipes{made: make(chan net.Conn), closed: make(chan struct{})}
+	web := &http.Server{Handler: s}
+	served := make(chan error, 1)
+	go func() { served <- web.Serve(l) }()
+	t.Cleanup(func() {
+		s.disconnect()
+		testenv.NoError(t, web.Close())
+		if err := <-served; !errors.Is(err, http.ErrServerClosed) {
+			t.Errorf("Serve: got error %v, want %v", err, http.ErrServerClosed)
+		}
+	})
+	client, err := NewClient(&rest.Config{Host: "http://192.0.2.1", QPS: -1, Dial: l.dial})
 	testenv.NoError(t, err)
 	return s, client
 }
+
+// pipes is a listener in memory, so that synctest notices when all goroutines wait.
+type pipes struct {
+	made   chan net.Conn
+	closed chan struct{}
+}
+
+func (p *pipes) dial(ctx context.Context, _, _ string) (net.Conn, error) {
+	ours, theirs := net.Pipe()
+	select {
+	case p.made <- theirs:
+		return ours, nil
+	case <-p.closed:
+		return nil, syscall.ECONNREFUSED
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func (p *pipes) Accept() (net.Conn, error) {
+	select {
+	case c := <-p.made:
+		return c, nil
+	case <-p.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (p *pipes) Close() error { close(p.closed); return nil }
+
+func (p *pipes) Addr() net.Addr { return &net.TCPAddr{} }
 
 // put creates or changes an object.
 func (s *apiServer) put(resource string, o object) {

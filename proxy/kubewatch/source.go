@@ -14,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
@@ -63,7 +62,6 @@ type Source struct {
 	// Logger receives the log of client-go's reflectors; the zero value discards it.
 	Logger logr.Logger
 
-	backoff *wait.Backoff // nil for retryBackoff
 	foreign foreign
 }
 
@@ -90,9 +88,6 @@ func (s *Source) Run(ctx context.Context) error {
 	barrier := &barrier{then: s.Handler.Synced, left: len(feeds)}
 	for _, f := range feeds {
 		f.synced = sync.OnceFunc(barrier.done)
-		if s.backoff != nil {
-			f.backoff = *s.backoff
-		}
 	}
 	var wg sync.WaitGroup
 	for _, f := range feeds {

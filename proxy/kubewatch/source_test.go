@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
@@ -16,7 +17,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/cache"
 
@@ -36,109 +36,116 @@ func fill(s *apiServer) {
 // connection was lost.
 func TestSource(t *testing.T) {
 	for name, streams := range map[string]bool{"lists": false, "streamed lists": true} {
-		t.Run(name, func(t *testing.T) {
-			server, client := newAPIServer(t, streams)
-			fill(server)
-			h := newRecorder()
-			start(t, &Source{Client: client, Handler: h, NodeName: "n1", Report: func(err error) { t.Errorf("reported: %v", err) }})
-			h.until(t, "the start", func(s *state) bool { return s.synced == 1 && len(s.cidrs) == 2 })
-			if h.get().early != 4 {
-				t.Errorf("at Synced: got %d objects, want 4", h.get().early)
-			}
+		t.Run(name, func(t *testing.T) { synctest.Test(t, func(t *testing.T) { testSource(t, streams) }) })
+	}
+}
 
-			server.put("services", service("a", "10.96.0.9"))
-			server.remove("services", "b")
-			server.put("nodes", objects.Node("n1", "west"))
-			server.put("servicecidrs", cidr("more", "10.97.0.0/16", "10.96.0.0/16"))
-			h.until(t, "changes", func(s *state) bool {
-				return s.services["a"] == "10.96.0.9" && len(s.services) == 1 && s.zone == "west" && len(s.cidrs) == 3
-			})
+func testSource(t *testing.T, streams bool) {
+	t.Helper()
+	server, client := newAPIServer(t, streams)
+	fill(server)
+	h := newRecorder()
+	start(t, &Source{Client: client, Handler: h, NodeName: "n1", Report: func(err error) { t.Errorf("reported: %v", err) }})
+	h.until(t, "the start", func(s *state) bool { return s.synced == 1 && len(s.cidrs) == 2 })
+	if h.get().early != 4 {
+		t.Errorf("at Synced: got %d objects, want 4", h.get().early)
+	}
 
-			server.bookmark()
-			server.disconnect()
-			server.put("services", service("c", "10.96.0.3"))
-			h.until(t, "a change after a disconnect", func(s *state) bool { return s.services["c"] != "" })
+	server.put("services", service("a", "10.96.0.9"))
+	server.remove("services", "b")
+	server.put("nodes", objects.Node("n1", "west"))
+	server.put("servicecidrs", cidr("more", "10.97.0.0/16", "10.96.0.0/16"))
+	h.until(t, "changes", func(s *state) bool {
+		return s.services["a"] == "10.96.0.9" && len(s.services) == 1 && s.zone == "west" && len(s.cidrs) == 3
+	})
 
-			// The API server has no events of these changes.
-			before := h.get().removals
-			server.forget(func() {
-				delete(server.objects["services"], "c")
-				delete(server.objects["endpointslices"], "a-1")
-				delete(server.objects["servicecidrs"], "kubernetes")
-				delete(server.objects["nodes"], "n1")
-				server.store("endpointslices", slice("a-2", "10.0.0.2"))
-			})
-			h.until(t, "a list after 410 Gone", func(s *state) bool {
-				_, isThere := s.services["c"]
-				return !isThere && len(s.slices) == 1 && s.slices["a-2"] == "10.0.0.2" && len(s.cidrs) == 2 && s.zone == ""
-			})
-			if got := h.get().removals - before; got != 3 {
-				t.Errorf("got %d removals, want 3", got)
-			}
-			if h.get().synced != 1 {
-				t.Errorf("Synced was called %d times, want once", h.get().synced)
-			}
-		})
+	server.bookmark()
+	server.disconnect()
+	server.put("services", service("c", "10.96.0.3"))
+	h.until(t, "a change after a disconnect", func(s *state) bool { return s.services["c"] != "" })
+
+	// The API server has no events of these changes.
+	before := h.get().removals
+	server.forget(func() {
+		delete(server.objects["services"], "c")
+		delete(server.objects["endpointslices"], "a-1")
+		delete(server.objects["servicecidrs"], "kubernetes")
+		delete(server.objects["nodes"], "n1")
+		server.store("endpointslices", slice("a-2", "10.0.0.2"))
+	})
+	h.until(t, "a list after 410 Gone", func(s *state) bool {
+		_, isThere := s.services["c"]
+		return !isThere && len(s.slices) == 1 && s.slices["a-2"] == "10.0.0.2" && len(s.cidrs) == 2 && s.zone == ""
+	})
+	if got := h.get().removals - before; got != 3 {
+		t.Errorf("got %d removals, want 3", got)
+	}
+	if h.get().synced != 1 {
+		t.Errorf("Synced was called %d times, want once", h.get().synced)
 	}
 }
 
 // While the API server is unreachable, nothing is removed, and each failure is reported.
 func TestServerUnreachable(t *testing.T) {
-	server, client := newAPIServer(t, true)
-	fill(server)
-	server.setDown(true)
-	h := newRecorder()
-	var failures atomic.Int64
-	start(t, &Source{Client: client, Handler: h, NodeName: "n1", Report: func(error) { failures.Add(1); h.note(func(*state) {}) }})
-	h.until(t, "failures", func(*state) bool { return failures.Load() > 5 })
-	if h.get().synced != 0 {
-		t.Error("Synced was called before the first list")
-	}
-	server.setDown(false)
-	h.until(t, "the start", func(s *state) bool { return s.synced == 1 })
-	server.setDown(true)
-	server.disconnect()
-	reported := failures.Load()
-	h.until(t, "more failures", func(*state) bool { return failures.Load() > reported+5 })
-	if h.get().removals != 0 || len(h.get().services) != 2 {
-		t.Errorf("got %d removals and Services %v, want none removed", h.get().removals, h.get().services)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		server, client := newAPIServer(t, true)
+		fill(server)
+		server.setDown(true)
+		h := newRecorder()
+		var failures atomic.Int64
+		start(t, &Source{Client: client, Handler: h, NodeName: "n1", Report: func(error) { failures.Add(1); h.note(func(*state) {}) }})
+		h.until(t, "failures", func(*state) bool { return failures.Load() > 5 })
+		if h.get().synced != 0 {
+			t.Error("Synced was called before the first list")
+		}
+		server.setDown(false)
+		h.until(t, "the start", func(s *state) bool { return s.synced == 1 })
+		server.setDown(true)
+		server.disconnect()
+		reported := failures.Load()
+		h.until(t, "more failures", func(*state) bool { return failures.Load() > reported+5 })
+		if h.get().removals != 0 || len(h.get().services) != 2 {
+			t.Errorf("got %d removals and Services %v, want none removed", h.get().removals, h.get().services)
+		}
+	})
 }
 
 func TestSelectors(t *testing.T) {
-	for proxyName, label := range map[string]string{
-		"":      "!service.kubernetes.io/service-proxy-name",
-		"other": "service.kubernetes.io/service-proxy-name=other",
-	} {
-		server, client := newAPIServer(t, true)
-		h := newRecorder()
-		start(t, &Source{Client: client, Handler: h, NodeName: "n1", ProxyName: proxyName})
-		h.until(t, "the start", func(s *state) bool { return s.synced == 1 })
-		got := map[string]string{}
-		server.mu.Lock()
-		for _, r := range server.requests {
-			q := r.URL.Query()
-			got[r.URL.Path] = q.Get("labelSelector") + " " + q.Get("fieldSelector")
-			if accept := r.Header.Get("Accept"); !strings.HasPrefix(accept, "application/vnd.kubernetes.protobuf") || !strings.Contains(accept, ",application/json") {
-				t.Errorf("%s: got Accept %q, want protobuf first, and JSON for servers that lack it", r.URL.Path, accept)
+	synctest.Test(t, func(t *testing.T) {
+		for proxyName, label := range map[string]string{
+			"":      "!service.kubernetes.io/service-proxy-name",
+			"other": "service.kubernetes.io/service-proxy-name=other",
+		} {
+			server, client := newAPIServer(t, true)
+			h := newRecorder()
+			start(t, &Source{Client: client, Handler: h, NodeName: "n1", ProxyName: proxyName})
+			h.until(t, "the start", func(s *state) bool { return s.synced == 1 })
+			got := map[string]string{}
+			server.mu.Lock()
+			for _, r := range server.requests {
+				q := r.URL.Query()
+				got[r.URL.Path] = q.Get("labelSelector") + " " + q.Get("fieldSelector")
+				if accept := r.Header.Get("Accept"); !strings.HasPrefix(accept, "application/vnd.kubernetes.protobuf") || !strings.Contains(accept, ",application/json") {
+					t.Errorf("%s: got Accept %q, want protobuf first, and JSON for servers that lack it", r.URL.Path, accept)
+				}
+			}
+			server.mu.Unlock()
+			want := map[string]string{
+				"/api/v1/services": label + " spec.clusterIP!=None",
+				"/api/v1/nodes":    " metadata.name=n1",
+				"/apis/discovery.k8s.io/v1/endpointslices": "!service.kubernetes.io/headless ",
+				"/apis/networking.k8s.io/v1/servicecidrs":  " ",
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("selectors (-want +got):\n%s", diff)
 			}
 		}
-		server.mu.Unlock()
-		want := map[string]string{
-			"/api/v1/services": label + " spec.clusterIP!=None",
-			"/api/v1/nodes":    " metadata.name=n1",
-			"/apis/discovery.k8s.io/v1/endpointslices": "!service.kubernetes.io/headless ",
-			"/apis/networking.k8s.io/v1/servicecidrs":  " ",
-		}
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("selectors (-want +got):\n%s", diff)
-		}
-	}
+	})
 }
 
 // The fake clientset of client-go has watches of its own.
 func TestFakeClientset(t *testing.T) {
-	client := fake.NewClientset(service("a", "10.96.0.1"), slice("a-1", "10.0.0.1"), objects.Node("n1", "east"))
+	client := FakeClient(service("a", "10.96.0.1"), slice("a-1", "10.0.0.1"), objects.Node("n1", "east"))
 	h := newRecorder()
 	start(t, &Source{Client: client, Handler: h, NodeName: "n1"})
 	h.until(t, "the start", func(s *state) bool { return s.synced == 1 && s.early == 3 })
@@ -160,22 +167,25 @@ func TestSyncedWaitsForRanges(t *testing.T) {
 		"unknown":   apierrors.NewNotFound(networkingv1.Resource("servicecidrs"), ""),
 		"forbidden": apierrors.NewForbidden(networkingv1.Resource("servicecidrs"), "", nil),
 	} {
-		t.Run(name, func(t *testing.T) {
-			client := fake.NewClientset(service("a", "10.96.0.1"), cidr("kubernetes", "10.96.0.0/16"))
-			var requests atomic.Int64
-			client.PrependReactor("list", "servicecidrs", func(clienttesting.Action) (bool, runtime.Object, error) {
-				if refusal == nil && requests.Add(1) < 20 {
-					return true, nil, apierrors.NewServiceUnavailable("later")
-				}
-				return refusal != nil, nil, refusal
-			})
-			h := newRecorder()
-			start(t, &Source{Client: client, Handler: h})
-			h.until(t, "the start", func(s *state) bool { return s.synced == 1 })
-			if n := h.get().earlyRanges; n != 1 && refusal == nil {
-				t.Errorf("at Synced: got %d ranges, want 1", n)
-			}
-		})
+		t.Run(name, func(t *testing.T) { synctest.Test(t, func(t *testing.T) { testSyncedWaitsForRanges(t, refusal) }) })
+	}
+}
+
+func testSyncedWaitsForRanges(t *testing.T, refusal error) {
+	t.Helper()
+	client := FakeClient(service("a", "10.96.0.1"), cidr("kubernetes", "10.96.0.0/16"))
+	var requests atomic.Int64
+	client.PrependReactor("list", "servicecidrs", func(clienttesting.Action) (bool, runtime.Object, error) {
+		if refusal == nil && requests.Add(1) < 20 {
+			return true, nil, apierrors.NewServiceUnavailable("later")
+		}
+		return refusal != nil, nil, refusal
+	})
+	h := newRecorder()
+	start(t, &Source{Client: client, Handler: h})
+	h.until(t, "the start", func(s *state) bool { return s.synced == 1 })
+	if n := h.get().earlyRanges; n != 1 && refusal == nil {
+		t.Errorf("at Synced: got %d ranges, want 1", n)
 	}
 }
 

@@ -2,42 +2,42 @@ package kubewatch
 
 import (
 	"context"
-	"net/http/httptest"
+	"net"
+	"sync/atomic"
+	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
 
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
-// Run ends with its context also while it waits to retry an API server.
+// Run ends at once with its context also in the longest pause between attempts to reach an API server.
 func TestStopsWhileAPIServerIsUnreachable(t *testing.T) {
-	web := httptest.NewServer(nil)
-	web.Close() // Its address refuses connections now.
-	client, err := NewClient(&rest.Config{Host: web.URL, QPS: -1})
-	testenv.NoError(t, err)
-	refused := make(chan struct{}, 16)
-	s := &Source{
-		Client: client, Handler: newRecorder(), NodeName: "n1",
-		Report:  func(error) { refused <- struct{}{} },
-		backoff: &wait.Backoff{Duration: time.Hour},
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	done := make(chan error, 1)
-	go func() { done <- s.Run(ctx) }()
-	for range 4 { // Services, EndpointSlices, the Node, ServiceCIDRs
-		<-refused
-	}
-	cancel()
-	select {
-	case err := <-done:
-		if err != nil {
+	synctest.Test(t, func(t *testing.T) {
+		refuse := func(context.Context, string, string) (net.Conn, error) { return nil, syscall.ECONNREFUSED }
+		client, err := NewClient(&rest.Config{Host: "http://192.0.2.1", QPS: -1, Dial: refuse})
+		testenv.NoError(t, err)
+		var last atomic.Pointer[time.Time]
+		s := &Source{Client: client, Handler: newRecorder(), NodeName: "n1", Report: func(error) { now := time.Now(); last.Store(&now) }}
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		done := make(chan error, 1)
+		go func() { done <- s.Run(ctx) }()
+		time.Sleep(10 * time.Minute)
+		synctest.Wait()
+		cancel()
+		end := time.Now()
+		if err := <-done; err != nil {
 			t.Errorf("Run: %v, want no error", err)
 		}
-	case <-time.After(limit):
-		t.Fatalf("Run still runs %v after the end of its context", limit)
-	}
+		if late := time.Since(end); late > 0 {
+			t.Errorf("Run ended %v after its context, want at once", late)
+		}
+		if ago := end.Sub(*last.Load()); ago > time.Minute {
+			t.Errorf("the last attempt was %v before the end, want at most a minute", ago)
+		}
+	})
 }

@@ -68,7 +68,7 @@ func (c *cluster) startAgents() {
 func buildAgent(t *testing.T) string {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), "kubeproxy")
-	build := exec.CommandContext(t.Context(), "go", "build", "-C", "../../..", "-o", program, "./examples/kubeproxy")
+	build := exec.CommandContext(t.Context(), "go", "build", "-C", "../../../examples/kubeproxy", "-o", program)
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("building the agent: %v\n%s", err, out)
 	}

@@ -238,11 +238,11 @@ func TestImageIsReproducible(t *testing.T) {
 	}
 }
 
-// copySources copies what the program is built from: tracked files of the main module.
+// copySources copies what the program is built from: tracked files, without the folder of this module.
 func copySources(t *testing.T, to string, when time.Time) {
 	t.Helper()
 	const from = "../../.."
-	list := exec.CommandContext(t.Context(), "git", "-C", from, "ls-files", "-z", "*.go", "*.html", "*.css", "*.js", "*.yaml", "*.o", "go.mod", "go.sum", ":!internal/peer")
+	list := exec.CommandContext(t.Context(), "git", "-C", from, "ls-files", "-z", "*.go", "*.html", "*.css", "*.js", "*.yaml", "*.o", "*go.mod", "*go.sum", "*go.work", ":!internal/peer")
 	names, err := list.Output()
 	testenv.NoError(t, err)
 	for name := range strings.SplitSeq(strings.TrimSuffix(string(names), "\x00"), "\x00") {

@@ -95,7 +95,7 @@ func documentedBlocks(t *testing.T) (blocks [][]string) {
 // commandOf returns the arguments with which the document starts the agent.
 func commandOf(t *testing.T, block []string, node string) []string {
 	t.Helper()
-	if len(block) != 2 || block[0] != "go build ./examples/kubeproxy" {
+	if len(block) != 2 || block[0] != "go -C examples/kubeproxy build -o ../.." {
 		t.Fatalf("replacing-kube-proxy.md: commands: got %q, want the build of the agent and its start", block)
 	}
 	line, ok := strings.CutPrefix(block[1], "sudo ./kubeproxy ")

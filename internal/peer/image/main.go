@@ -100,9 +100,9 @@ func removeFormer(output string) error {
 
 // compile builds a static program, in which no path of this machine is.
 func compile(ctx context.Context, source, architecture, program string) error {
-	c := exec.CommandContext(ctx, "go", "build", "-trimpath", "-o", program, "./examples/kubeproxy")
-	c.Dir = source
-	c.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+architecture, "GOAMD64=v1", "GOARM64=v8.0", "GOWORK=off")
+	c := exec.CommandContext(ctx, "go", "build", "-trimpath", "-o", program, ".")
+	c.Dir = filepath.Join(source, "examples", "kubeproxy")
+	c.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+architecture, "GOAMD64=v1", "GOARM64=v8.0", "GOWORK=")
 	if out, err := c.CombinedOutput(); err != nil {
 		return fmt.Errorf("building for %s: %w\n%s", architecture, err, out)
 	}

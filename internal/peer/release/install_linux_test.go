@@ -17,7 +17,9 @@ import (
 func TestInstall(t *testing.T) {
 	const module, version = "github.com/vipkit/vipkit", "v0.987.0"
 	r := checkout(t)
+	r.require(module, version)
 	r.git("tag", version)
+	r.git("tag", "examples/kubeproxy/"+version)
 	downloads, bin := filepath.Join(modcache(t), "cache", "download"), t.TempDir()
 	install := exec.CommandContext(t.Context(), "go", "install", module+"/examples/kubeproxy@"+version)
 	install.Dir = t.TempDir() // without a go.mod, as for users
@@ -31,7 +33,7 @@ func TestInstall(t *testing.T) {
 		t.Fatalf("go install: %v\n%s", err, out)
 	}
 	for flag, want := range map[string]string{
-		"-version":      "kubeproxy " + module + " " + version + " " + runtime.Version() + "\n",
+		"-version":      "kubeproxy " + module + "/examples/kubeproxy " + version + " " + runtime.Version() + "\n",
 		"--version=raw": `version.Info{Major:"0", Minor:"987", GitVersion:"` + version + `", `,
 	} {
 		out, err := exec.CommandContext(t.Context(), filepath.Join(bin, "kubeproxy"), flag).CombinedOutput()
@@ -61,8 +63,18 @@ func checkout(t *testing.T) *repository {
 		r.write(name, string(content))
 	}
 	r.git("init", "--quiet")
-	r.commit()
 	return r
+}
+
+// require commits the files as a release has them: the agent's go.mod names the version of the library.
+func (r *repository) require(module, version string) {
+	r.t.Helper()
+	edit := exec.CommandContext(r.t.Context(), "go", "-C", "examples/kubeproxy", "mod", "edit", "-require="+module+"@"+version)
+	edit.Dir = r.folder
+	if out, err := edit.CombinedOutput(); err != nil {
+		r.t.Fatalf("go mod edit: %v\n%s", err, out)
+	}
+	r.commit()
 }
 
 // modcache returns the folder of the module cache.

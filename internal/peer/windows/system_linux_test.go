@@ -150,7 +150,7 @@ func (p *program) kill() {
 // buildExample builds an example for Windows, like a user.
 func buildExample(t *testing.T, name string) (path string) {
 	t.Helper()
-	return build(t, ".", "./examples/"+name)
+	return build(t, "examples/"+name, "github.com/vipkit/vipkit/examples/"+name)
 }
 
 // build builds a program of a module of the repository for Windows.
