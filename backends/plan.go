@@ -134,20 +134,20 @@ func (p *plan[K, V]) correct(old, new []Object[K, V], pending map[K]held[V]) []O
 	}
 	exist := old[:0]
 	for _, o := range old {
-		if o.Key.Shared() {
+		if o.Key.Shared() || p.exists(&o, pending) {
 			exist = append(exist, o)
-			continue
 		}
-		h, found := p.claim(o.Key, pending)
-		if found && h.value != o.Value {
-			o.Value, o.Payload = h.value, nil
-		}
-		if found && !h.exists || p.isTaken(o.Key) {
-			continue
-		}
-		exist = append(exist, o)
 	}
 	return exist
+}
+
+// exists reports whether the kernel holds an object of a port, which gets the value that it has there.
+func (p *plan[K, V]) exists(o *Object[K, V], pending map[K]held[V]) bool {
+	h, found := p.claim(o.Key, pending)
+	if found && h.value != o.Value {
+		o.Value, o.Payload = h.value, nil
+	}
+	return (!found || h.exists) && !p.isTaken(o.Key)
 }
 
 func (p *plan[K, V]) reset() {

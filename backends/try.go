@@ -50,14 +50,7 @@ func (r *reconciler[K, V]) isolate(ctx context.Context, changes []change[K], pla
 	if !out.Together && !ends {
 		failed = r.blame(changes, plan, &out)
 		if len(failed) == 0 {
-			for i := range out.Failed {
-				if plan.ops[i].Kind != Remove { // of ports that do not change
-					return asLost(err)
-				}
-			}
-			r.record(plan)
-			r.note(plan.ops, func(i int) bool { return out.Failed[i] != nil }, true)
-			return nil
+			return r.keep(plan, &out)
 		}
 	}
 	r.undone(plan, &out)
@@ -80,6 +73,18 @@ func (r *reconciler[K, V]) isolate(ctx context.Context, changes []change[K], pla
 		return err
 	}
 	return r.try(ctx, changes[half:])
+}
+
+// keep records a plan of which only removals failed that no service port needs.
+func (r *reconciler[K, V]) keep(plan *plan[K, V], out *Outcome) error {
+	for i := range out.Failed {
+		if plan.ops[i].Kind != Remove { // of ports that do not change
+			return asLost(out.Err())
+		}
+	}
+	r.record(plan)
+	r.note(plan.ops, func(i int) bool { return out.Failed[i] != nil }, true)
+	return nil
 }
 
 // tryOthers records changes that have failed, and tries all others again from what the kernel holds

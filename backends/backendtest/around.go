@@ -8,7 +8,8 @@ import (
 )
 
 // Around makes the outcome of a commit that [Config].Faulty gives to around. If around fails without calling
-// commit, it carries out some of the first ops, and all others fail.
+// commit, it carries out some of the first ops, and all others fail. It is for targets that may stop between
+// two ops, and not for one that carries out all or none.
 func Around[K backends.Key, V comparable](
 	around func(commit func() error) error, ops []backends.Op[K, V], commit func([]backends.Op[K, V]) backends.Outcome,
 ) (out backends.Outcome) {

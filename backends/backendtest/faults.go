@@ -26,7 +26,7 @@ var errInjected = errors.New("injected fault")
 type fault struct{ at int }
 
 func (*fault) Error() string        { return errInjected.Error() }
-func (*fault) Is(target error) bool { return target == errInjected } //nolint:errorlint // this error itself
+func (*fault) Is(target error) bool { return target == errInjected }
 
 // faults makes some commits fail.
 type faults struct {

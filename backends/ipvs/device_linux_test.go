@@ -27,8 +27,8 @@ func TestListsWhileLinksChange(t *testing.T) {
 		a := netip.AddrFrom4([4]byte{10, 200, byte(i >> 8), byte(i)})
 		ops = append(ops, op{Kind: backends.Add, Key: key{kind: kindAddress, addr: netip.AddrPortFrom(a, 0)}})
 	}
-	if _, err := d.commit(t.Context(), ops); err != nil {
-		t.Fatal(err)
+	if bad := d.commit(t.Context(), ops); len(bad) > 0 {
+		t.Fatal(bad)
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	var changing sync.WaitGroup

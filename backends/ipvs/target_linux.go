@@ -55,7 +55,7 @@ func (t *target) Commit(ctx context.Context, ops []op) backends.Outcome {
 	c := commit{ops: atOnce(ops), failed: map[int]error{}}
 	for from := 0; from < len(ops); {
 		to := from + 1
-		for to < len(ops) && stageOf(&ops[to]) == stageOf(&ops[from]) {
+		for to < len(ops) && partOf(&ops[to]) == partOf(&ops[from]) {
 			to++
 		}
 		if err := t.carryOut(ctx, &c, from, to); err != nil {
@@ -104,7 +104,7 @@ func (c *commit) blocked(i int) error {
 	return c.at[f]
 }
 
-// carryOut carries out operations of one stage, and returns an error if the state is lost.
+// carryOut carries out operations of one part, and returns an error if the state is lost.
 func (t *target) carryOut(ctx context.Context, c *commit, from, to int) error {
 	run, at := c.ops[from:to], []int(nil) // indexes in ops, unless they begin at from
 	if len(c.failed) > 0 {
@@ -185,17 +185,17 @@ func edgeOf(k kind) edge {
 	return edgeSets
 }
 
-// stage is what one part of a Commit may have: operations on one part of the kernel. New virtual
+// part is what one request of a Commit may have: operations on one part of the kernel. New virtual
 // servers must exist before real servers are sent, because the kernel would add these to another program's
 // virtual server. When a virtual server goes, its real servers go with it.
-type stage struct {
+type part struct {
 	edge      edge
 	isRemoval bool
 	isServer  bool
 }
 
-func stageOf(o *op) stage {
-	s := stage{edge: edgeOf(o.Key.kind), isRemoval: o.Kind == backends.Remove}
+func partOf(o *op) part {
+	s := part{edge: edgeOf(o.Key.kind), isRemoval: o.Kind == backends.Remove}
 	s.isServer = !s.isRemoval && o.Key.kind == kindServer
 	return s
 }

@@ -36,8 +36,15 @@ type faulty struct {
 	around func(func() error) error
 }
 
-func (f faulty) Commit(ctx context.Context, ops []backends.Op[key, string]) backends.Outcome {
-	return backendtest.Around(f.around, ops, func(ops []backends.Op[key, string]) backends.Outcome { return f.kernel.Commit(ctx, ops) })
+func (f faulty) Commit(ctx context.Context, ops []backends.Op[key, string]) (out backends.Outcome) {
+	err := f.around(func() error {
+		out = f.kernel.Commit(ctx, ops)
+		return out.Err()
+	})
+	if err == nil || out.Err() != nil {
+		return out
+	}
+	return backends.Stopped(0, len(ops), err) // nft carries out all ops or none
 }
 
 // here returns the kernel edge for the network namespace of the calling thread, whichever thread

@@ -67,7 +67,7 @@ func TestLoopbackLimit(t *testing.T) {
 			text = text[min(3, len(text)):]
 		}
 		next := proxy.NewSnapshot(node, ports...)
-		held = applyTwice(t, b, l, held, next)
+		held = applyTwice(t, b, held, next)
 		got := ""
 		for _, p := range ports {
 			if have, ok := held.Get(p.Name); !ok || !have.Equal(p) {
@@ -85,7 +85,7 @@ func TestLoopbackLimit(t *testing.T) {
 
 // applyTwice applies a snapshot, and again if some service ports were refused, as a Runner does. It returns
 // what is served then.
-func applyTwice(t *testing.T, b proxy.Backend, l *Loopback, held, next proxy.Snapshot) proxy.Snapshot {
+func applyTwice(t *testing.T, b proxy.Backend, held, next proxy.Snapshot) proxy.Snapshot {
 	t.Helper()
 	for range 2 {
 		err := b.Apply(t.Context(), held, next)
