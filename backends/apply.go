@@ -74,7 +74,8 @@ func (r *reconciler[K, V]) applyChanges(ctx context.Context, old, new proxy.Snap
 		}
 		changes = r.again(changes, old)
 	}
-	r.failed, r.touched = r.failed[:0], false
+	before := r.failed
+	r.failed, r.touched = nil, false
 	changes, refused := r.admit(changes)
 	err := r.try(ctx, changes)
 	if err == nil && len(r.pending) > 0 {
@@ -82,7 +83,11 @@ func (r *reconciler[K, V]) applyChanges(ctx context.Context, old, new proxy.Snap
 	}
 	clear(changes)
 	r.planner.changes = changes[:0]
-	if err != nil && r.touched && !errors.Is(err, ErrReplace) && !errors.Is(err, proxy.ErrDataplaneLost) {
+	switch {
+	case err == nil:
+	case !r.touched:
+		r.failed = before // pending has what they have left
+	case !errors.Is(err, ErrReplace) && !errors.Is(err, proxy.ErrDataplaneLost):
 		err = fmt.Errorf("%w: change partly applied: %w", proxy.ErrDataplaneLost, err)
 	}
 	return r.result(refused, err)

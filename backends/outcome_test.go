@@ -104,3 +104,28 @@ func TestEach(t *testing.T) {
 		}
 	}
 }
+
+// What a failed change of a service port has done is put right once the port is as it was before, also if
+// an Apply in between could change nothing.
+func TestFailedPortChangesBackLater(t *testing.T) {
+	d := newDriver(t)
+	d.kernel.single = true
+	old := inZone("a", port(0, []int{0, 1}, []int{0}))
+	d.mustApply(t, old)
+	grown := inZone("a", port(0, []int{0, 1}, []int{0, 1}))
+	d.kernel.refuse = func(op fakeOp) error {
+		if op.Kind == backends.Replace && op.Key.name == frontendAddr(1).String() {
+			return errFault
+		}
+		return nil
+	}
+	if err := d.apply(t.Context(), grown); len(failedNames(err)) != 1 {
+		t.Fatalf("got error %v, want one service port to fail", err)
+	}
+	d.kernel.refuse = func(fakeOp) error { return backends.ErrUnavailable }
+	if err := d.apply(t.Context(), grown); !errors.Is(err, backends.ErrUnavailable) {
+		t.Fatalf("got error %v, want %v", err, backends.ErrUnavailable)
+	}
+	d.kernel.refuse = nil
+	d.mustApply(t, old)
+}
