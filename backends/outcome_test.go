@@ -129,3 +129,25 @@ func TestFailedPortChangesBackLater(t *testing.T) {
 	d.kernel.refuse = nil
 	d.mustApply(t, old)
 }
+
+// An object that a change of one service port should make for another one, and could not make, is missing: the
+// kernel lacks a host of a port that could not be removed, and gets it once that port is wanted again.
+func TestHostOfFailedPortIsMadeAgain(t *testing.T) {
+	d := newDriver(t)
+	d.kernel.single = true
+	stays := inZone("a", port(0, []int{0}, []int{0}))
+	d.mustApply(t, inZone("a", port(0, []int{0}, []int{0}), port(1, []int{1}, []int{0, 1})))
+	frontend, host := frontendAddr(0).String(), endpointAddr(0, 8080).Addr().String()
+	d.kernel.refuse = func(op fakeOp) error {
+		if op.Kind == backends.Remove && op.Key.name == frontend && op.Key.kind == frontendKind || op.Kind == backends.Add && op.Key.name == host {
+			return errFault
+		}
+		return nil
+	}
+	err := d.apply(t.Context(), inZone("a"))
+	if names := failedPorts(err); !slices.Equal(names, []string{portName(0).String()}) {
+		t.Fatalf("got error %v, want port 0 alone to fail", err)
+	}
+	d.kernel.refuse = nil
+	d.mustApply(t, stays)
+}

@@ -51,7 +51,7 @@ func (r *reconciler[K, V]) isolate(ctx context.Context, changes []change[K], pla
 		failed = r.blame(changes, plan, &out)
 		if len(failed) == 0 {
 			r.record(plan)
-			r.note(plan.ops, func(i int) bool { return out.Failed[i] != nil }, true)
+			r.stayed(plan, &out)
 			return nil
 		}
 	}
@@ -141,18 +141,28 @@ func (r *reconciler[K, V]) undone(p *plan[K, V], out *Outcome) {
 	for i := range p.claimed {
 		r.pending[p.claimed[i].key] = p.claimed[i].held
 	}
-	r.note(p.ops, func(i int) bool { return out.Failed[i] == nil }, false)
+	for i := range p.ops {
+		if o := &p.ops[i]; out.Failed[i] == nil {
+			r.pending[o.Key] = held[V]{exists: o.Kind != Remove, value: o.Value}
+		}
+	}
 }
 
-// note records what the kernel holds of the objects of some ops; stayed says that these were not removed.
-func (r *reconciler[K, V]) note(ops []Op[K, V], which func(int) bool, stayed bool) {
+// stayed records what the kernel holds of the objects of failed ops although the changes were made: an object
+// that could not be removed, or, of a port that failed before, one that could not be made again.
+func (r *reconciler[K, V]) stayed(p *plan[K, V], out *Outcome) {
 	if r.pending == nil {
 		r.pending = map[K]held[V]{}
 	}
-	for i := range ops {
-		if o := &ops[i]; which(i) {
-			r.pending[o.Key] = held[V]{exists: stayed || o.Kind != Remove, value: o.Value}
+	for i := range out.Failed {
+		o := &p.ops[i]
+		h := held[V]{exists: o.Kind == Remove, value: o.Value}
+		for j := 0; j < len(p.claimed) && o.Kind != Remove; j++ {
+			if c := &p.claimed[j]; c.key == o.Key {
+				h = c.held
+			}
 		}
+		r.pending[o.Key] = h
 	}
 }
 
