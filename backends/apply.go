@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"maps"
 
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -172,6 +173,7 @@ func (r *reconciler[K, V]) applyFull(ctx context.Context, new proxy.Snapshot, re
 		return err
 	}
 	r.known, r.touched = true, false
+	r.pending = maps.Collect(maps.All(r.pending)) // a map keeps the memory of what List yielded
 	return r.result(refused, nil)
 }
 
