@@ -98,14 +98,14 @@ func Each[K Key, V comparable](ctx context.Context, ops []Op[K, V], do func(*Op[
 	return out
 }
 
-// Err returns nil if all ops were carried out; else the error of one of them, which ends the Apply if there is
-// such a one.
+// Err returns nil if all ops were carried out; else the error of one of them: one that ends the Apply before an
+// [ErrConflict], and this before any other.
 func (o Outcome) Err() (err error) {
 	if o.Lost != nil {
 		return asLost(o.Lost)
 	}
 	for _, e := range o.Failed {
-		if err == nil || isFinal(e) {
+		if err == nil || isFinal(e) || errors.Is(e, ErrConflict) && !isFinal(err) {
 			err = e
 		}
 	}

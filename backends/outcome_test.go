@@ -151,3 +151,24 @@ func TestHostOfFailedPortIsMadeAgain(t *testing.T) {
 	d.kernel.refuse = nil
 	d.mustApply(t, stays)
 }
+
+// A conflict among the errors of a commit says that the state is not the one which is known, whatever else failed.
+func TestConflictAmongOtherErrors(t *testing.T) {
+	for range 20 { // errors are in a map
+		d := newDriver(t)
+		d.kernel.single = true
+		d.mustApply(t, inZone("a", port(0, []int{0}, []int{0}), port(1, []int{1}, []int{0})))
+		foreign := fakeKey{slotKind, frontendAddr(0).String(), endpointAddr(1, 8080).String()}
+		d.kernel.objects[fakeKey{hostKind, endpointAddr(1, 8080).Addr().String(), ""}], d.kernel.objects[foreign] = "", "foreign"
+		d.kernel.refuse = func(op fakeOp) error {
+			if op.Kind == backends.Add && op.Key.name == frontendAddr(1).String() {
+				return errFault
+			}
+			return nil
+		}
+		err := d.apply(t.Context(), inZone("a", port(0, []int{0}, []int{0, 1}), port(1, []int{1}, []int{0, 2})))
+		if !errors.Is(err, proxy.ErrDataplaneLost) {
+			t.Fatalf("got error %v, want %v", err, proxy.ErrDataplaneLost)
+		}
+	}
+}
