@@ -172,3 +172,24 @@ func TestConflictAmongOtherErrors(t *testing.T) {
 		}
 	}
 }
+
+// A service port that is refused again and again costs no listing, although its former objects keep others that
+// nothing else needs.
+func TestRefusedPortKeepsStateKnown(t *testing.T) { eachKind(t, checkRefusedKeepsKnown) }
+
+func checkRefusedKeepsKnown(t *testing.T, d *driver) {
+	d.mustApply(t, inZone("a", port(0, []int{0}, []int{0}), port(1, []int{1}, []int{1, 2})))
+	d.restart()
+	d.kernel.poisoned = true
+	bad := port(0, []int{0}, []int{0, 1, 2})
+	bad.Cluster = append(bad.Cluster, refused(0).Cluster...)
+	for i := range 4 {
+		want := inZone("a", bad, port(1, []int{1}, []int{1, 3 + i}))
+		if err := d.apply(t.Context(), want); len(failedNames(err)) != 1 || errors.Is(err, proxy.ErrDataplaneLost) {
+			t.Fatalf("Apply %d: got error %v, want port 0 to fail", i, err)
+		}
+	}
+	if d.kernel.lists != 2 {
+		t.Errorf("got %d listings, want 2, one for each process", d.kernel.lists)
+	}
+}

@@ -42,7 +42,9 @@ func (r *reconciler[K, V]) try(ctx context.Context, changes []change[K]) error {
 // isolate finds what has failed, and tries everything else again, after a plan that was not, or not wholly, carried out.
 func (r *reconciler[K, V]) isolate(ctx context.Context, changes []change[K], plan *plan[K, V], out Outcome) error {
 	err := out.Err()
-	if out.Lost != nil || r.known && errors.Is(err, ErrConflict) {
+	// What a failed service port has may refer to a leftover.
+	leftBehind := changes[0].left != nil && len(r.failed) > 0
+	if out.Lost != nil || r.known && !leftBehind && errors.Is(err, ErrConflict) {
 		return asLost(err)
 	}
 	var failed map[int]error
