@@ -218,6 +218,7 @@ func (c *Capture) Commit(ctx context.Context, ops []op) (out backends.Outcome) {
 		}
 		return nil
 	})
+	w.disown(added)
 	if err := c.state.flush(); err != nil {
 		out.Lost = fmt.Errorf("userspace: %w", err)
 	}
@@ -256,6 +257,15 @@ func (w *writer) begin(ctx context.Context, addrs []netip.Addr) (err error) {
 		}
 	}
 	return err
+}
+
+// disown removes from the file which addresses were not tried, because another op had failed before.
+func (w *writer) disown(addrs []netip.Addr) {
+	for _, a := range addrs {
+		if !w.present[a] && w.failed[a] == nil {
+			w.state.remove(a)
+		}
+	}
 }
 
 // carryOut carries out an operation. No listener is tried at an address that could not be added.
