@@ -286,6 +286,7 @@ func (w *writer) carryOut(ctx context.Context, o *op) error {
 		return w.open(ctx, o.Key)
 	case w.present[a]:
 		w.needed[a] = true
+		w.left.drop(o.Key)
 	default:
 		if err := w.addOne(ctx, a); err != nil {
 			w.failed[a] = fmt.Errorf("adding the address %v: %w", a, err)

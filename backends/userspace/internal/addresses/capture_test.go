@@ -10,6 +10,7 @@ import (
 
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/internal/testing/snapshots"
+	"github.com/vipkit/vipkit/proxy"
 )
 
 // refusing is a Manager that can change nothing.
@@ -34,6 +35,27 @@ func TestCommitOwnsOnlyWhatItAdded(t *testing.T) {
 	for name, c := range map[string]*Capture{"this process": c, "the next process": New(config)} {
 		for o, err := range c.List(t.Context()) {
 			t.Errorf("%s owns %v, want nothing; error: %v", name, o.Key.addr, err)
+		}
+	}
+}
+
+// An address that could not be removed is no problem once it is wanted again.
+func TestAddressWantedAgain(t *testing.T) {
+	t.Parallel()
+	a := netip.MustParseAddr("10.96.0.1")
+	m := &refusing{}
+	c := New(Config{Manager: m, State: filepath.Join(t.TempDir(), "state")})
+	c.state.add(a)
+	m.host = []netip.Addr{a}
+	for _, step := range []struct {
+		kind     backends.OpKind
+		problems int
+	}{{backends.Remove, 1}, {backends.Add, 0}} {
+		if err := c.Commit(t.Context(), []op{{Kind: step.kind, Key: Key{addr: a}}}).Err(); err != nil {
+			t.Fatalf("%v: got error %v, want none", step.kind, err)
+		}
+		if got := c.CheckNode(proxy.Snapshot{}); len(got) != step.problems {
+			t.Errorf("%v: got problems %v, want %d", step.kind, got, step.problems)
 		}
 	}
 }
