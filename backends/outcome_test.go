@@ -26,8 +26,14 @@ func checkFaultAtEveryOp(t *testing.T, d *driver) {
 		if r.IntN(100) == 0 {
 			d.restart()
 		}
-		b, at := d.before(want), r.IntN(25)
+		if r.IntN(4) == 0 && !d.applied.IsZero() {
+			want = d.applied // what failed changes back
+		}
+		b, at, nothing := d.before(want), r.IntN(25), r.IntN(8) == 0
 		d.kernel.refuse = func(op fakeOp) error {
+			if nothing {
+				return backends.ErrUnavailable
+			}
 			if at--; at == -1 || at < 0 && r.IntN(10) == 0 {
 				return fmt.Errorf("%w: %v %v", errFault, op.Kind, op.Key)
 			}
@@ -35,9 +41,11 @@ func checkFaultAtEveryOp(t *testing.T, d *driver) {
 		}
 		err := d.apply(t.Context(), want)
 		d.kernel.refuse = nil
-		if err != nil && (errors.Is(err, proxy.ErrDataplaneLost) || len(failedNames(err)) == 0) {
+		switch {
+		case errors.Is(err, backends.ErrUnavailable):
+		case err != nil && (errors.Is(err, proxy.ErrDataplaneLost) || len(failedNames(err)) == 0):
 			lost++
-		} else {
+		default:
 			faults += len(failedNames(err))
 			b.check(t, err, fmt.Sprintf("step %d", step))
 		}
