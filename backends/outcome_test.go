@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"slices"
 	"testing"
 
@@ -29,16 +30,8 @@ func checkFaultAtEveryOp(t *testing.T, d *driver) {
 		if r.IntN(4) == 0 && !d.applied.IsZero() {
 			want = d.applied // what failed changes back
 		}
-		b, at, nothing := d.before(want), r.IntN(25), r.IntN(8) == 0
-		d.kernel.refuse = func(op fakeOp) error {
-			if nothing {
-				return backends.ErrUnavailable
-			}
-			if at--; at == -1 || at < 0 && r.IntN(10) == 0 {
-				return fmt.Errorf("%w: %v %v", errFault, op.Kind, op.Key)
-			}
-			return nil
-		}
+		b := d.before(want)
+		d.kernel.refuse = refuseAtRandom(r)
 		err := d.apply(t.Context(), want)
 		d.kernel.refuse = nil
 		switch {
@@ -55,6 +48,20 @@ func checkFaultAtEveryOp(t *testing.T, d *driver) {
 	}
 	if faults < 100 || lost > 500 {
 		t.Errorf("got %d failed changes of ports and %d of everything, want at least 100 and at most 500", faults, lost)
+	}
+}
+
+// refuseAtRandom refuses one op and some later ones, or, seldom, all of them because nothing can be changed.
+func refuseAtRandom(r *rand.Rand) func(fakeOp) error {
+	at, unavailable := r.IntN(25), r.IntN(8) == 0
+	return func(op fakeOp) error {
+		if unavailable {
+			return backends.ErrUnavailable
+		}
+		if at--; at == -1 || at < 0 && r.IntN(10) == 0 {
+			return fmt.Errorf("%w: %v %v", errFault, op.Kind, op.Key)
+		}
+		return nil
 	}
 }
 

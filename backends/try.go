@@ -42,9 +42,7 @@ func (r *reconciler[K, V]) try(ctx context.Context, changes []change[K]) error {
 // isolate finds what has failed, and tries everything else again, after a plan that was not, or not wholly, carried out.
 func (r *reconciler[K, V]) isolate(ctx context.Context, changes []change[K], plan *plan[K, V], out Outcome) error {
 	err := out.Err()
-	// What a failed service port has may refer to a leftover.
-	leftBehind := changes[0].left != nil && len(r.failed) > 0
-	if out.Lost != nil || r.known && !leftBehind && errors.Is(err, ErrConflict) {
+	if r.loses(changes, &out, err) {
 		return asLost(err)
 	}
 	var failed map[int]error
@@ -77,6 +75,13 @@ func (r *reconciler[K, V]) isolate(ctx context.Context, changes []change[K], pla
 		return err
 	}
 	return r.try(ctx, changes[half:])
+}
+
+// loses reports whether the state is lost after an outcome. What a failed service port has may refer to a
+// leftover: then a conflict is not the work of another program.
+func (r *reconciler[K, V]) loses(changes []change[K], out *Outcome, err error) bool {
+	mayBeInUse := changes[0].left != nil && len(r.failed) > 0
+	return out.Lost != nil || r.known && !mayBeInUse && errors.Is(err, ErrConflict)
 }
 
 // tryOthers records changes that have failed, and tries all others again from what the kernel holds
