@@ -75,7 +75,8 @@ func (r *reconciler[K, V]) applyChanges(ctx context.Context, old, new proxy.Snap
 		}
 		changes = r.again(changes, old)
 	}
-	r.failed, r.touched = r.failed[:0], false
+	before := r.failed
+	r.failed, r.touched = nil, false
 	changes, refused := r.admit(changes)
 	err := r.try(ctx, changes)
 	if err == nil && len(r.pending) > 0 {
@@ -83,7 +84,11 @@ func (r *reconciler[K, V]) applyChanges(ctx context.Context, old, new proxy.Snap
 	}
 	clear(changes)
 	r.planner.changes = changes[:0]
-	if err != nil && (r.touched || len(r.pending) > 0) && !errors.Is(err, ErrReplace) && !errors.Is(err, proxy.ErrDataplaneLost) {
+	switch {
+	case err == nil:
+	case !r.touched:
+		r.failed = before // pending has what they have left
+	case !errors.Is(err, ErrReplace) && !errors.Is(err, proxy.ErrDataplaneLost):
 		err = fmt.Errorf("%w: change partly applied: %w", proxy.ErrDataplaneLost, err)
 	}
 	return r.result(refused, err)
@@ -166,6 +171,7 @@ func (r *reconciler[K, V]) applyFull(ctx context.Context, new proxy.Snapshot, re
 		return err
 	}
 	r.known, r.touched = true, false
+	r.pending = maps.Collect(maps.All(r.pending)) // a map keeps the memory of what List yielded
 	return r.result(refused, nil)
 }
 

@@ -52,9 +52,9 @@ type Target[K Key, V comparable] interface {
 	// returns, so that it is replaced.
 	List(ctx context.Context) iter.Seq2[Object[K, V], error]
 	// Commit carries out ops in order, and says what became of them. Additions and
-	// replacements come first, by rank, then removals, by falling rank. It undoes nothing, and
-	// tries no op that needs a failed one, and no removal after another op has failed: these
-	// fail with the same error.
+	// replacements come first, by rank, then removals, by falling rank. It undoes nothing.
+	// It tries no op that needs a failed one, and after an Add or Replace has failed no removal;
+	// each op that it does not try fails with that error.
 	Commit(ctx context.Context, ops []Op[K, V]) Outcome
 }
 

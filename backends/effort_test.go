@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"runtime"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -221,4 +222,31 @@ func TestApplyFindsDifferencesOfLongLists(t *testing.T) {
 		}
 		applied = next
 	}
+}
+
+// A process that has adopted many objects needs no more memory than one that has made them.
+func TestApplyForgetsWhatItAdopted(t *testing.T) {
+	var all []*proxy.ServicePort
+	for i := range 5000 {
+		all = append(all, port(i, []int{i}, []int{0, 1, 2, 3, 4, 5, 6, 7}))
+	}
+	d, want := newDriver(t), inZone("a", all...)
+	d.mustApply(t, want)
+	made := heapInUse()
+	d.restart()
+	d.mustApply(t, want)
+	const limit = 1 << 20 // bytes; the list of the objects takes 5 MB
+	if adopted := heapInUse(); adopted > made+limit {
+		t.Errorf("got %d bytes in use after adopting %d objects, want at most %d, as after making them", adopted, len(d.kernel.objects), made+limit)
+	}
+	runtime.KeepAlive(d)
+}
+
+func heapInUse() uint64 {
+	for range 2 {
+		runtime.GC()
+	}
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
 }

@@ -11,7 +11,8 @@ import (
 // Outcome says what became of the ops of a [Target.Commit]. The zero value says that all were carried
 // out.
 type Outcome struct {
-	// Failed has why ops were not carried out, by index. All others were.
+	// Failed maps the index of each op that was not carried out to the reason. All other ops were
+	// carried out.
 	Failed map[int]error
 	// Together says that the kernel refused the failed ops as one, and does not say which of them
 	// it refuses: a smaller commit may succeed.
@@ -23,7 +24,7 @@ type Outcome struct {
 
 // Stopped returns the outcome of a commit of which a kernel with transactions has carried out the first
 // done of all ops, and no other because of err; nil stands for none. The state is lost if err
-// says so, or if it is not that of an op.
+// wraps [proxy.ErrDataplaneLost], or if all ops were carried out before it.
 func Stopped(done, all int, err error) Outcome {
 	if err == nil {
 		return Outcome{}
@@ -38,8 +39,7 @@ func Stopped(done, all int, err error) Outcome {
 	return o
 }
 
-// At returns the same outcome of the ops of a longer list, which had these indexes there; nil if they
-// are the same.
+// At translates indexes: op i of o is op indexes[i] of the result. Nil indexes change nothing.
 func (o Outcome) At(indexes []int) Outcome {
 	if len(o.Failed) == 0 || indexes == nil {
 		return o
@@ -98,14 +98,14 @@ func Each[K Key, V comparable](ctx context.Context, ops []Op[K, V], do func(*Op[
 	return out
 }
 
-// Err returns nil if all ops were carried out; else the error of one of them, which ends the Apply if there is
-// such a one.
+// Err returns nil if all ops were carried out; else the error of one of them: one that ends the Apply before an
+// [ErrConflict], and this before any other.
 func (o Outcome) Err() (err error) {
 	if o.Lost != nil {
 		return asLost(o.Lost)
 	}
 	for _, e := range o.Failed {
-		if err == nil || isFinal(e) {
+		if err == nil || isFinal(e) || errors.Is(e, ErrConflict) && !isFinal(err) {
 			err = e
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -28,21 +29,21 @@ func checkFaultAtEveryOp(t *testing.T, d *driver) {
 		if r.IntN(100) == 0 {
 			d.restart()
 		}
-		b, at := d.before(want), r.IntN(25)
-		d.kernel.refuse = func(op fakeOp) error {
-			if at--; at == -1 || at < 0 && r.IntN(10) == 0 {
-				return fmt.Errorf("%w: %v %v", errFault, op.Kind, op.Key)
-			}
-			return nil
+		if r.IntN(4) == 0 && !d.applied.IsZero() {
+			want = d.applied // what failed changes back
 		}
+		b := d.before(want)
+		d.kernel.refuse = refuseAtRandom(r)
 		err := d.apply(t.Context(), want)
 		d.kernel.refuse = nil
 		if errors.Is(err, backends.ErrConflict) && !strings.Contains(err.Error(), "needs") && !strings.Contains(err.Error(), "refers to") {
 			t.Fatalf("step %d: got error %v, although nothing else changes the kernel", step, err)
 		}
-		if err != nil && (errors.Is(err, proxy.ErrDataplaneLost) || len(failedNames(err)) == 0) {
+		switch {
+		case errors.Is(err, backends.ErrUnavailable):
+		case err != nil && (errors.Is(err, proxy.ErrDataplaneLost) || len(failedNames(err)) == 0):
 			lost++
-		} else {
+		default:
 			faults += len(failedNames(err))
 			b.check(t, err, fmt.Sprintf("step %d", step))
 		}
@@ -52,6 +53,20 @@ func checkFaultAtEveryOp(t *testing.T, d *driver) {
 	}
 	if faults < 100 || lost > 500 {
 		t.Errorf("got %d failed changes of ports and %d of everything, want at least 100 and at most 500", faults, lost)
+	}
+}
+
+// refuseAtRandom refuses one op and some later ones, or, seldom, all of them because nothing can be changed.
+func refuseAtRandom(r *rand.Rand) func(fakeOp) error {
+	at, unavailable := r.IntN(25), r.IntN(8) == 0
+	return func(op fakeOp) error {
+		if unavailable {
+			return backends.ErrUnavailable
+		}
+		if at--; at == -1 || at < 0 && r.IntN(10) == 0 {
+			return fmt.Errorf("%w: %v %v", errFault, op.Kind, op.Key)
+		}
+		return nil
 	}
 }
 
@@ -107,5 +122,94 @@ func TestEach(t *testing.T) {
 		if tried != c.tried || !slices.Equal(failed, c.failed) || out.Together || (out.Lost != nil) != c.lost || !errors.Is(out.Err(), c.err) {
 			t.Errorf("op %d fails with %v: %d tried, got outcome %+v, want %d and %v", c.fails, c.err, tried, out, c.tried, c.failed)
 		}
+	}
+}
+
+// What a failed change of a service port has done is put right once the port is as it was before, also if
+// an Apply in between could change nothing.
+func TestFailedPortChangesBackLater(t *testing.T) {
+	d := newDriver(t)
+	d.kernel.single = true
+	old := inZone("a", port(0, []int{0, 1}, []int{0}))
+	d.mustApply(t, old)
+	grown := inZone("a", port(0, []int{0, 1}, []int{0, 1}))
+	d.kernel.refuse = func(op fakeOp) error {
+		if op.Kind == backends.Replace && op.Key.name == frontendAddr(1).String() {
+			return errFault
+		}
+		return nil
+	}
+	if err := d.apply(t.Context(), grown); len(failedNames(err)) != 1 {
+		t.Fatalf("got error %v, want one service port to fail", err)
+	}
+	d.kernel.refuse = func(fakeOp) error { return backends.ErrUnavailable }
+	if err := d.apply(t.Context(), grown); !errors.Is(err, backends.ErrUnavailable) {
+		t.Fatalf("got error %v, want %v", err, backends.ErrUnavailable)
+	}
+	d.kernel.refuse = nil
+	d.mustApply(t, old)
+}
+
+// An object that a change of one service port should make for another one, and could not make, is missing: the
+// kernel lacks a host of a port that could not be removed, and gets it once that port is wanted again.
+func TestHostOfFailedPortIsMadeAgain(t *testing.T) {
+	d := newDriver(t)
+	d.kernel.single = true
+	stays := inZone("a", port(0, []int{0}, []int{0}))
+	d.mustApply(t, inZone("a", port(0, []int{0}, []int{0}), port(1, []int{1}, []int{0, 1})))
+	frontend, host := frontendAddr(0).String(), endpointAddr(0, 8080).Addr().String()
+	d.kernel.refuse = func(op fakeOp) error {
+		if op.Kind == backends.Remove && op.Key.name == frontend && op.Key.kind == frontendKind || op.Kind == backends.Add && op.Key.name == host {
+			return errFault
+		}
+		return nil
+	}
+	err := d.apply(t.Context(), inZone("a"))
+	if names := failedPorts(err); !slices.Equal(names, []string{portName(0).String()}) {
+		t.Fatalf("got error %v, want port 0 alone to fail", err)
+	}
+	d.kernel.refuse = nil
+	d.mustApply(t, stays)
+}
+
+// A conflict among the errors of a commit says that the state is not the one which is known, whatever else failed.
+func TestConflictAmongOtherErrors(t *testing.T) {
+	for range 20 { // errors are in a map
+		d := newDriver(t)
+		d.kernel.single = true
+		d.mustApply(t, inZone("a", port(0, []int{0}, []int{0}), port(1, []int{1}, []int{0})))
+		foreign := fakeKey{slotKind, frontendAddr(0).String(), endpointAddr(1, 8080).String()}
+		d.kernel.objects[fakeKey{hostKind, endpointAddr(1, 8080).Addr().String(), ""}], d.kernel.objects[foreign] = "", "foreign"
+		d.kernel.refuse = func(op fakeOp) error {
+			if op.Kind == backends.Add && op.Key.name == frontendAddr(1).String() {
+				return errFault
+			}
+			return nil
+		}
+		err := d.apply(t.Context(), inZone("a", port(0, []int{0}, []int{0, 1}), port(1, []int{1}, []int{0, 2})))
+		if !errors.Is(err, proxy.ErrDataplaneLost) {
+			t.Fatalf("got error %v, want %v", err, proxy.ErrDataplaneLost)
+		}
+	}
+}
+
+// A service port that is refused again and again costs no listing, although its former objects keep others that
+// nothing else needs.
+func TestRefusedPortKeepsStateKnown(t *testing.T) { eachKind(t, checkRefusedKeepsKnown) }
+
+func checkRefusedKeepsKnown(t *testing.T, d *driver) {
+	d.mustApply(t, inZone("a", port(0, []int{0}, []int{0}), port(1, []int{1}, []int{1, 2})))
+	d.restart()
+	d.kernel.poisoned = true
+	bad := port(0, []int{0}, []int{0, 1, 2})
+	bad.Cluster = append(bad.Cluster, refused(0).Cluster...)
+	for i := range 4 {
+		want := inZone("a", bad, port(1, []int{1}, []int{1, 3 + i}))
+		if err := d.apply(t.Context(), want); len(failedNames(err)) != 1 || errors.Is(err, proxy.ErrDataplaneLost) {
+			t.Fatalf("Apply %d: got error %v, want port 0 to fail", i, err)
+		}
+	}
+	if d.kernel.lists != 2 {
+		t.Errorf("got %d listings, want 2, one for each process", d.kernel.lists)
 	}
 }

@@ -114,21 +114,25 @@ func (pl *planner[K, V]) compare(r *reconciler[K, V], c *change[K]) {
 	pl.old = collect(pl.old[:0], r.render, rendering{c.oldNode, c.old, c.static})
 	pl.new = collect(pl.new[:0], r.render, rendering{c.newNode, c.new, c.static})
 	if !isExact && c.oldNode != nil {
-		pl.old = p.correct(pl.old, pl.new, r.pending)
+		p.comparePending(pl.new, r.pending)
+		pl.old = p.correct(pl.old, r.pending)
 	}
 	d.run(pl.old, pl.new)
 }
 
-// correct corrects the old objects of a port by what is pending, and has the shared ones among its new objects
-// compared too.
-func (p *plan[K, V]) correct(old, new []Object[K, V], pending map[K]held[V]) []Object[K, V] {
-	for i := range new {
-		if o := &new[i]; o.Key.Shared() {
+// comparePending has objects compared with what is pending that are shared and do not change.
+func (p *plan[K, V]) comparePending(objects []Object[K, V], pending map[K]held[V]) {
+	for i := range objects {
+		if o := &objects[i]; o.Key.Shared() {
 			if _, found := pending[o.Key]; found {
 				p.share(o, 0)
 			}
 		}
 	}
+}
+
+// correct corrects the old objects of a port, unless they are shared, by what is pending.
+func (p *plan[K, V]) correct(old []Object[K, V], pending map[K]held[V]) []Object[K, V] {
 	if p.taken == nil {
 		p.taken = map[K]int{}
 	}

@@ -42,7 +42,7 @@ func (r *reconciler[K, V]) try(ctx context.Context, changes []change[K]) error {
 // isolate finds what has failed, and tries everything else again, after a plan that was not, or not wholly, carried out.
 func (r *reconciler[K, V]) isolate(ctx context.Context, changes []change[K], plan *plan[K, V], out Outcome) error {
 	err := out.Err()
-	if out.Lost != nil || r.known && errors.Is(err, ErrConflict) && changes[0].left == nil {
+	if r.loses(changes, &out, err) {
 		return asLost(err)
 	}
 	var failed map[int]error
@@ -50,7 +50,9 @@ func (r *reconciler[K, V]) isolate(ctx context.Context, changes []change[K], pla
 	if !out.Together && !ends {
 		failed = r.blame(changes, plan, &out)
 		if len(failed) == 0 {
-			return r.keep(plan, &out)
+			r.record(plan)
+			r.stayed(plan, &out)
+			return nil
 		}
 	}
 	r.undone(plan, &out)
@@ -75,16 +77,11 @@ func (r *reconciler[K, V]) isolate(ctx context.Context, changes []change[K], pla
 	return r.try(ctx, changes[half:])
 }
 
-// keep records a plan of which only removals failed that no service port needs.
-func (r *reconciler[K, V]) keep(plan *plan[K, V], out *Outcome) error {
-	for i := range out.Failed {
-		if plan.ops[i].Kind != Remove { // of ports that do not change
-			return asLost(out.Err())
-		}
-	}
-	r.record(plan)
-	r.note(plan.ops, func(i int) bool { return out.Failed[i] != nil }, true)
-	return nil
+// loses reports whether the state is lost after an outcome. What a failed service port has may refer to a
+// leftover: then a conflict is not the work of another program.
+func (r *reconciler[K, V]) loses(changes []change[K], out *Outcome, err error) bool {
+	mayBeInUse := changes[0].left != nil && len(r.failed) > 0
+	return out.Lost != nil || r.known && !mayBeInUse && errors.Is(err, ErrConflict)
 }
 
 // tryOthers records changes that have failed, and tries all others again from what the kernel holds
@@ -151,18 +148,29 @@ func (r *reconciler[K, V]) undone(p *plan[K, V], out *Outcome) {
 	for i := range p.claimed {
 		r.pending[p.claimed[i].key] = p.claimed[i].held
 	}
-	r.note(p.ops, func(i int) bool { return out.Failed[i] == nil }, false)
+	for i := range p.ops {
+		if o := &p.ops[i]; out.Failed[i] == nil {
+			r.pending[o.Key] = held[V]{exists: o.Kind != Remove, value: o.Value}
+			r.touched = true
+		}
+	}
 }
 
-// note records what the kernel holds of the objects of some ops; stayed says that these were not removed.
-func (r *reconciler[K, V]) note(ops []Op[K, V], which func(int) bool, stayed bool) {
+// stayed records what the kernel holds of the objects of failed ops although the changes were made: an object
+// that could not be removed, or, of a port that failed before, one that could not be made again.
+func (r *reconciler[K, V]) stayed(p *plan[K, V], out *Outcome) {
 	if r.pending == nil {
 		r.pending = map[K]held[V]{}
 	}
-	for i := range ops {
-		if o := &ops[i]; which(i) {
-			r.pending[o.Key] = held[V]{exists: stayed || o.Kind != Remove, value: o.Value}
+	for i := range out.Failed {
+		o := &p.ops[i]
+		h := held[V]{exists: o.Kind == Remove, value: o.Value}
+		for j := 0; j < len(p.claimed) && o.Kind != Remove; j++ {
+			if c := &p.claimed[j]; c.key == o.Key {
+				h = c.held
+			}
 		}
+		r.pending[o.Key] = h
 	}
 }
 

@@ -218,6 +218,7 @@ func (c *Capture) Commit(ctx context.Context, ops []op) (out backends.Outcome) {
 		}
 		return nil
 	})
+	w.disown(added)
 	if err := c.state.flush(); err != nil {
 		out.Lost = fmt.Errorf("userspace: %w", err)
 	}
@@ -258,6 +259,15 @@ func (w *writer) begin(ctx context.Context, addrs []netip.Addr) (err error) {
 	return err
 }
 
+// disown removes from the file which addresses were not tried, because another op had failed before.
+func (w *writer) disown(addrs []netip.Addr) {
+	for _, a := range addrs {
+		if !w.present[a] && w.failed[a] == nil {
+			w.state.remove(a)
+		}
+	}
+}
+
 // carryOut carries out an operation. No listener is tried at an address that could not be added.
 func (w *writer) carryOut(ctx context.Context, o *op) error {
 	a := o.Key.addr
@@ -276,6 +286,7 @@ func (w *writer) carryOut(ctx context.Context, o *op) error {
 		return w.open(ctx, o.Key)
 	case w.present[a]:
 		w.needed[a] = true
+		w.left.drop(o.Key)
 	default:
 		if err := w.addOne(ctx, a); err != nil {
 			w.failed[a] = fmt.Errorf("adding the address %v: %w", a, err)
