@@ -74,8 +74,8 @@ type Source struct {
 
 // Load makes one pass: it hands over everything that can be read, calls the
 // handler's Synced and returns the errors, joined, each a *DocumentError. If Path
-// itself cannot be read, or ctx ends first, it returns the reason and does not call
-// Synced. It waits up to an Interval for files that are being written.
+// itself cannot be read, or ctx ends first, it returns the reason, does not log it, and does
+// not call Synced. It waits up to an Interval for files that are being written.
 func (s *Source) Load(ctx context.Context) error { return s.follow(ctx, true) }
 
 // Run does what Load does and then watches the files until ctx ends, and then returns
@@ -98,7 +98,12 @@ func (s *Source) follow(ctx context.Context, once bool) error {
 		switch {
 		case err != nil:
 			return err
-		case once && (f.synced || f.pathErr != nil):
+		case once && f.pathErr != nil:
+			return f.problems() // It is all that Load returns, and the caller logs it.
+		case f.synced || f.pathErr != nil:
+			f.report()
+		}
+		if once && f.synced {
 			return f.problems()
 		}
 		if err := f.wait(ctx, stable); err != nil {
