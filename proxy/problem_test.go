@@ -62,6 +62,7 @@ func TestRunnerLogsProblems(t *testing.T) {
 // The log counts the service ports that are not programmed.
 func TestUnprogrammedPortsAreCounted(t *testing.T) {
 	held := NewSnapshot(&Node{}, &ServicePort{Name: portName("a")}, &ServicePort{Name: portName("b")}, &ServicePort{Name: portName("c")})
+	one := NewSnapshot(&Node{}, &ServicePort{Name: portName("a")})
 	failed := func(names ...string) PortErrors {
 		e := PortErrors{}
 		for _, name := range names {
@@ -75,6 +76,7 @@ func TestUnprogrammedPortsAreCounted(t *testing.T) {
 	}{
 		{Sync{Snapshot: held}, "it is not known which of 3 service ports are programmed"},
 		{Sync{Snapshot: held, Applied: held}, "no change of 3 service ports is programmed"},
+		{Sync{Snapshot: one, Applied: one}, "no change of 1 service port is programmed"},
 		{Sync{Snapshot: held, Applied: held, Refused: failed("a")}, "1 service port of 3 is not programmed"},
 		{Sync{Snapshot: held, Applied: held, Refused: failed("a", "gone")}, "2 service ports of 4 are not programmed"},
 	} {
