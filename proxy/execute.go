@@ -138,7 +138,9 @@ func (x *executor) program(ctx context.Context, s *state, a *Sync) (programmed, 
 		x.limits.follow(c, s.applied, a.Applied)
 	}
 	a.Limits = x.limits.list
-	x.limited.Update(x.Logger, "served with limits", a.Limits, (*Problem).place)
+	if !a.Applied.IsZero() { // Otherwise it is not known which limits there are.
+		x.limited.Update(x.Logger, "served with limits", a.Limits, (*Problem).place)
+	}
 	return programmed, followed
 }
 

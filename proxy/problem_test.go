@@ -1,10 +1,12 @@
 package proxy
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -52,6 +54,51 @@ func TestRunnerLogsProblems(t *testing.T) {
 			sleepAndWait(time.Second)
 			if diff := cmp.Diff(step.want, log); diff != "" {
 				t.Errorf("%s: log (-want +got):\n%s", step.what, diff)
+			}
+			log = nil
+		}
+		stop()
+	})
+}
+
+// losing is a backend with limits whose Apply may lose the dataplane.
+type losing struct {
+	panicking
+	err atomic.Pointer[error]
+}
+
+func (b *losing) Apply(context.Context, Snapshot, Snapshot) error {
+	if err := b.err.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
+// While it is not known what the dataplane has, the limits that were logged last stay.
+func TestLimitsStayWhileTheDataplaneIsLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log []string
+		tr, b := newTestTracker(), &losing{}
+		tr.Synced()
+		r := &Runner{Source: tr, Backend: b, Logger: funcr.New(func(_, args string) {
+			if strings.Contains(args, "served with limits") {
+				log = append(log, args)
+			}
+		}, funcr.Options{})}
+		stop := goRun(t, r)
+		for i, step := range []struct {
+			err   error
+			ip    string
+			lines int
+		}{{nil, "10.96.0.1", 1}, {ErrDataplaneLost, "10.96.0.2", 0}, {nil, "10.96.0.3", 0}} {
+			b.err.Store(nil)
+			if step.err != nil {
+				b.err.Store(&step.err)
+			}
+			tr.UpdateService(objects.Service("b", step.ip, objects.Ports("80")))
+			sleepAndWait(time.Second)
+			if len(log) != step.lines {
+				t.Errorf("step %d: got lines %q, want %d", i, log, step.lines)
 			}
 			log = nil
 		}
