@@ -19,13 +19,39 @@ import (
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
+// A Problem has a form in JSON, also if a backend gives it no error, and that form can be read.
 func TestProblemsAreMarshalled(t *testing.T) {
-	p := &Problem{Kind: "Service", NamespacedName: types.NamespacedName{Namespace: "ns", Name: "web"}, Field: "spec", Reason: TooMany, Err: errors.New("why")}
-	text, err := json.Marshal([]*Problem{p})
-	testenv.NoError(t, err)
-	const want = `[{"field":"spec","kind":"Service","message":"why","name":"web","namespace":"ns","reason":"TooMany"}]`
-	if string(text) != want {
-		t.Errorf("got %s, want %s", text, want)
+	web := types.NamespacedName{Namespace: "ns", Name: "web"}
+	for _, c := range []struct {
+		problem    *Problem
+		json, text string
+	}{
+		{
+			&Problem{Kind: "Service", NamespacedName: web, Field: "spec", Reason: TooMany, Err: errors.New("why\n")},
+			`{"kind":"Service","namespace":"ns","name":"web","field":"spec","reason":"TooMany","message":"why\n"}`, "Service ns/web: spec: why\n",
+		},
+		{
+			&Problem{Kind: "Node", NamespacedName: types.NamespacedName{Name: "n"}, Field: "f", Reason: NodeSetting},
+			`{"kind":"Node","name":"n","field":"f","reason":"NodeSetting","message":"no message"}`, "Node n: f: no message",
+		},
+	} {
+		text, err := json.Marshal(c.problem)
+		testenv.NoError(t, err)
+		if string(text) != c.json {
+			t.Errorf("got %s, want %s", text, c.json)
+		}
+		var read Problem
+		testenv.NoError(t, json.Unmarshal(text, &read))
+		if read.compare(c.problem) != 0 || read.Error() != c.text {
+			t.Errorf("%s: read back %q, want %q", text, read.Error(), c.text)
+		}
+		if place, reason := c.problem.place(); reason == nil || place[3] != strings.TrimPrefix(c.problem.NamespacedName.String(), "/") {
+			t.Errorf("%s: place in the log: got %v, %v", text, place, reason)
+		}
+	}
+	var p Problem
+	if err := json.Unmarshal([]byte(`{"kind":1}`), &p); err == nil {
+		t.Error("a number for the kind: got no error, want one")
 	}
 }
 
