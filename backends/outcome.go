@@ -1,9 +1,12 @@
 package backends
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -21,9 +24,9 @@ type Outcome struct {
 	Lost error
 }
 
-// Stopped returns the outcome of a commit of which a kernel with transactions has carried out the first
-// done of all ops, and no other because of err; nil stands for none. The state is lost if err
-// says so, or if it is not that of an op.
+// Stopped returns the outcome of a commit to a kernel with transactions. It has carried out the first done
+// of all ops, and refused the others together, with err; if err is nil, it has refused none. The state is
+// lost if err says so, or if it is the error of no op, as all are done.
 func Stopped(done, all int, err error) Outcome {
 	if err == nil {
 		return Outcome{}
@@ -38,8 +41,8 @@ func Stopped(done, all int, err error) Outcome {
 	return o
 }
 
-// At returns the same outcome of the ops of a longer list, which had these indexes there; nil if they
-// are the same.
+// At returns the outcome for the list that the ops come from, where ops[i] has the index indexes[i]. Nil
+// says that the ops are that list.
 func (o Outcome) At(indexes []int) Outcome {
 	if len(o.Failed) == 0 || indexes == nil {
 		return o
@@ -98,16 +101,17 @@ func Each[K Key, V comparable](ctx context.Context, ops []Op[K, V], do func(*Op[
 	return out
 }
 
-// Err returns nil if all ops were carried out; else the error of one of them, which ends the Apply if there is
-// such a one.
+// Err returns nil if all ops were carried out, and otherwise the error of one of them: the first one that
+// ends the Apply, or the first one if none does.
 func (o Outcome) Err() (err error) {
 	if o.Lost != nil {
 		return asLost(o.Lost)
 	}
-	for _, e := range o.Failed {
-		if err == nil || isFinal(e) {
-			err = e
+	for _, i := range slices.Sorted(maps.Keys(o.Failed)) {
+		if isFinal(o.Failed[i]) {
+			return o.Failed[i]
 		}
+		err = cmp.Or(err, o.Failed[i])
 	}
 	return err
 }
