@@ -64,8 +64,8 @@ type Source struct {
 	// one for each warning, too, which is about a part that was read and has no effect: an unknown
 	// field; an EndpointSlice without the label of its Service, or with a port that its Service does
 	// not have; a Service without ports or, if Assign is not set, without ClusterIP. Warnings are no
-	// errors of Load. More than a hundred lines in a minute are not written. The zero value discards
-	// all lines.
+	// errors of Load. Of errors and of warnings, it gets at most a hundred lines in a minute each. The
+	// zero value discards all lines.
 	Logger logr.Logger
 	// Observe, if set, is called after each pass that read something new, after the
 	// handler.
