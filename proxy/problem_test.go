@@ -27,8 +27,8 @@ func TestProblemsAreMarshalled(t *testing.T) {
 		json, text string
 	}{
 		{
-			&Problem{Kind: "Service", NamespacedName: web, Field: "spec", Reason: TooMany, Err: errors.New("why\n")},
-			`{"kind":"Service","namespace":"ns","name":"web","field":"spec","reason":"TooMany","message":"why\n"}`, "Service ns/web: spec: why\n",
+			&Problem{Kind: "Service", NamespacedName: web, Field: "spec", Reason: TooMany, Err: errors.New("why\nthen")},
+			`{"kind":"Service","namespace":"ns","name":"web","field":"spec","reason":"TooMany","message":"why\nthen"}`, "Service ns/web: spec: why\nthen",
 		},
 		{
 			&Problem{Kind: "Node", NamespacedName: types.NamespacedName{Name: "n"}, Field: "f", Reason: NodeSetting},
