@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"maps"
 
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -156,9 +157,7 @@ func (r *reconciler[K, V]) applyFull(ctx context.Context, new proxy.Snapshot, re
 	refused := proxy.PortErrors{}
 	for changes := range pieces[K](new, r.pieceSize(sizeOf(new))) {
 		admitted, some := r.admit(changes)
-		for name, err := range some {
-			refused[name] = err
-		}
+		maps.Copy(refused, some)
 		if err := r.try(ctx, admitted); err != nil {
 			return err
 		}
