@@ -82,6 +82,9 @@ func (p *Problem) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
+// MarshalLog returns what Error returns; that of the name, which is embedded, would hide the problem.
+func (p *Problem) MarshalLog() any { return p.Error() }
+
 // message returns the text of Err, which a backend may have left out.
 func (p *Problem) message() string {
 	if p.Err == nil {

@@ -49,6 +49,11 @@ func TestProblemsAreMarshalled(t *testing.T) {
 			t.Errorf("%s: place in the log: got %v, %v", text, place, reason)
 		}
 	}
+	funcr.New(func(_, args string) {
+		if !strings.Contains(args, "Service x: f: no message") {
+			t.Errorf("logged as a value: got %s", args)
+		}
+	}, funcr.Options{}).Info("", "problem", &Problem{Kind: "Service", NamespacedName: types.NamespacedName{Name: "x"}, Field: "f"})
 	var p Problem
 	if err := json.Unmarshal([]byte(`{"kind":1}`), &p); err == nil {
 		t.Error("a number for the kind: got no error, want one")
