@@ -54,7 +54,7 @@ func (p *Problem) Error() string {
 	if p.Namespace != "" {
 		name = p.Namespace + "/" + p.Name
 	}
-	return fmt.Sprintf("%s %s: %s: %s", p.Kind, name, p.Field, p.message())
+	return fmt.Sprintf("%s %s: %s: %v", p.Kind, name, p.Field, p.cause())
 }
 
 // problemJSON is the form of a Problem in JSON.
@@ -69,36 +69,26 @@ type problemJSON struct {
 
 // MarshalJSON returns kind, namespace, name, field and reason, and the text of Err as message.
 func (p *Problem) MarshalJSON() ([]byte, error) {
-	return json.Marshal(problemJSON{p.Kind, p.Namespace, p.Name, p.Field, p.Reason, p.message()})
+	return json.Marshal(problemJSON{p.Kind, p.Namespace, p.Name, p.Field, p.Reason, p.cause().Error()})
 }
 
 // UnmarshalJSON reads what MarshalJSON returns. Err gets the text, and wraps nothing.
 func (p *Problem) UnmarshalJSON(text []byte) error {
 	var j problemJSON
-	if err := json.Unmarshal(text, &j); err != nil {
-		return err
-	}
+	err := json.Unmarshal(text, &j)
 	*p = Problem{Kind: j.Kind, NamespacedName: types.NamespacedName{Namespace: j.Namespace, Name: j.Name}, Field: j.Field, Reason: j.Reason, Err: errors.New(j.Message)}
-	return nil
+	return err
 }
 
 // MarshalLog returns what Error returns; that of the name, which is embedded, would hide the problem.
 func (p *Problem) MarshalLog() any { return p.Error() }
 
-// message returns the text of Err, which a backend may have left out.
-func (p *Problem) message() string {
-	if p.Err == nil {
-		return "no message"
-	}
-	return p.Err.Error()
-}
+// cause returns Err, which a backend may have left out.
+func (p *Problem) cause() error { return cmp.Or(p.Err, errors.New("no message")) }
 
 // place returns where the problem is, as keys and values of the log, and what is wrong.
 func (p *Problem) place() (place []any, err error) {
-	if err = p.Err; err == nil {
-		err = errors.New(p.message())
-	}
-	return []any{"kind", p.Kind, "object", strings.TrimPrefix(p.NamespacedName.String(), "/"), "field", p.Field, "reason", p.Reason}, err
+	return []any{"kind", p.Kind, "object", strings.TrimPrefix(p.NamespacedName.String(), "/"), "field", p.Field, "reason", p.Reason}, p.cause()
 }
 
 // Unwrap returns Err.
@@ -113,6 +103,6 @@ func (p *Problem) compare(o *Problem) int {
 		strings.Compare(p.Name, o.Name),
 		strings.Compare(p.Field, o.Field),
 		cmp.Compare(p.Reason, o.Reason),
-		strings.Compare(p.message(), o.message()),
+		strings.Compare(p.cause().Error(), o.cause().Error()),
 	)
 }
