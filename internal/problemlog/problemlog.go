@@ -25,12 +25,8 @@ type Log[E interface {
 // Update logs each problem that is new, and each that has ended since the last call. Message says
 // what they are; describe returns the place of one as keys and values, and its reason.
 func (l *Log[E]) Update(to logr.Logger, message string, problems []E, describe func(E) (place []any, reason error)) {
-	isNew := time.Since(l.minute) >= time.Minute
-	if slices.Equal(problems, l.last) && (l.lines <= Most || !isNew) {
+	if slices.Equal(problems, l.last) && (l.lines <= Most || time.Since(l.minute) < time.Minute) {
 		return // the usual case
-	}
-	if isNew {
-		l.minute, l.lines = time.Now(), 0
 	}
 	if l.open == nil {
 		l.open = map[string]bool{}
@@ -62,6 +58,9 @@ func (l *Log[E]) Update(to logr.Logger, message string, problems []E, describe f
 
 // admits reports whether one more line may be logged.
 func (l *Log[E]) admits(to logr.Logger, message string) bool {
+	if time.Since(l.minute) >= time.Minute {
+		l.minute, l.lines = time.Now(), 0
+	}
 	if l.lines++; l.lines == Most+1 {
 		to.Info(message + ": too many to log in a minute")
 	}
