@@ -3,6 +3,7 @@ package allocator
 import (
 	"cmp"
 	"encoding/binary"
+	"fmt"
 	"math"
 	"math/bits"
 	"net/netip"
@@ -36,6 +37,9 @@ func NewRange(c Config) (*Range, error) {
 		r.band = c.bandOf(r.n, portShare, maxPortBand)
 	default:
 		err = r.setAddresses()
+	}
+	if err == nil && r.kind == IPv6 && r.n > 0 && r.hasMapped() {
+		err = fmt.Errorf("%w range %v: it has ::ffff:0:0/96, which is IPv4, written as IPv6", ErrInvalid, c)
 	}
 	if err != nil {
 		return nil, err
@@ -85,6 +89,13 @@ func (r *Range) setAddresses() error {
 	}
 	r.band = r.config.bandOf(r.n, ipShare, maxIPBand)
 	return nil
+}
+
+// hasMapped reports whether a range of IPv6 has IPv4-mapped addresses, whose keys are of IPv4.
+func (r *Range) hasMapped() bool {
+	mapped := netip.MustParsePrefix("::ffff:0:0/96")
+	first, last := r.key(0).addr, r.key(r.n-1).addr
+	return last.Compare(mapped.Addr()) >= 0 && (first.Compare(mapped.Addr()) <= 0 || mapped.Contains(first))
 }
 
 // String is the range in canonical form.

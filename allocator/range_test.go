@@ -127,6 +127,8 @@ func TestInvalidConfigs(t *testing.T) {
 		"ports backwards":   {FirstPort: 9, LastPort: 8},
 		"port 0":            {LastPort: 8},
 		"IPv4 in IPv6":      {Prefix: netip.MustParsePrefix("::ffff:10.0.0.0/112")},
+		"mapped part":       {Prefix: netip.MustParsePrefix("::/64")},
+		"mapped ends":       {Addresses: allocator.Block{First: mustKey(t, "::fffe:ffff:ffff"), Last: mustKey(t, "::1:0:0:0")}},
 		"backward block":    {Prefix: six, Exclude: []allocator.Block{{First: mustKey(t, "::2"), Last: mustKey(t, "::1")}}},
 		"block of two sets": {Prefix: six, Exclude: []allocator.Block{{First: mustKey(t, "10.0.0.1"), Last: mustKey(t, "::1")}}},
 		"empty block":       {Prefix: six, Exclude: []allocator.Block{{}}},

@@ -101,8 +101,8 @@ type Cleaner interface {
 // [proxy.Runner] logs the problems that it finds, and package prommetrics counts them.
 type NodeChecker interface {
 	// CheckNode returns the settings of the node with which connections to Services
-	// of s must fail, whatever is programmed: a [proxy.Problem] of kind Node for
-	// each, whose Field is the name of the setting and whose error has its value, what
+	// of s must fail, whatever is programmed: a [proxy.Problem] of kind Node and reason
+	// NodeSetting for each, whose Field is the name of the setting and whose error has its value, what
 	// fails because of it, and what to do. It checks only what costs little, in
 	// the network namespace of the calling thread. It may be called at any time and
 	// from any goroutine.

@@ -26,8 +26,8 @@ type Checker interface {
 // ports.
 type LimitChecker interface {
 	// CheckLimits returns what the dataplane honours only in part although it serves a port: a
-	// [proxy.Problem] of kind Service for each, whose error says what is honoured, what
-	// follows and what to do. It must cost little. A [proxy.Runner] calls it after an Apply,
+	// [proxy.Problem] of kind Service and reason ServedWithLimits for each, whose error says what
+	// is honoured, what follows and what to do. It must cost little. A [proxy.Runner] calls it after an Apply,
 	// for the ports that the Apply changed; calls overlap neither each other nor Apply.
 	CheckLimits(node *proxy.Node, port *proxy.ServicePort) []*proxy.Problem
 }

@@ -46,7 +46,7 @@ func TestJoinErrors(t *testing.T) {
 				t.Errorf("%s, known %t: error %v says twice that the dataplane is lost", name, known, err)
 			}
 			for _, part := range tc.errs {
-				if part != nil && !strings.Contains(err.Error(), strings.TrimPrefix(part.Error(), "1 service ports not programmed: ")) {
+				if part != nil && !strings.Contains(err.Error(), strings.TrimPrefix(part.Error(), "1 service port not programmed: ")) {
 					t.Errorf("%s, known %t: error %v does not say %v", name, known, err, part)
 				}
 				if _, some := errors.AsType[proxy.PortErrors](part); part != nil && !some && !errors.Is(err, part) {

@@ -1,9 +1,12 @@
 package backends
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -98,18 +101,23 @@ func Each[K Key, V comparable](ctx context.Context, ops []Op[K, V], do func(*Op[
 	return out
 }
 
-// Err returns nil if all ops were carried out; else the error of one of them: one that ends the Apply before an
-// [ErrConflict], and this before any other.
+// Err returns nil if all ops were carried out; else the first error that ends the Apply, else the first
+// [ErrConflict], else the first error.
 func (o Outcome) Err() (err error) {
 	if o.Lost != nil {
 		return asLost(o.Lost)
 	}
-	for _, e := range o.Failed {
-		if err == nil || isFinal(e) || errors.Is(e, ErrConflict) && !isFinal(err) {
-			err = e
+	var conflict error
+	for _, i := range slices.Sorted(maps.Keys(o.Failed)) {
+		if isFinal(o.Failed[i]) {
+			return o.Failed[i]
 		}
+		if conflict == nil && errors.Is(o.Failed[i], ErrConflict) {
+			conflict = o.Failed[i]
+		}
+		err = cmp.Or(err, o.Failed[i])
 	}
-	return err
+	return cmp.Or(conflict, err)
 }
 
 // asLost returns an error that wraps [proxy.ErrDataplaneLost].

@@ -213,3 +213,18 @@ func checkRefusedKeepsKnown(t *testing.T, d *driver) {
 		t.Errorf("got %d listings, want 2, one for each process", d.kernel.lists)
 	}
 }
+
+// The error of an outcome is the same each time: that of the first op, or the first one that ends the Apply.
+func TestErrorOfAnOutcome(t *testing.T) {
+	first, other, locked := errors.New("first"), errors.New("other"), fmt.Errorf("%w: locked", backends.ErrUnavailable)
+	for range 50 {
+		out := backends.Outcome{Failed: map[int]error{4: first, 5: other, 6: other, 7: other}}
+		if err := out.Err(); err != first { //nolint:errorlint // it is this very error
+			t.Fatalf("got error %v, want %v", err, first)
+		}
+		out.Failed[8], out.Failed[9] = locked, backends.ErrUnavailable
+		if err := out.Err(); err != locked { //nolint:errorlint // it is this very error
+			t.Fatalf("got error %v, want %v", err, locked)
+		}
+	}
+}

@@ -52,7 +52,7 @@ func (e PortErrors) Error() string {
 	const most = 100
 	names := slices.SortedFunc(maps.Keys(e), ServicePortName.Compare)
 	var b strings.Builder
-	fmt.Fprintf(&b, "%d service ports not programmed", len(e))
+	fmt.Fprintf(&b, "%s not programmed", countPorts(len(e)))
 	for i, n := range names {
 		if i == most {
 			fmt.Fprintf(&b, "; and %d more", len(names)-most)
@@ -65,6 +65,14 @@ func (e PortErrors) Error() string {
 		fmt.Fprintf(&b, "%s%s: %v", sep, n, e[n])
 	}
 	return b.String()
+}
+
+// countPorts returns a number of service ports in words.
+func countPorts(n int) string {
+	if n == 1 {
+		return "1 service port"
+	}
+	return fmt.Sprintf("%d service ports", n)
 }
 
 // Unwrap returns the errors of the ports, in name order.

@@ -17,10 +17,8 @@ type executor struct {
 	*Runner
 	// limits are the limits of what the dataplane holds.
 	limits limits
-	// found are the problems of the node that were logged, problems and limited those of the
-	// snapshot and those that are limits.
-	found             []*Problem
-	problems, limited problemlog.Log[*Problem]
+	// What was logged: problems of the snapshot, limits, and settings of the node.
+	problems, limited, settings problemlog.Log[*Problem]
 	// untilDrift ends when the backend has noticed drift; nil while no goroutine waits
 	// for drift. watchers are these goroutines.
 	untilDrift context.Context
@@ -138,7 +136,9 @@ func (x *executor) program(ctx context.Context, s *state, a *Sync) (programmed, 
 		x.limits.follow(c, s.applied, a.Applied)
 	}
 	a.Limits = x.limits.list
-	x.limited.Update(x.Logger, "served with limits", a.Limits, (*Problem).place)
+	if !a.Applied.IsZero() { // Otherwise it is not known which limits there are.
+		x.limited.Update(x.Logger, "served with limits", a.Limits, (*Problem).place)
+	}
 	return programmed, followed
 }
 

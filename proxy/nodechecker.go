@@ -1,14 +1,12 @@
 package proxy
 
-import "slices"
-
 // nodeChecker is an optional ability of a [Backend]; backends.NodeChecker has its
 // contract.
 type nodeChecker interface {
 	CheckNode(s Snapshot) []*Problem
 }
 
-// checkNode logs the problems of the node that are new, and those that are fixed.
+// checkNode logs settings of the node that begin or cease to break Services.
 func (x *executor) checkNode(s Snapshot) {
 	c, can := x.Backend.(nodeChecker)
 	if !can {
@@ -19,19 +17,5 @@ func (x *executor) checkNode(s Snapshot) {
 		x.logError(err, "check of node settings failed")
 		return
 	}
-	for _, p := range found {
-		if !isAmong(x.found, p, (*Problem).Error) {
-			x.Logger.Info("node setting breaks Services", "setting", p.Field, "problem", p.Err.Error())
-		}
-	}
-	for _, p := range x.found {
-		if !isAmong(found, p, func(p *Problem) string { return p.Field }) {
-			x.Logger.Info("node setting fixed", "setting", p.Field)
-		}
-	}
-	x.found = found
-}
-
-func isAmong(list []*Problem, p *Problem, by func(*Problem) string) bool {
-	return slices.ContainsFunc(list, func(o *Problem) bool { return by(o) == by(p) })
+	x.settings.Update(x.Logger, "node setting breaks Services", found, (*Problem).place)
 }

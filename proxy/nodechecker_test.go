@@ -34,14 +34,13 @@ func (b *choosy) CheckNode(s Snapshot) []*Problem {
 // the start and at each resync.
 func TestRunnerLogsProblemsOfTheNode(t *testing.T) {
 	problem := func(setting, value string) *Problem {
-		return &Problem{Kind: "Node", Field: setting, Err: errors.New(value + ": it fails, fix it")}
+		return &Problem{Kind: "Node", Field: setting, Reason: NodeSetting, Err: errors.New(value + ": it fails, fix it")}
 	}
 	line := func(setting, value string) string {
-		return `"level"=0 "msg"="node setting breaks Services" "setting"="` + setting + `" "problem"="` + value +
-			`: it fails, fix it"`
+		return `"msg"="node setting breaks Services" "error"="` + value + `: it fails, fix it" "kind"="Node" "object"="" "field"="` + setting + `" "reason"="NodeSetting"`
 	}
-	gone := func(setting string) string {
-		return `"level"=0 "msg"="node setting fixed" "setting"="` + setting + `"`
+	gone := func(setting, value string) string {
+		return `"level"=0 "msg"="node setting breaks Services resolved" "kind"="Node" "object"="" "field"="` + setting + `" "reason"="NodeSetting" "was"="` + value + `: it fails, fix it"`
 	}
 	synctest.Test(t, func(t *testing.T) {
 		tr := newTestTracker()
@@ -59,10 +58,10 @@ func TestRunnerLogsProblemsOfTheNode(t *testing.T) {
 		}{
 			{"at the start", []*Problem{problem("a", "0"), problem("b", "0")}, false, []string{line("a", "0"), line("b", "0")}},
 			{"nothing new", []*Problem{problem("a", "0"), problem("b", "0")}, false, nil},
-			{"one is fixed", []*Problem{problem("b", "0")}, false, []string{gone("a")}},
-			{"one has another value", []*Problem{problem("b", "1")}, false, []string{line("b", "1")}},
-			{"a resync that applies", []*Problem{problem("c", "0")}, true, []string{line("c", "0"), gone("b")}},
-			{"all is well", nil, false, []string{gone("c")}},
+			{"one is fixed", []*Problem{problem("b", "0")}, false, []string{gone("a", "0")}},
+			{"one has another value", []*Problem{problem("b", "1")}, false, []string{gone("b", "0"), line("b", "1")}},
+			{"a resync that applies", []*Problem{problem("c", "0")}, true, []string{gone("b", "1"), line("c", "0")}},
+			{"all is well", nil, false, []string{gone("c", "0")}},
 		} {
 			b.found.Store(&step.found)
 			b.drifted.Store(step.drifted)

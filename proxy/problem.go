@@ -3,6 +3,7 @@ package proxy
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -53,19 +54,41 @@ func (p *Problem) Error() string {
 	if p.Namespace != "" {
 		name = p.Namespace + "/" + p.Name
 	}
-	return fmt.Sprintf("%s %s: %s: %v", p.Kind, name, p.Field, p.Err)
+	return fmt.Sprintf("%s %s: %s: %v", p.Kind, name, p.Field, p.cause())
+}
+
+// problemJSON is the form of a Problem in JSON.
+type problemJSON struct {
+	Kind      string `json:"kind"`
+	Namespace string `json:"namespace,omitempty"`
+	Name      string `json:"name"`
+	Field     string `json:"field"`
+	Reason    Reason `json:"reason"`
+	Message   string `json:"message"`
 }
 
 // MarshalJSON returns kind, namespace, name, field and reason, and the text of Err as message.
 func (p *Problem) MarshalJSON() ([]byte, error) {
-	return json.Marshal(map[string]string{
-		"kind": p.Kind, "namespace": p.Namespace, "name": p.Name, "field": p.Field, "reason": string(p.Reason), "message": p.Err.Error(),
-	})
+	return json.Marshal(problemJSON{p.Kind, p.Namespace, p.Name, p.Field, p.Reason, p.cause().Error()})
 }
+
+// UnmarshalJSON reads what MarshalJSON returns. Err gets the text, and wraps nothing.
+func (p *Problem) UnmarshalJSON(text []byte) error {
+	var j problemJSON
+	err := json.Unmarshal(text, &j)
+	*p = Problem{Kind: j.Kind, NamespacedName: types.NamespacedName{Namespace: j.Namespace, Name: j.Name}, Field: j.Field, Reason: j.Reason, Err: errors.New(j.Message)}
+	return err
+}
+
+// MarshalLog returns what Error returns; that of the name, which is embedded, would hide the problem.
+func (p *Problem) MarshalLog() any { return p.Error() }
+
+// cause returns Err, which a backend may have left out.
+func (p *Problem) cause() error { return cmp.Or(p.Err, errors.New("no message")) }
 
 // place returns where the problem is, as keys and values of the log, and what is wrong.
 func (p *Problem) place() (place []any, err error) {
-	return []any{"kind", p.Kind, "object", strings.TrimPrefix(p.NamespacedName.String(), "/"), "field", p.Field, "reason", p.Reason}, p.Err
+	return []any{"kind", p.Kind, "object", strings.TrimPrefix(p.NamespacedName.String(), "/"), "field", p.Field, "reason", p.Reason}, p.cause()
 }
 
 // Unwrap returns Err.
@@ -80,6 +103,6 @@ func (p *Problem) compare(o *Problem) int {
 		strings.Compare(p.Name, o.Name),
 		strings.Compare(p.Field, o.Field),
 		cmp.Compare(p.Reason, o.Reason),
-		strings.Compare(p.Err.Error(), o.Err.Error()),
+		strings.Compare(p.cause().Error(), o.cause().Error()),
 	)
 }

@@ -1,10 +1,12 @@
 package proxy
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,13 +19,44 @@ import (
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
+// A Problem has a form in JSON, also if a backend gives it no error, and that form can be read.
 func TestProblemsAreMarshalled(t *testing.T) {
-	p := &Problem{Kind: "Service", NamespacedName: types.NamespacedName{Namespace: "ns", Name: "web"}, Field: "spec", Reason: TooMany, Err: errors.New("why")}
-	text, err := json.Marshal([]*Problem{p})
-	testenv.NoError(t, err)
-	const want = `[{"field":"spec","kind":"Service","message":"why","name":"web","namespace":"ns","reason":"TooMany"}]`
-	if string(text) != want {
-		t.Errorf("got %s, want %s", text, want)
+	web := types.NamespacedName{Namespace: "ns", Name: "web"}
+	for _, c := range []struct {
+		problem    *Problem
+		json, text string
+	}{
+		{
+			&Problem{Kind: "Service", NamespacedName: web, Field: "spec", Reason: TooMany, Err: errors.New("why\nthen")},
+			`{"kind":"Service","namespace":"ns","name":"web","field":"spec","reason":"TooMany","message":"why\nthen"}`, "Service ns/web: spec: why\nthen",
+		},
+		{
+			&Problem{Kind: "Node", NamespacedName: types.NamespacedName{Name: "n"}, Field: "f", Reason: NodeSetting},
+			`{"kind":"Node","name":"n","field":"f","reason":"NodeSetting","message":"no message"}`, "Node n: f: no message",
+		},
+	} {
+		text, err := json.Marshal(c.problem)
+		testenv.NoError(t, err)
+		if string(text) != c.json {
+			t.Errorf("got %s, want %s", text, c.json)
+		}
+		var read Problem
+		testenv.NoError(t, json.Unmarshal(text, &read))
+		if read.compare(c.problem) != 0 || read.Error() != c.text {
+			t.Errorf("%s: read back %q, want %q", text, read.Error(), c.text)
+		}
+		if place, reason := c.problem.place(); reason == nil || place[3] != strings.TrimPrefix(c.problem.NamespacedName.String(), "/") {
+			t.Errorf("%s: place in the log: got %v, %v", text, place, reason)
+		}
+	}
+	funcr.New(func(_, args string) {
+		if !strings.Contains(args, "Service x: f: no message") {
+			t.Errorf("logged as a value: got %s", args)
+		}
+	}, funcr.Options{}).Info("", "problem", &Problem{Kind: "Service", NamespacedName: types.NamespacedName{Name: "x"}, Field: "f"})
+	var p Problem
+	if err := json.Unmarshal([]byte(`{"kind":1}`), &p); err == nil {
+		t.Error("a number for the kind: got no error, want one")
 	}
 }
 
@@ -59,9 +92,55 @@ func TestRunnerLogsProblems(t *testing.T) {
 	})
 }
 
+// losing is a backend with limits whose Apply may lose the dataplane.
+type losing struct {
+	panicking
+	err atomic.Pointer[error]
+}
+
+func (b *losing) Apply(context.Context, Snapshot, Snapshot) error {
+	if err := b.err.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
+// While it is not known what the dataplane has, the limits that were logged last stay.
+func TestLimitsStayWhileTheDataplaneIsLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log []string
+		tr, b := newTestTracker(), &losing{}
+		tr.Synced()
+		r := &Runner{Source: tr, Backend: b, Logger: funcr.New(func(_, args string) {
+			if strings.Contains(args, "served with limits") {
+				log = append(log, args)
+			}
+		}, funcr.Options{})}
+		stop := goRun(t, r)
+		for i, step := range []struct {
+			err   error
+			ip    string
+			lines int
+		}{{nil, "10.96.0.1", 1}, {ErrDataplaneLost, "10.96.0.2", 0}, {nil, "10.96.0.3", 0}} {
+			b.err.Store(nil)
+			if step.err != nil {
+				b.err.Store(&step.err)
+			}
+			tr.UpdateService(objects.Service("b", step.ip, objects.Ports("80")))
+			sleepAndWait(time.Second)
+			if len(log) != step.lines {
+				t.Errorf("step %d: got lines %q, want %d", i, log, step.lines)
+			}
+			log = nil
+		}
+		stop()
+	})
+}
+
 // The log counts the service ports that are not programmed.
 func TestUnprogrammedPortsAreCounted(t *testing.T) {
 	held := NewSnapshot(&Node{}, &ServicePort{Name: portName("a")}, &ServicePort{Name: portName("b")}, &ServicePort{Name: portName("c")})
+	one := NewSnapshot(&Node{}, &ServicePort{Name: portName("a")})
 	failed := func(names ...string) PortErrors {
 		e := PortErrors{}
 		for _, name := range names {
@@ -75,6 +154,7 @@ func TestUnprogrammedPortsAreCounted(t *testing.T) {
 	}{
 		{Sync{Snapshot: held}, "it is not known which of 3 service ports are programmed"},
 		{Sync{Snapshot: held, Applied: held}, "no change of 3 service ports is programmed"},
+		{Sync{Snapshot: one, Applied: one}, "no change of 1 service port is programmed"},
 		{Sync{Snapshot: held, Applied: held, Refused: failed("a")}, "1 service port of 3 is not programmed"},
 		{Sync{Snapshot: held, Applied: held, Refused: failed("a", "gone")}, "2 service ports of 4 are not programmed"},
 	} {

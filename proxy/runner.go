@@ -46,10 +46,10 @@ type Runner struct {
 	Observers []Observer
 	// Logger gets one line for each failed Apply, with how many service ports are not programmed,
 	// and one each time that Flows fails. It gets one line for each of [Snapshot.Problems] and
-	// [Sync].Limits that begins or ends, but at most a hundred in a minute. If the Backend checks
-	// settings of the node that break Services (backends.NodeChecker), it also gets, at the start and
-	// at each resync, one line for each setting that is found or fixed. A stack of a panic is the
-	// value of "stack". The zero value discards all lines. What a tracker waits for is not in this log:
+	// [Sync].Limits that begins or ends: of either at most a hundred in a minute, and one that says
+	// that there are more. Settings of the node that break Services have such lines, too, if the
+	// Backend checks them (backends.NodeChecker), at the start and at each resync. A stack of a
+	// panic is the value of "stack". The zero value discards all lines. What a tracker waits for is not in this log:
 	// [ServiceChangeTracker.LogMissing] writes it.
 	Logger logr.Logger
 

@@ -182,7 +182,7 @@ func unprogrammed(a *Sync) string {
 		return fmt.Sprintf("it is not known which of %d service ports are programmed", all)
 	}
 	if a.Refused == nil {
-		return fmt.Sprintf("no change of %d service ports is programmed", all)
+		return fmt.Sprintf("no change of %s is programmed", countPorts(all))
 	}
 	for name := range a.Refused {
 		if _, wanted := a.Snapshot.Get(name); !wanted {

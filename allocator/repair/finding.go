@@ -19,19 +19,20 @@ import (
 type Use struct {
 	// Owner is the object.
 	Owner allocator.Owner
-	// Text is the address or port as the object spells it. As in the proxy, leading zeros of IPv4 have
+	// Text is the address or port as the object spells it, without space around it. As in the proxy, leading zeros of IPv4 have
 	// no meaning: 010.096.0.11 is 10.96.0.11, and [NonCanonical].
 	Text string
 }
 
-// Uses are the uses of one Service, by the pools that they come from.
+// Uses are the uses of one Service, by the pools that they come from. External IPs come from none: users
+// choose them.
 type Uses struct {
-	// ClusterIPs are the uses of ClusterIPs, LoadBalancerIPs of load balancers, NodePorts of ports.
+	// ClusterIPs are from its spec, LoadBalancerIPs from its status. NodePorts are the node ports of its
+	// ports, and its health check node port.
 	ClusterIPs, LoadBalancerIPs, NodePorts []Use
 }
 
-// ServiceUses returns the uses of a Service. Its owner is namespace/name. The node ports have its health
-// check node port.
+// ServiceUses returns the uses of a Service. Their owner is namespace/name.
 func ServiceUses(s *v1.Service) (u Uses) {
 	add := func(to *[]Use, text string) {
 		if text = strings.TrimSpace(text); text != "" && text != v1.ClusterIPNone {

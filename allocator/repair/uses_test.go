@@ -2,7 +2,6 @@ package repair_test
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -70,7 +69,7 @@ func TestOldSpellingsAreHeld(t *testing.T) {
 		}
 		state, err := store.Load(t.Context())
 		testenv.NoError(t, err)
-		if got := fmt.Sprint(state.Claims[0].Key); len(state.Claims) != 1 || got != "10.96.0.11" {
+		if len(state.Claims) != 1 || state.Claims[0].Key.String() != "10.96.0.11" {
 			t.Errorf("%s: got claims %v, want one of 10.96.0.11", text, state.Claims)
 		}
 		if want := []repair.Problem{repair.Missing, repair.NonCanonical}; !slices.Equal(problems, want) {

@@ -76,7 +76,8 @@ type Timeouts struct {
 	Drain time.Duration
 	// Session is how long a session on which nothing is sent lasts; 1 min by default.
 	Session time.Duration
-	// Wake is how long a connection waits for the first endpoint; 30 s by default.
+	// Wake is how long a connection waits for the first endpoint; 30 s by default. Nothing waits
+	// without Hooks.FirstConnection: New then refuses a value.
 	Wake time.Duration
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"sync"
 	"time"
@@ -100,10 +101,7 @@ func serveMode(ctx context.Context, c *config, mode string, client *apiClient, l
 	// runner applies tracker's snapshots to the kernel.
 	tracker := proxy.NewServiceChangeTracker(a.tracker)
 	source.Handler = tracker
-	server, err := health.New(health.Options{
-		Address: healthz, NodeEligible: tracker.NodeEligible, Timeout: 2 * max(defaultSync, c.resyncInterval(mode)),
-		Logger: log, Report: a.announceServer, Answered: a.metrics.HealthAnswered, Pages: a.pagesAt(pages, registry),
-	})
+	server, err := a.newServer(healthz, a.pagesAt(pages, registry), tracker)
 	if err != nil {
 		return err
 	}
@@ -119,6 +117,7 @@ func serveMode(ctx context.Context, c *config, mode string, client *apiClient, l
 	defer func() { err = errors.Join(err, local.close()) }()
 	log.Info("starting", "node", a.tracker.NodeName, "healthz", healthz, "metrics", pages)
 	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	var background sync.WaitGroup
 	background.Go(func() { server.Run(ctx) })
 	background.Go(func() { tracker.LogMissing(ctx, log) })
@@ -130,6 +129,14 @@ func serveMode(ctx context.Context, c *config, mode string, client *apiClient, l
 	cancel()
 	background.Wait()
 	return errors.Join(err, watching)
+}
+
+// newServer returns the server of health checks and pages.
+func (a *agent) newServer(healthz string, pages map[string]http.Handler, tracker *proxy.ServiceChangeTracker) (*health.Server, error) {
+	return health.New(health.Options{
+		Address: healthz, NodeEligible: tracker.NodeEligible, Timeout: 2 * max(defaultSync, a.resyncInterval(a.mode)),
+		Logger: a.log, Report: a.announceServer, Answered: a.metrics.HealthAnswered, Pages: pages,
+	})
 }
 
 // register registers the metrics that do not depend on the backend.

@@ -161,11 +161,11 @@ func TestNodeSettings(t *testing.T) {
 			}
 			forward("0")
 			p := w.start()
-			p.Await("node setting breaks Services", "setting=net.ipv4.ip_forward", "sysctl -w net.ipv4.ip_forward=1")
+			p.Await("node setting breaks Services", "field=net.ipv4.ip_forward", "sysctl -w net.ipv4.ip_forward=1")
 			p.AwaitPage(metrics+"/metrics", `vipkit_node_problems{setting="net.ipv4.ip_forward"} 1`)
 			p.AwaitPage(metrics+"/debug/services", "<li>Node node-1: net.ipv4.ip_forward: is 0: ")
 			forward("1")
-			p.Await("node setting fixed", "setting=net.ipv4.ip_forward")
+			p.Await("node setting breaks Services resolved", "field=net.ipv4.ip_forward")
 			w.wantAnswer(virtualIP, "8080")
 			p.Terminate(stopped)
 		})

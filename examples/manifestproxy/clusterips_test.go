@@ -256,6 +256,24 @@ func TestOnceWithAFullFile(t *testing.T) {
 	}
 }
 
+// TestOnceReadsOnce checks that -once hands the files over once, and logs an error of them once.
+func TestOnceReadsOnce(t *testing.T) {
+	t.Parallel()
+	tracker := proxy.NewServiceChangeTracker(proxy.TrackerOptions{})
+	passes, lines := 0, 0
+	source := &manifest.Source{
+		Path: writeManifests(t, map[string]string{"bad.yaml": "apiVersion: v1\nkind: Service\n"}), Handler: tracker,
+		Observe: func(manifest.Summary) { passes++ },
+		Logger:  funcr.New(func(string, string) { lines++ }, funcr.Options{}),
+	}
+	if err := once(t.Context(), source, &proxy.Runner{Source: tracker, Backend: failing{}}); !errors.Is(err, errIncomplete) {
+		t.Errorf("once: got error %v, want %v", err, errIncomplete)
+	}
+	if passes != 1 || lines != 1 {
+		t.Errorf("got %d passes and %d lines, want one of each", passes, lines)
+	}
+}
+
 // TestServiceBecomesHeadless checks that a Service that needs no address any more gives its own back.
 func TestServiceBecomesHeadless(t *testing.T) {
 	t.Parallel()

@@ -21,6 +21,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/vipkit/vipkit/allocator"
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/proxy"
 	"github.com/vipkit/vipkit/proxy/conntrack"
@@ -253,14 +254,12 @@ func once(ctx context.Context, source *manifest.Source, runner *proxy.Runner) er
 		warnings = s.Warnings
 		observe(s)
 	}
-	quiet := *source
-	quiet.Logger = logr.Logger{}
-	bad := quiet.Load(ctx)
+	bad := source.Load(ctx)
+	if errors.Is(bad, allocator.ErrFull) {
+		bad = source.Load(ctx) // Addresses of deleted Services are free now.
+	}
 	if _, ok := errors.AsType[*manifest.DocumentError](bad); !ok && bad != nil {
 		return bad // Nothing was read, and so there is nothing to program.
-	}
-	if bad != nil || warnings > 0 {
-		bad = source.Load(ctx) // This one logs. Addresses of deleted Services are free now.
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -8,7 +8,7 @@ import (
 )
 
 // Most is how many lines of one Log are written in a minute, so that users who create objects
-// cannot fill the log.
+// cannot fill the log. A problem beyond that has its line at an Update in a later minute, if it lasts.
 const Most = 100
 
 // Log has the problems that last. The zero Log has none.
@@ -17,7 +17,7 @@ type Log[E interface {
 	error
 }] struct {
 	last   []E
-	open   map[string]bool // the texts of last
+	open   map[string]bool // the texts of last that have a line
 	minute time.Time       // start of the current minute
 	lines  int             // in that minute
 }
@@ -25,7 +25,7 @@ type Log[E interface {
 // Update logs each problem that is new, and each that has ended since the last call. Message says
 // what they are; describe returns the place of one as keys and values, and its reason.
 func (l *Log[E]) Update(to logr.Logger, message string, problems []E, describe func(E) (place []any, reason error)) {
-	if slices.Equal(problems, l.last) {
+	if slices.Equal(problems, l.last) && (l.lines <= Most || time.Since(l.minute) < time.Minute) {
 		return // the usual case
 	}
 	if l.open == nil {
@@ -35,30 +35,32 @@ func (l *Log[E]) Update(to logr.Logger, message string, problems []E, describe f
 	for _, p := range problems {
 		now[p.Error()] = true
 	}
-	if time.Since(l.minute) >= time.Minute {
-		l.minute, l.lines = time.Now(), 0
-	}
 	for _, p := range l.last {
 		text := p.Error()
 		if l.open[text] && !now[text] && l.admits(to, message) {
 			place, reason := describe(p)
 			to.Info(message+" resolved", append(place, "was", reason.Error())...)
 		}
-		l.open[text] = now[text]
+		if !now[text] {
+			delete(l.open, text)
+		}
 	}
 	for _, p := range problems {
 		text := p.Error() // The ports of one Service may have the same problem.
 		if !l.open[text] && l.admits(to, message) {
 			place, reason := describe(p)
 			to.Error(reason, message, place...)
+			l.open[text] = true
 		}
-		l.open[text] = true
 	}
-	l.last, l.open = problems, now
+	l.last = problems
 }
 
 // admits reports whether one more line may be logged.
 func (l *Log[E]) admits(to logr.Logger, message string) bool {
+	if time.Since(l.minute) >= time.Minute {
+		l.minute, l.lines = time.Now(), 0
+	}
 	if l.lines++; l.lines == Most+1 {
 		to.Info(message + ": too many to log in a minute")
 	}

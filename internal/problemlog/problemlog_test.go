@@ -61,7 +61,9 @@ func TestLinesAreBounded(t *testing.T) {
 			want     int
 		}{
 			{0, many, problemlog.Most + 1}, {0, many[:1], 0}, {time.Minute - 1, many, 0}, {0, many[:2], 0},
-			{1, slices.Clone(many[:3]), 1}, {0, nil, 3},
+			{1, slices.Clone(many[:3]), 2}, {0, nil, 3},
+			{time.Minute, many, problemlog.Most + 1}, {time.Second, many, 0}, {time.Minute, many, problemlog.Most + 1},
+			{time.Minute, many, problemlog.Most}, {time.Minute, many, 0},
 		} {
 			time.Sleep(step.after)
 			lines = 0

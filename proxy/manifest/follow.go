@@ -74,7 +74,6 @@ func (f *follower) check(ctx context.Context) (stable bool, err error) {
 	}
 	listed, ok := f.list()
 	if !ok {
-		f.report()
 		return true, nil
 	}
 	f.checks++
@@ -98,7 +97,6 @@ func (f *follower) check(ctx context.Context) (stable bool, err error) {
 			return false, err
 		}
 	}
-	f.report()
 	return stable, nil
 }
 

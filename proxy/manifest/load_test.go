@@ -14,6 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/go-logr/logr/funcr"
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -47,6 +48,19 @@ func TestLoadWithoutPath(t *testing.T) {
 	}
 	if r.synced {
 		t.Error("Synced was called, want no call before Path can be read")
+	}
+}
+
+// The caller of Load logs that Path cannot be read, and other errors of the files have lines.
+func TestLoadLogsErrorsOfFiles(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir, "bad.yaml", "apiVersion: v1\nkind: Service\n")
+	for path, want := range map[string]int{filepath.Join(dir, "missing"): 0, dir: 1} {
+		lines := 0
+		s := &Source{Path: path, Handler: newRecorder(t), Logger: funcr.New(func(string, string) { lines++ }, funcr.Options{})}
+		if err := s.Load(t.Context()); err == nil || lines != want {
+			t.Errorf("%s: got error %v and %d lines, want an error and %d lines", path, err, lines, want)
+		}
 	}
 }
 

@@ -64,8 +64,8 @@ type Source struct {
 	// one for each warning, too, which is about a part that was read and has no effect: an unknown
 	// field; an EndpointSlice without the label of its Service, or with a port that its Service does
 	// not have; a Service without ports or, if Assign is not set, without ClusterIP. Warnings are no
-	// errors of Load. More than a hundred lines in a minute are not written. The zero value discards
-	// all lines.
+	// errors of Load. Of errors and of warnings, it gets at most a hundred lines in a minute each. The
+	// zero value discards all lines.
 	Logger logr.Logger
 	// Observe, if set, is called after each pass that read something new, after the
 	// handler.
@@ -74,8 +74,8 @@ type Source struct {
 
 // Load makes one pass: it hands over everything that can be read, calls the
 // handler's Synced and returns the errors, joined, each a *DocumentError. If Path
-// itself cannot be read, or ctx ends first, it returns the reason and does not call
-// Synced. It waits up to an Interval for files that are being written.
+// itself cannot be read, or ctx ends first, it returns the reason, does not log it, and does
+// not call Synced. It waits up to an Interval for files that are being written.
 func (s *Source) Load(ctx context.Context) error { return s.follow(ctx, true) }
 
 // Run does what Load does and then watches the files until ctx ends, and then returns
@@ -98,7 +98,12 @@ func (s *Source) follow(ctx context.Context, once bool) error {
 		switch {
 		case err != nil:
 			return err
-		case once && (f.synced || f.pathErr != nil):
+		case once && f.pathErr != nil:
+			return f.problems() // It is all that Load returns, and the caller logs it.
+		case f.synced || f.pathErr != nil:
+			f.report()
+		}
+		if once && f.synced {
 			return f.problems()
 		}
 		if err := f.wait(ctx, stable); err != nil {

@@ -61,7 +61,8 @@ type abilities struct {
 	rules       proxy.RuleCounter
 }
 
-// New makes the metrics and registers them. If that fails, none is registered.
+// New makes the metrics and registers them. If that fails, none is registered. A Mode that does not
+// exist is an error.
 func New(r prometheus.Registerer, o Options) (*Metrics, error) {
 	known := []string{"", "nftables", "iptables", "ipvs", "userspace", "kernelspace"}
 	if !slices.Contains(known, o.Mode) {
