@@ -52,12 +52,18 @@ func TestSlowEndpoint(t *testing.T) {
 	e, err := New(Config{})
 	testenv.NoError(t, err)
 	t.Cleanup(e.Close)
-	begin := time.Now()
-	_, err = e.reach(t.Context(), Dial{Protocol: v1.ProtocolTCP, To: to}, 100*time.Millisecond)
-	// Without a limit, the kernel tries for two minutes.
-	if took := time.Since(begin); !errorIsSlow(err) || took < 100*time.Millisecond || took > 30*time.Second {
-		t.Errorf("reach: got error %v after %v, want that the deadline is exceeded after 100 ms", err, took)
+	var took time.Duration
+	for range 20 { // On a busy machine, a timer may be late.
+		begin := time.Now()
+		_, err = e.reach(t.Context(), Dial{Protocol: v1.ProtocolTCP, To: to}, 100*time.Millisecond)
+		if took = time.Since(begin); !errorIsSlow(err) || took < 100*time.Millisecond {
+			break
+		}
+		if took <= 900*time.Millisecond {
+			return
+		}
 	}
+	t.Errorf("reach: got error %v after %v, want that the deadline is exceeded after 100 ms", err, took)
 }
 
 func errorIsSlow(err error) bool {
