@@ -117,7 +117,7 @@ type Op[K Key, V comparable] struct {
 	Key K
 	// Value is the value that the object gets; for Remove the one it had.
 	Value V
-	// Payload is that of the rendered object. For Remove it may be nil.
+	// Payload is the payload of the rendered object. For Remove it may be nil.
 	Payload any
 }
 

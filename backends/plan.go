@@ -25,7 +25,7 @@ type plan[K Key, V comparable] struct {
 	shared []sharedDelta[K, V]
 	index  map[K]int
 	// claimed is what was pending, and is not any more once the plan is carried out. taken finds it
-	// by key; it is empty until the former objects of a port are corrected.
+	// by key; it is nil unless the plan meets a service port of which something is pending.
 	claimed []claim[K, V]
 	taken   map[K]int
 	// moved says that an object changes its owner. at counts the changes that are planned.
@@ -45,7 +45,8 @@ type sharedDelta[K Key, V comparable] struct {
 	count   int
 	value   V
 	payload any
-	// valued says that value is what an owner rendered. earlier are what other owners rendered otherwise.
+	// valued says that value is what an owner rendered. earlier are other values that owners rendered
+	// before it.
 	valued  bool
 	earlier []Object[K, V]
 }

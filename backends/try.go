@@ -84,8 +84,8 @@ func (r *reconciler[K, V]) loses(changes []change[K], out *Outcome, err error) b
 	return out.Lost != nil || r.known && !mayBeInUse && errors.Is(err, ErrConflict)
 }
 
-// tryOthers records changes that have failed, and tries all others again from what the kernel holds
-// now: it may have removed nothing of theirs.
+// tryOthers records changes that have failed, and tries all others again from what the kernel holds now:
+// after a failure, a target does not carry out the removals of the others either.
 func (r *reconciler[K, V]) tryOthers(ctx context.Context, changes []change[K], failed map[int]error) error {
 	var rest []change[K]
 	for i := range changes {
@@ -101,8 +101,9 @@ func (r *reconciler[K, V]) tryOthers(ctx context.Context, changes []change[K], f
 	return r.try(ctx, rest)
 }
 
-// blame returns the changes that need an object which could not be made, and, if there are none, those of
-// ports that leave and of leftovers for which one could not be removed; each with the reason.
+// blame returns the changes that failed, by index, each with the reason. If objects could not be made, these are
+// the changes that need one of them. Otherwise they are the removals of service ports and of leftovers of which
+// an object could not be removed.
 func (r *reconciler[K, V]) blame(changes []change[K], plan *plan[K, V], out *Outcome) map[int]error {
 	made, removed := map[K]error{}, map[K]error{}
 	for i, err := range out.Failed {
@@ -174,8 +175,8 @@ func (r *reconciler[K, V]) stayed(p *plan[K, V], out *Outcome) {
 	}
 }
 
-// sweep removes objects that nothing needs. Those stay that a service port may need which has failed.
-// It returns why others stay.
+// sweep removes objects that nothing needs. It keeps the objects that a failed service port may need, and
+// returns why other objects could not be removed.
 func (r *reconciler[K, V]) sweep(ctx context.Context) (stayed, err error) {
 	var changes []change[K]
 	needed := r.neededByFailed()
@@ -198,7 +199,7 @@ func (r *reconciler[K, V]) sweep(ctx context.Context) (stayed, err error) {
 	return errors.Join(errs...), err
 }
 
-// neededByFailed returns the objects that failed service ports have or need.
+// neededByFailed returns the objects that failed service ports need as they were, or as they should be.
 func (r *reconciler[K, V]) neededByFailed() map[K]bool {
 	needed := map[K]bool{}
 	for i := range r.failed {

@@ -55,12 +55,12 @@ type ConnectionCounter interface {
 // ConnectionCounts are the numbers of a backend that carries connections itself. Connections and
 // Sessions are how many there are now; the others are totals since the start.
 type ConnectionCounts struct {
-	// Connections counts open TCP connections, Sessions those of UDP.
+	// Connections counts open TCP connections, Sessions open UDP sessions.
 	Connections, Sessions int
 	// Accepted counts accepted TCP connections.
 	Accepted uint64
 	// Failed counts connections and sessions for which no endpoint could be reached, Denied
-	// those that no route forwards.
+	// connections and sessions that no route forwards.
 	Failed, Denied uint64
 	// Crowded counts connections and datagrams beyond a limit: of a client, of a service
 	// port, of the backend, or of source ports and descriptors. It also counts sessions that
@@ -68,7 +68,7 @@ type ConnectionCounts struct {
 	Crowded uint64
 	// Faults counts errors of listeners.
 	Faults uint64
-	// Fault is the last of them.
+	// Fault is the last error of a listener, nil if there was none.
 	Fault error
 	// BytesIn counts the data of connections and datagrams for endpoints, BytesOut for clients.
 	BytesIn, BytesOut uint64

@@ -80,7 +80,7 @@ func (p *Problem) UnmarshalJSON(text []byte) error {
 	return err
 }
 
-// MarshalLog returns what Error returns; that of the name, which is embedded, would hide the problem.
+// MarshalLog returns what Error returns. Without it, MarshalLog of the embedded name would hide the problem.
 func (p *Problem) MarshalLog() any { return p.Error() }
 
 // cause returns Err, which a backend may have left out.

@@ -153,7 +153,7 @@ func (e *panicError) Error() string { return fmt.Sprintf("%v: panic: %v", ErrDat
 
 func (*panicError) Unwrap() error { return ErrDataplaneLost }
 
-// logError logs an error, with the stack if it is that of a panic.
+// logError logs an error, and the stack of a panic.
 func (r *Runner) logError(err error, what string, values ...any) {
 	if p, ok := errors.AsType[*panicError](err); ok {
 		values = append(values, "stack", string(p.stack))

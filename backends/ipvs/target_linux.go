@@ -71,8 +71,8 @@ func (t *target) Commit(ctx context.Context, ops []op) backends.Outcome {
 type commit struct {
 	ops    []op
 	failed map[int]error
-	// at are the errors of frontends, and of addresses as frontends without a port; missing is that of an
-	// object which could not be made.
+	// at has the errors by frontend; an address counts as a frontend without a port. missing is the error
+	// of an object that could not be made.
 	at      map[frontend]error
 	missing error
 }

@@ -121,7 +121,7 @@ func isRefusal(err error) bool {
 
 // retry tries until the API server accepts connections and is not too busy, or ctx
 // ends. A reflector does so too, but ignores the end of ctx while it waits to begin a
-// streamed list. The pauses are those of a reflector: about a second at first, and half a
+// streamed list. It pauses as long as a reflector does: about a second at first, and half a
 // minute to a minute in the end.
 func retry(ctx context.Context, try func() (watch.Interface, error)) (watch.Interface, error) {
 	backoff := wait.Backoff{Duration: 800 * time.Millisecond, Factor: 2, Jitter: 1, Steps: 10, Cap: 30 * time.Second}

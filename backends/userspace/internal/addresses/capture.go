@@ -191,8 +191,7 @@ func (c *Capture) WaitDrift(context.Context) error {
 	return fmt.Errorf("userspace: %w: waiting for changes of addresses", proxy.ErrUnsupported)
 }
 
-// Commit implements [backends.Target]. If there are no addresses to add, it does not list those of the
-// node.
+// Commit implements [backends.Target]. It lists the addresses of the node only if it has some to add.
 func (c *Capture) Commit(ctx context.Context, ops []op) (out backends.Outcome) {
 	var added []netip.Addr
 	adds := false
