@@ -31,11 +31,6 @@ type Handler interface {
 	UpdateNode(*v1.Node)
 	// Synced is called once, after all objects that existed at the start.
 	Synced()
-}
-
-// ServiceCIDRHandler is an optional ability of a [Handler]. The trackers of package
-// proxy have it.
-type ServiceCIDRHandler interface {
 	// UpdateServiceCIDRs receives all ranges that ClusterIPs are allocated from, sorted,
 	// each once. It is called before Synced if the API server has any.
 	UpdateServiceCIDRs([]netip.Prefix)
@@ -117,19 +112,16 @@ func (s *Source) feeds() []*feed {
 			fields: fields.OneTermEqualSelector(metav1.ObjectNameField, s.NodeName).String(),
 		}, s.report))
 	}
-	if handler, ok := h.(ServiceCIDRHandler); ok {
-		cidrs := s.Client.NetworkingV1().ServiceCIDRs()
-		ranges := newRanges(func(all []netip.Prefix) {
-			s.foreign.forget()
-			handler.UpdateServiceCIDRs(all)
-		})
-		feeds = append(feeds, newFeed(feedOptions[*networkingv1.ServiceCIDR, *networkingv1.ServiceCIDRList]{
-			list: cidrs.List, watch: cidrs.Watch, client: s.Client, update: ranges.update, remove: ranges.remove,
-			// API servers before 1.33 lack them; everything else works without.
-			isOptional: true,
-		}, s.report))
-	}
-	return feeds
+	ranges := newRanges(func(all []netip.Prefix) {
+		s.foreign.forget()
+		h.UpdateServiceCIDRs(all)
+	})
+	cidrs := s.Client.NetworkingV1().ServiceCIDRs()
+	return append(feeds, newFeed(feedOptions[*networkingv1.ServiceCIDR, *networkingv1.ServiceCIDRList]{
+		list: cidrs.List, watch: cidrs.Watch, client: s.Client, update: ranges.update, remove: ranges.remove,
+		// API servers before 1.33 lack them; everything else works without.
+		isOptional: true,
+	}, s.report))
 }
 
 func serviceLabels(proxyName string) string {
