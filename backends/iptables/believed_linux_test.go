@@ -212,7 +212,7 @@ func TestDriftOfMixedFlavours(t *testing.T) {
 	}
 	s.Options.Flavour = Legacy
 	s.run(t, "*nat\n-F\nCOMMIT\n", "ip6tables-restore", "--noflush", "-w", "5")
-	if checker, ok := s.Backend.(proxy.DriftChecker); !ok || !checker.Drifted(t.Context()) {
+	if !s.Backend.Abilities().Drifted(t.Context()) {
 		t.Error("after the rules of one family were removed: drifted: got false, want true")
 	}
 	s.Applied = proxy.Snapshot{}

@@ -14,7 +14,6 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/affinity"
-	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/internal/testing/netnstest"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
@@ -195,11 +194,7 @@ func TestKernelWithoutIPv6(t *testing.T) {
 			t.Errorf("%v: rules of IPv4: got\n%s\nwant the Services", families, out)
 		}
 		var named []string
-		checker, ok := s.Backend.(backends.NodeChecker)
-		if !ok {
-			t.Fatal("the backend does not check the node")
-		}
-		for _, p := range checker.CheckNode(snapshot) {
+		for _, p := range s.Backend.Abilities().CheckNode(snapshot) {
 			if p.Field == "ipv6.disable" {
 				named = append(named, p.Error())
 			}

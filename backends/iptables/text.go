@@ -50,3 +50,6 @@ func (p *recorder) Commit(_ context.Context, ops []xtables.Op) backends.Outcome 
 	p.ops = append(p.ops, ops...)
 	return backends.Outcome{}
 }
+
+// Abilities implements [backends.Target].
+func (*recorder) Abilities() (none backends.Abilities[xtables.Key, string]) { return none }

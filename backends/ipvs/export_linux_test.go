@@ -23,7 +23,7 @@ func NewFaulty(o Options, around func(commit func() error) error) (proxy.Backend
 func newSkipping(o Options, lacks func(key) bool) (*backend, error) {
 	b, err := newBackend(o)
 	if err == nil {
-		b.services = backends.New(b.target.Render, faulty{b.target, func(commit func() error) error { return commit() }, lacks})
+		b.services = backends.New(b.target.Render, backends.Target[key, value](skipping{b.target, lacks}))
 	}
 	return b, err
 }
@@ -33,7 +33,7 @@ func newFaulty(o Options, around func(commit func() error) error) (*backend, err
 	if err != nil {
 		return nil, err
 	}
-	b.services = backends.New(b.target.Render, faulty{b.target, around, func(key) bool { return false }})
+	b.services = backends.New(b.target.Render, backendtest.Faulty[key, value](b.target, around))
 	c := b.ruleset()
 	c.Around = around
 	err = b.rules.Close()
@@ -46,15 +46,14 @@ func newFaulty(o Options, around func(commit func() error) error) (*backend, err
 	return b, nil
 }
 
-// faulty is a target whose commits go through a function, and whose listing lacks an object.
-type faulty struct {
+// skipping is a target whose listing lacks objects.
+type skipping struct {
 	*target
-	around func(commit func() error) error
-	lacks  func(key) bool
+	lacks func(key) bool
 }
 
 // List implements [backends.Target].
-func (f faulty) List(ctx context.Context) iter.Seq2[object, error] {
+func (f skipping) List(ctx context.Context) iter.Seq2[object, error] {
 	return func(yield func(object, error) bool) {
 		for o, err := range f.target.List(ctx) {
 			if f.lacks(o.Key) && err == nil {
@@ -65,11 +64,6 @@ func (f faulty) List(ctx context.Context) iter.Seq2[object, error] {
 			}
 		}
 	}
-}
-
-// Commit implements [backends.Target].
-func (f faulty) Commit(ctx context.Context, ops []op) backends.Outcome {
-	return backendtest.Around(f.around, ops, func(ops []op) backends.Outcome { return f.target.Commit(ctx, ops) })
 }
 
 // Prepare makes the tables of iptables in the network namespace of the thread: the rest of

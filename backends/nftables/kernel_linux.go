@@ -7,8 +7,10 @@ import (
 	"sync/atomic"
 
 	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/backends/internal/nodecheck"
 	"github.com/vipkit/vipkit/internal/kernel/nfnetlink"
 	"github.com/vipkit/vipkit/internal/kernel/nft"
+	"github.com/vipkit/vipkit/proxy"
 )
 
 // listLimit is the largest number of elements with which a new process lists existing tables,
@@ -40,9 +42,20 @@ type limits struct {
 	list, set int
 }
 
-// Operations implements [proxy.OperationCounter]: elements, rules, chains, sets
-// and tables written or removed.
-func (k *kernel) Operations() uint64 { return k.ops.Load() }
+// Abilities implements [backends.Target]. Operations are elements, rules, chains, sets and tables that
+// were written or removed.
+func (k *kernel) Abilities() backends.Abilities[key, value] {
+	return backends.Abilities[key, value]{
+		Abilities: proxy.Abilities{
+			Operations: k.ops.Load, Drifted: k.Drifted, WaitDrift: k.WaitDrift, Flows: k.found.Take, CheckNode: checkNode,
+		},
+		Check: check, RenderDiff: k.RenderDiff, Replace: k.Replace, Cleanup: k.Cleanup, Close: k.Close,
+	}
+}
+
+func checkNode(s proxy.Snapshot) []*proxy.Problem {
+	return slices.Concat(nodecheck.Translation(s), nodecheck.Firewalls(s), nodecheck.LegacyFirewalls(s))
+}
 
 // Commit implements [backends.Target], for the serving tables.
 func (k *kernel) Commit(ctx context.Context, ops []op) backends.Outcome {

@@ -57,6 +57,9 @@ func (t *Target[K]) Commit(ctx context.Context, ops []backends.Op[K, string]) ba
 	return backends.Stopped(0, len(ops), t.run(ctx, script))
 }
 
+// Abilities implements [backends.Target].
+func (*Target[K]) Abilities() (none backends.Abilities[K, string]) { return none }
+
 // lingering is how long run waits for the output of a program after it has ended: its child
 // processes may keep the pipe open.
 const lingering = 2 * time.Second

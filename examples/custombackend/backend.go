@@ -141,8 +141,13 @@ func newKernel(command ...string) *kernel {
 	}}
 }
 
-// Check implements [backends.Checker].
-func (*kernel) Check(_ *proxy.Node, port *proxy.ServicePort) error {
+// Abilities implements [backends.Target].
+func (*kernel) Abilities() backends.Abilities[key, string] {
+	return backends.Abilities[key, string]{Check: check}
+}
+
+// check refuses service ports that cannot be served.
+func check(_ *proxy.Node, port *proxy.ServicePort) error {
 	if port.Affinity.Enabled() {
 		return fmt.Errorf("session affinity is not supported")
 	}

@@ -163,7 +163,10 @@ func TestGOGC(t *testing.T) {
 }
 
 // failing is a backend whose Apply fails.
-type failing struct{ err error }
+type failing struct {
+	proxy.NoAbilities
+	err error
+}
 
 func (f failing) Apply(context.Context, proxy.Snapshot, proxy.Snapshot) error { return f.err }
 
@@ -192,7 +195,7 @@ func TestOnceReturnsBackendErrors(t *testing.T) {
 					lines++
 				}
 			}, funcr.Options{})
-			runner := &proxy.Runner{Source: tracker, Backend: failing{c.apply}, Logger: log, Observers: []proxy.Observer{{Synced: func(proxy.Sync) { syncs++ }}}}
+			runner := &proxy.Runner{Source: tracker, Backend: failing{err: c.apply}, Logger: log, Observers: []proxy.Observer{{Synced: func(proxy.Sync) { syncs++ }}}}
 			err := once(t.Context(), &manifest.Source{Path: "demo", Handler: tracker, Observe: func(manifest.Summary) {}}, runner)
 			if !errors.Is(err, c.want) {
 				t.Errorf("once: got error %v, want %v", err, c.want)

@@ -40,8 +40,8 @@ func (l *loopback) open(source proxy.Source) (runner *proxy.Runner, err error) {
 	return &proxy.Runner{Source: source, Backend: l.backend, Observers: []proxy.Observer{{Synced: l.synced}}}, nil
 }
 
-// Drain is [userspace.Backend.Drain].
-func (l *loopback) Drain(ctx context.Context) error {
+// drain is [userspace.Backend.Drain].
+func (l *loopback) drain(ctx context.Context) error {
 	if l.backend == nil {
 		return nil
 	}

@@ -22,7 +22,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/vipkit/vipkit/allocator"
-	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/proxy"
 	"github.com/vipkit/vipkit/proxy/conntrack"
 	"github.com/vipkit/vipkit/proxy/health"
@@ -95,9 +94,7 @@ func act(ctx context.Context, o options, log logr.Logger) (err error) {
 	if err != nil {
 		return err
 	}
-	if c, ok := b.(io.Closer); ok {
-		defer func() { err = errors.Join(err, c.Close()) }()
-	}
+	defer func() { err = errors.Join(err, b.Close()) }()
 	if o.cleanup {
 		if err := b.Cleanup(ctx); err != nil {
 			return err
@@ -123,7 +120,7 @@ func act(ctx context.Context, o options, log logr.Logger) (err error) {
 		Source: tracker, Backend: b, ResyncInterval: resync, Logger: log,
 		Observers: []proxy.Observer{{Synced: j.synced}, metrics.Observer(tracker), local.page.Observer(tracker)},
 	}
-	if n, can := b.(backends.FlowNeeder); can && n.NeedsFlows() { // The kernel has conntrack entries, also of earlier runs.
+	if b.Abilities().Flows != nil { // The kernel has conntrack entries, also of earlier runs.
 		flows, failed := conntrack.New(conntrack.Options{Observe: func(x conntrack.Account) {
 			metrics.ConntrackCleaned(x.Family, x.Duration, x.Removed)
 		}})
@@ -143,7 +140,7 @@ func act(ctx context.Context, o options, log logr.Logger) (err error) {
 	if err = errors.Join(err, addresses.close()); err != nil { // A successor can open the file while this program drains.
 		return err
 	}
-	drain(o.drain, log, b, local)
+	drain(o.drain, log, b.Abilities().Drain, local.drain)
 	if o.files.demo { // The rules end with the network namespace.
 		return nil
 	}
@@ -216,15 +213,9 @@ func follow(ctx context.Context, source *manifest.Source, runner *proxy.Runner, 
 	return errors.Join(err, reading, serving, failed)
 }
 
-// drainer is a userspace backend.
-type drainer interface {
-	// Drain stops accepting connections, and waits until those that are open have ended, or ctx ends.
-	Drain(ctx context.Context) error
-}
-
-// drain waits until the connections of userspace backends have ended, for patience at most. Other
-// backends have none.
-func drain(patience time.Duration, log logr.Logger, those ...any) {
+// drain waits until backends are drained, for patience at most. The function of a backend without
+// connections of its own is nil.
+func drain(patience time.Duration, log logr.Logger, those ...func(context.Context) error) {
 	if patience == 0 {
 		return
 	}
@@ -235,9 +226,9 @@ func drain(patience time.Duration, log logr.Logger, those ...any) {
 	log.Info("waiting for connections to end; a signal resets them", "atMost", patience)
 	var all sync.WaitGroup
 	failed := make([]error, len(those))
-	for i, b := range those {
-		if d, can := b.(drainer); can {
-			all.Go(func() { failed[i] = d.Drain(ctx) })
+	for i, end := range those {
+		if end != nil {
+			all.Go(func() { failed[i] = end(ctx) })
 		}
 	}
 	all.Wait()

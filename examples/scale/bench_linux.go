@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"slices"
@@ -103,29 +102,17 @@ func newBench(o options) (*bench, error) {
 	if err != nil {
 		return nil, err
 	}
-	return benchOf(o, made)
+	return benchOf(o, made), nil
 }
 
 // benchOf is newBench for a backend.
-func benchOf(o options, made proxy.Backend) (*bench, error) {
-	counter, ok := made.(proxy.OperationCounter)
-	if !ok {
-		return nil, fmt.Errorf("backend %s does not count its operations", o.Backend)
-	}
+func benchOf(o options, made proxy.Backend) *bench {
 	return &bench{
 		world:      newWorld(o.Services, o.Endpoints),
 		tracker:    proxy.NewServiceChangeTracker(proxy.TrackerOptions{NodeName: o.nodeName()}),
 		backend:    made,
-		operations: counter.Operations,
-	}, nil
-}
-
-// close closes the backend, if it must be closed.
-func (b *bench) close() error {
-	if c, ok := b.backend.(io.Closer); ok {
-		return c.Close()
+		operations: made.Abilities().Operations,
 	}
-	return nil
 }
 
 // measure fills in the report, without its floor.
@@ -155,7 +142,7 @@ func measureEmpty(r *report) error {
 			return err
 		}
 		_, r.EmptyMs, err = b.start()
-		if err := errors.Join(err, b.backend.Cleanup(context.Background()), b.close()); err != nil {
+		if err := errors.Join(err, b.backend.Cleanup(context.Background()), b.backend.Close()); err != nil {
 			return err
 		}
 	}
@@ -168,7 +155,7 @@ func measureOne(r *report) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, b.close()) }()
+	defer func() { err = errors.Join(err, b.backend.Close()) }()
 	if backends()[r.Backend].programs {
 		stop := watchPrograms()
 		defer func() { r.ProgramsMiB = stop() }()
@@ -281,7 +268,7 @@ func adopt(o options) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, b.close()) }()
+	defer func() { err = errors.Join(err, b.backend.Close()) }()
 	b.world.replay(o.Changes)
 	_, took, err := b.start()
 	if err == nil {

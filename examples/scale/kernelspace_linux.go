@@ -45,7 +45,7 @@ func (s *simulated) bench(o options) (*bench, error) {
 	if err != nil {
 		return nil, err
 	}
-	return benchOf(o, made)
+	return benchOf(o, made), nil
 }
 
 // measureSimulated measures the backend for Windows, in one process: the simulated HNS ends with it.

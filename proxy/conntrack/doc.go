@@ -14,7 +14,7 @@
 //   - if a frontend is new, flows to it that go to no endpoint of it are removed, and
 //     those that began with a reply from it; if there were any, Clean waits some 20 ms for
 //     further replies. At the start of a process, all frontends are new;
-//   - at the start, translated flows to frontends that the backend finds of an earlier process (backends.Finder),
+//   - at the start, translated flows to frontends that the backend finds of an earlier process (Flows of [proxy.Abilities]),
 //     and that are gone, are removed;
 //   - if a service range is new, translated flows to addresses in it that no Service
 //     has are removed, unless they are foreign ([Options]).

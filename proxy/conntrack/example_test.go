@@ -10,7 +10,7 @@ import (
 )
 
 // dataplane is a backend that does nothing.
-type dataplane struct{}
+type dataplane struct{ proxy.NoAbilities }
 
 func (dataplane) Apply(context.Context, proxy.Snapshot, proxy.Snapshot) error { return nil }
 func (dataplane) Cleanup(context.Context) error                               { return nil }

@@ -33,9 +33,8 @@ func (c *Cleaner) Follow(ctx context.Context, held proxy.Snapshot, full bool) er
 	return nil
 }
 
-// Find takes the frontends that an earlier process left in the dataplane, as backends.Finder returns them. The next
-// Follow that cleans all frontends also removes flows to the frontends that no Service has any more. A
-// [proxy.Runner] calls it.
+// Find implements [proxy.FlowCleaner]. The next Follow that cleans all frontends also removes flows to
+// the frontends that no Service has any more.
 func (c *Cleaner) Find(found []*proxy.ServicePort) {
 	for _, p := range found {
 		for _, at := range keys(p) {

@@ -18,6 +18,7 @@ import (
 
 // recorder is a backend that records from which snapshot it was called, and reports drift.
 type recorder struct {
+	proxy.NoAbilities
 	mu      sync.Mutex // of what a test sets and the Runner reads
 	from    []uint64
 	to      proxy.Snapshot
@@ -34,13 +35,13 @@ func (r *recorder) Apply(_ context.Context, old, new proxy.Snapshot) error {
 
 func (r *recorder) Cleanup(context.Context) error { return r.err }
 
-func (r *recorder) Drifted(context.Context) bool {
+func (r *recorder) Abilities() proxy.Abilities { return proxy.Abilities{Drifted: r.isDrifted} }
+
+func (r *recorder) isDrifted(context.Context) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.drifted
 }
-
-func (r *recorder) WaitDrift(context.Context) error { return proxy.ErrUnsupported }
 
 // given is a source of the snapshots that a test sends.
 type given chan proxy.Snapshot

@@ -112,7 +112,7 @@ func TestTexts(t *testing.T) {
 // The page says how changes of other programs are noticed since everything was verified.
 func TestHowDriftIsNoticed(t *testing.T) {
 	p := newPage(snapshot(t, service("web", "10.96.0.10")))
-	testenv.NoError(t, p.Observer(nil).Begin(&proxy.Runner{ResyncInterval: time.Minute}))
+	testenv.NoError(t, p.Observer(nil).Begin(&proxy.Runner{Backend: checker{}, ResyncInterval: time.Minute}))
 	w := httptest.NewRecorder()
 	p.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", http.NoBody))
 	if want := "changes of other programs are noticed at the next resync, each 1m0s"; !strings.Contains(w.Body.String(), want) {

@@ -41,7 +41,7 @@ func New(title string) *Page {
 
 // Observer returns what the Runner must call: an element of Runner.Observers. From the tracker,
 // whose snapshots the Runner gets, the page knows the endpoints that are in no pool; nil is
-// allowed. If the Runner's Backend checks settings of the node (backends.NodeChecker), they are
+// allowed. If the Runner's Backend checks settings of the node (CheckNode of [proxy.Abilities]), they are
 // problems on the page: each request checks them.
 func (p *Page) Observer(tracker *proxy.ServiceChangeTracker) proxy.Observer {
 	p.tracker.Store(tracker)
@@ -59,16 +59,11 @@ func (p *Page) SetLimits(limits []*proxy.Problem) { p.history.setBeside(limits) 
 // checkNode returns the problems of the node, if the Runner's Backend knows them.
 func (p *Page) checkNode(s proxy.Snapshot) []*proxy.Problem {
 	if r := p.runner.Load(); r != nil && !s.IsZero() {
-		if b, can := r.Backend.(nodeChecker); can {
-			return b.CheckNode(s)
+		if check := r.Backend.Abilities().CheckNode; check != nil {
+			return check(s)
 		}
 	}
 	return nil
-}
-
-// nodeChecker is implemented by backends (backends.NodeChecker).
-type nodeChecker interface {
-	CheckNode(proxy.Snapshot) []*proxy.Problem
 }
 
 // ServeHTTP serves the page under any path: as HTML, or as JSON to a client that accepts

@@ -165,7 +165,7 @@ type checker struct {
 	check func(proxy.Snapshot) []*proxy.Problem
 }
 
-func (c checker) CheckNode(s proxy.Snapshot) []*proxy.Problem { return c.check(s) }
+func (c checker) Abilities() proxy.Abilities { return proxy.Abilities{CheckNode: c.check} }
 
 // The problems of the node are listed before those of objects, in the HTML and in the JSON.
 func TestChecks(t *testing.T) {

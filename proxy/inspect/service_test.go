@@ -31,7 +31,7 @@ func TestServicePage(t *testing.T) {
 	s := synced(t, tracker)
 	name := proxy.ServicePortName{NamespacedName: types.NamespacedName{Namespace: "default", Name: "web"}, Port: "http", Protocol: v1.ProtocolTCP, Family: v1.IPv4Protocol}
 	page := New("Mode test")
-	testenv.NoError(t, page.Observer(tracker).Begin(&proxy.Runner{}))
+	testenv.NoError(t, page.Observer(tracker).Begin(&proxy.Runner{Backend: checker{}}))
 	page.Observer(tracker).Synced(proxy.Sync{
 		Applied: s, Start: time.Now(), Refused: proxy.PortErrors{name: errors.New("<full>")},
 		Limits: []*proxy.Problem{{Kind: "Service", NamespacedName: name.NamespacedName, Field: "spec.x", Err: errors.New("half")}},
@@ -136,7 +136,7 @@ func TestDrainingTCP(t *testing.T) {
 	tracker.UpdateEndpointSlice(objects.Slice("b", "web", "10.244.2.11", "10.244.2.12 T", "10.244.2.13 S"))
 	s := synced(t, tracker)
 	page := New("Mode test")
-	testenv.NoError(t, page.Observer(tracker).Begin(&proxy.Runner{}))
+	testenv.NoError(t, page.Observer(tracker).Begin(&proxy.Runner{Backend: checker{}}))
 	page.Observer(tracker).Synced(proxy.Sync{Applied: s, Snapshot: s, Changed: 1, Operations: 1})
 	ports := page.view(nil).ServicePorts
 	if len(ports) != 1 || len(ports[0].Draining) != 1 || ports[0].Draining[0].Addr.String() != "10.244.2.12:8080" {

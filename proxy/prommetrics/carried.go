@@ -29,12 +29,12 @@ func (c carried) Describe(to chan<- *prometheus.Desc) {
 
 func (c carried) Collect(to chan<- prometheus.Metric) {
 	c.mu.Lock()
-	counter := c.can.connections
+	count := c.can.CountConnections
 	c.mu.Unlock()
-	if counter == nil {
+	if count == nil {
 		return
 	}
-	n := counter.CountConnections()
+	n := count()
 	gauge := func(d *prometheus.Desc, v int) {
 		to <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(v))
 	}

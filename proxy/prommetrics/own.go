@@ -57,11 +57,11 @@ func (o snapshotCounts) Describe(to chan<- *prometheus.Desc) {
 
 func (o snapshotCounts) Collect(to chan<- prometheus.Metric) {
 	o.mu.Lock()
-	s, node := o.latest, o.can.node
+	s, check := o.latest, o.can.CheckNode
 	o.mu.Unlock()
-	if node != nil && !s.IsZero() {
+	if check != nil && !s.IsZero() {
 		settings := map[string]int{}
-		for _, p := range node.CheckNode(s) {
+		for _, p := range check(s) {
 			settings[p.Field]++
 		}
 		for setting, n := range settings {

@@ -168,8 +168,7 @@ func (s *stage) isAdopted(t *testing.T, want string) {
 		t.Errorf("rules (-before +after a restart):\n%s", diff)
 	}
 	isNFT := s.Options.Options.Flavour == NFT
-	b, ok := s.Backend.(proxy.DriftChecker)
-	if !ok || b.Drifted(t.Context()) == isNFT {
+	if s.Backend.Abilities().Drifted(t.Context()) == isNFT {
 		t.Errorf("drifted: got %t, want %t: the generation of nf_tables shows drift", isNFT, !isNFT)
 	}
 }
@@ -177,7 +176,7 @@ func (s *stage) isAdopted(t *testing.T, want string) {
 // repairs requires that a full apply makes the rules as they were.
 func (s *stage) repairs(t *testing.T, want, damage string) {
 	t.Helper()
-	if b, ok := s.Backend.(proxy.DriftChecker); !ok || !b.Drifted(t.Context()) {
+	if !s.Backend.Abilities().Drifted(t.Context()) {
 		t.Errorf("after %q: drifted: got false, want true", damage)
 	}
 	s.Applied = proxy.Snapshot{}

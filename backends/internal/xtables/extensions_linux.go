@@ -49,7 +49,7 @@ func (k *kernel) refresh(ctx context.Context) (err error) {
 	return err
 }
 
-// Check implements [backends.Checker]: it refuses service ports that need a missing extension.
+// Check is Check of [backends.Abilities]: it refuses service ports that need a missing extension.
 func (k *kernel) Check(_ *proxy.Node, port *proxy.ServicePort) error {
 	for i := range k.missingExtensions {
 		if port.Name.Family == k.Family.Family && k.missingExtensions[i].IsFor(port) {

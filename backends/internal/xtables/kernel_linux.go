@@ -31,6 +31,11 @@ type kernel struct {
 	around func(commit func() error) error
 }
 
+// Abilities implements [backends.Target].
+func (k *kernel) Abilities() backends.Abilities[Key, string] {
+	return backends.Abilities[Key, string]{Check: k.Check, Replace: k.Replace, Cleanup: k.Cleanup}
+}
+
 // List implements [backends.Target]: what exists is read by a [replacement].
 func (k *kernel) List(context.Context) iter.Seq2[Object, error] {
 	return func(func(Object, error) bool) {}
@@ -100,7 +105,7 @@ func (k *kernel) find(ctx context.Context) (*existing, error) {
 	return e, err
 }
 
-// Cleanup implements [backends.Cleaner]. Rules that reject ports of virtual IPs go first: without
+// Cleanup is Cleanup of [backends.Abilities]. Rules that reject ports of virtual IPs go first: without
 // translation they would reject packets to another backend that has taken over, and serves them after
 // table filter. Rewriting has this order.
 func (k *kernel) Cleanup(ctx context.Context) error {

@@ -10,7 +10,7 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// Replace implements [backends.Replacer]: everything is in one commit, because each further
+// Replace is Replace of [backends.Abilities]: everything is in one commit, because each further
 // one would copy the table again. It reads the existing chains and rules.
 func (k *kernel) Replace(context.Context, proxy.Snapshot, bool) backends.Replacement[Key, string] {
 	return &replacement{kernel: k}

@@ -30,7 +30,7 @@ import (
 const hostile = `<img src=x onerror="document.title='owned'"><script>document.title='owned'</script>`
 
 // dataplane holds whatever it is told.
-type dataplane struct{}
+type dataplane struct{ proxy.NoAbilities }
 
 func (dataplane) Apply(context.Context, proxy.Snapshot, proxy.Snapshot) error { return nil }
 func (dataplane) Cleanup(context.Context) error                               { return nil }
