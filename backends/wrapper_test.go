@@ -116,11 +116,13 @@ func TestWrappersLoseNothing(t *testing.T) {
 		called.want(t, "by the Runner", "CheckLimits", "CheckNode", "Drifted", "Flows", "Operations", "WaitDrift")
 
 		a := b.Abilities()
+		if testenv.Same(t, namesOf(called.every()), namesOf(a), "abilities of the wrapper"); t.Failed() {
+			return
+		}
 		testenv.NoError(t, a.CountTraffic(t.Context(), proxy.Snapshot{}, nil))
 		testenv.NoError(t, a.Drain(t.Context()))
 		_, _ = a.CountRules(), a.CountConnections() // the calls count
 		called.want(t, "by others", namesOf(a)...)
-		testenv.Same(t, namesOf(called.every()), namesOf(a), "abilities of the wrapper")
 		if err := b.Close(); err != nil || closed != 1 {
 			t.Errorf("Close: got error %v, closed the target %d times, want none and once", err, closed)
 		}
