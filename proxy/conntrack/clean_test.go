@@ -284,7 +284,7 @@ func TestInterruptedDump(t *testing.T) {
 	}
 }
 
-// left returns service ports as backends.Finder does.
+// left returns service ports as Flows of [proxy.Abilities] does.
 func left(proto v1.Protocol, fronts ...string) []*proxy.ServicePort {
 	return []*proxy.ServicePort{port("", proto, fronts, nil)}
 }
