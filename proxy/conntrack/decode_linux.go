@@ -53,8 +53,6 @@ func decodeFlow(msg []byte) (f flow, inDefaultZone bool, err error) {
 			f.id = append([]byte(nil), data...)
 		case nl.CTA_ZONE:
 			inDefaultZone = false
-		case nl.CTA_PROTOINFO:
-			return decodeState(data, &f.state)
 		}
 		return nil
 	})
@@ -114,18 +112,4 @@ func (t *tuple) setProtocol(kind uint16, data []byte) error {
 		t.dest = netip.AddrPortFrom(t.dest.Addr(), binary.BigEndian.Uint16(data))
 	}
 	return nil
-}
-
-func decodeState(b []byte, state *uint8) error {
-	return attributes(b, func(kind uint16, data []byte) error {
-		if kind != nl.CTA_PROTOINFO_TCP {
-			return nil
-		}
-		return attributes(data, func(kind uint16, data []byte) error {
-			if kind == nl.CTA_PROTOINFO_TCP_STATE && len(data) == 1 {
-				*state = data[0]
-			}
-			return nil
-		})
-	})
 }

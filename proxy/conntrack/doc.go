@@ -4,7 +4,7 @@
 // A dataplane that translates addresses decides once for each flow. Later packets
 // follow the entry of the flow in the connection tracking table, whatever the rules
 // are by then. A TCP connection ends with its endpoint; a UDP client does not notice, and
-// its flow lasts as long as it sends. So after a change of a UDP or SCTP Service:
+// its flow lasts as long as it sends. TCP flows stay. So after a change of a UDP or SCTP Service:
 //
 //   - if an endpoint was removed, also the last one, flows to it are removed;
 //   - if a traffic policy, the allowed sources, or what identifies pods has changed, flows
@@ -60,14 +60,6 @@
 // The kernel does not remove flows that another program has offloaded to a flowtable of
 // nf_tables. If there are any of UDP or SCTP, [Cleaner.Due] reports so 30 s later, and Follow
 // retries those to frontends that exist.
-//
-// # TCP
-//
-// TCP flows stay unless [Options] say otherwise. Then those to endpoints that have left the API
-// are removed (one that terminates is in the API), and those without a reply that began before
-// their frontend, or node ports at that address, existed: until the entry expires
-// (net.netfilter.nf_conntrack_tcp_timeout_syn_sent, two minutes), further attempts from the same
-// port fail. A new TCP frontend then costs a dump of all TCP flows.
 //
 // # Parameters
 //

@@ -95,7 +95,7 @@ func TestCleanStops(t *testing.T) {
 func TestNothingKnown(t *testing.T) {
 	t.Parallel()
 	table := &fakeTable{flows: []flow{to(protoUDP, vip, x)}}
-	mustClean(t, newCleaner(Options{TCP: ResetTCP, InAPI: gone}, table), proxy.NewSnapshot(node("192.0.2.1/32"), port("dns", v1.ProtocolUDP, list(vip), list(a))), proxy.Snapshot{})
+	mustClean(t, newCleaner(Options{}, table), proxy.NewSnapshot(node("192.0.2.1/32"), port("dns", v1.ProtocolUDP, list(vip), list(a))), proxy.Snapshot{})
 	wantFlows(t, table, to(protoUDP, vip, x))
 	if table.dumps != 0 {
 		t.Errorf("got %d dumps, want none", table.dumps)

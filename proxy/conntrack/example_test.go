@@ -31,17 +31,3 @@ func ExampleCleaner() {
 		fmt.Fprintln(os.Stderr, err)
 	}
 }
-
-// A policy for TCP requires Options.InAPI: connections to an endpoint that terminates go on. The
-// tracker provides it.
-func ExampleOptions() {
-	_, err := conntrack.New(conntrack.Options{TCP: conntrack.ResetTCP})
-	fmt.Println(err)
-
-	tracker := proxy.NewServiceChangeTracker(proxy.TrackerOptions{NodeName: "node-1"})
-	cleaner, err := conntrack.New(conntrack.Options{TCP: conntrack.ResetTCP, InAPI: tracker.HasEndpoint})
-	if err == nil {
-		_ = cleaner.Close() // Nothing is lost if this fails.
-	}
-	// Output: conntrack: Options.TCP requires Options.InAPI, which is HasEndpoint of the tracker
-}

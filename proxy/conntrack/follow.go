@@ -63,19 +63,6 @@ func (c *Cleaner) left(held proxy.Snapshot) proxy.Snapshot {
 	return proxy.NewSnapshot(held.Node(), udp, sctp)
 }
 
-// Due implements [proxy.FlowCleaner]: it reports whether a removed endpoint has left
-// the API, flows that were offloaded may no longer be, or late replies may have made stale flows.
-func (c *Cleaner) Due() bool {
-	if c.mayRetry() {
-		return true
-	}
-	for e := range c.removed {
-		if !c.options.InAPI(e.port, e.addr) {
-			return true
-		}
-	}
-	return false
-}
-
-// mayRetry reports whether it is time to look again for flows that were offloaded, and for late replies.
-func (c *Cleaner) mayRetry() bool { return !c.retry.IsZero() && !time.Now().Before(c.retry) }
+// Due implements [proxy.FlowCleaner]: it reports whether flows that were offloaded may no longer be, or late replies
+// may have made stale flows.
+func (c *Cleaner) Due() bool { return !c.retry.IsZero() && !time.Now().Before(c.retry) }

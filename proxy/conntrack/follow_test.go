@@ -284,30 +284,6 @@ func TestFirstFollowIsNotFull(t *testing.T) {
 	}
 }
 
-// Due reports an endpoint that has left the API since the last Follow.
-func TestDueByTheAPI(t *testing.T) {
-	t.Parallel()
-	inAPI := true
-	table := &fakeTable{flows: []flow{to(protoTCP, vip, a)}}
-	c := newCleaner(Options{TCP: ResetTCP, InAPI: func(proxy.ServicePortName, netip.AddrPort) bool { return inAPI }}, table)
-	none := proxy.NewSnapshot(node(), port("web", v1.ProtocolTCP, list(vip), nil))
-	follow := func(s proxy.Snapshot) {
-		t.Helper()
-		testenv.NoError(t, c.Follow(t.Context(), s, false))
-	}
-	follow(proxy.NewSnapshot(node(), port("web", v1.ProtocolTCP, list(vip), list(a))))
-	follow(none)
-	for _, inAPI = range []bool{true, false} {
-		if got := c.Due(); got == inAPI {
-			t.Errorf("endpoint in the API %v: got Due %v, want %v", inAPI, got, !inAPI)
-		}
-	}
-	follow(none)
-	if len(table.flows) != 0 || c.Due() {
-		t.Errorf("got flows %v left and Due %t, want none and false", table.flows, c.Due())
-	}
-}
-
 // An offloaded flow is no error of Follow, and is removed once it is no longer offloaded.
 func TestOffloadedFlows(t *testing.T) {
 	t.Parallel()

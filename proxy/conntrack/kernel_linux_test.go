@@ -110,7 +110,7 @@ func TestKernel(t *testing.T) {
 // remove does not remove a newer flow with the same tuple.
 func TestRemoveChecksIdentity(t *testing.T) {
 	t.Parallel()
-	ns, c := newKernelCleaner(t, Options{TCP: ResetTCP, InAPI: func(proxy.ServicePortName, netip.AddrPort) bool { return true }})
+	ns, c := newKernelCleaner(t, Options{})
 	source, at := netip.MustParseAddrPort("198.51.100.7:4000"), netip.MustParseAddrPort(vip)
 	track(t, ns, source, at, netip.MustParseAddrPort(a))
 	var seen []flow

@@ -31,22 +31,18 @@ func (k frontendKey) nodePort() frontendKey {
 }
 
 // target says which flows to a frontend are stale. The zero target is a removed frontend:
-// its translated flows are stale, except those of TCP.
+// its translated flows are stale.
 type target struct {
-	// owner decides about UDP and SCTP flows; nil if the frontend was removed.
+	// owner decides about flows; nil if the frontend was removed.
 	owner *owner
 	// before has the endpoints before the change; nil if they did not change.
 	before *kept
-	// removed are the endpoints whose TCP flows are stale.
-	removed set[netip.AddrPort]
 	// isNew says that another program may have served the frontend before.
 	isNew bool
 }
 
 func (t target) isStale(f *flow, p *plan) bool {
 	switch {
-	case f.proto == protoTCP:
-		return t.removed.has(f.server) || t.isNew && !f.translated() && f.halfOpen()
 	case t.owner == nil:
 		return f.translated()
 	case !t.isNew && !f.translated() && !t.before.hasServer(f.server):
@@ -73,29 +69,24 @@ type plan struct {
 	again bool
 	// retried is that of the step. late says that a reply to a removed flow may come after this Clean.
 	retried, late bool
-	// left replaces Cleaner.removed after this Clean.
-	left map[removedEndpoint][]frontendKey
 }
 
 // plan returns what to look for.
 func (c *Cleaner) plan(s step) (*plan, error) {
 	old, new := s.old, s.new
-	p := &plan{options: &c.options, targets: map[frontendKey]target{}, left: c.removed, origins: origins{node: new.Node()}, again: s.again, retried: s.retried}
+	p := &plan{options: &c.options, targets: map[frontendKey]target{}, origins: origins{node: new.Node()}, again: s.again, retried: s.retried}
 	if new.IsZero() {
 		return p, nil
 	}
-	changes := slices.Collect(new.Changes(old))
-	for _, change := range changes {
+	for change := range new.Changes(old) {
 		if s.direct && len(change.Old.Servers()) == 0 {
 			continue // Its translated flows were removed with its last endpoint.
 		}
 		for _, at := range keys(change.Old) {
-			if at.proto != protoTCP {
-				p.targets[at] = target{}
-			}
+			p.targets[at] = target{}
 		}
 	}
-	for _, change := range changes {
+	for change := range new.Changes(old) {
 		p.replace(change)
 	}
 	if !old.IsZero() {
@@ -103,9 +94,6 @@ func (c *Cleaner) plan(s step) (*plan, error) {
 	}
 	if c.options.Foreign != nil {
 		p.ranges = slices.DeleteFunc(slices.Clone(serviceCIDRs(new)), func(r netip.Prefix) bool { return slices.Contains(s.swept, r) })
-	}
-	if c.options.TCP != KeepTCP {
-		c.planTCP(p, changes, new)
 	}
 	return p, p.resolve(c.table, old.Node(), new)
 }
@@ -122,9 +110,9 @@ func sameNodePorts(a, b *proxy.Node) bool {
 	return a == b || a.NodePorts.Equal(b.NodePorts) && slices.Equal(a.Addresses, b.Addresses)
 }
 
-// keys returns the keys of all frontends of a port; none for nil.
+// keys returns the keys of all frontends of a port of UDP or SCTP; none for nil.
 func keys(p *proxy.ServicePort) (all []frontendKey) {
-	if p != nil {
+	if concerns(p) {
 		for _, f := range p.Frontends {
 			all = append(all, frontendKey{protocolOf(p.Name.Protocol), f.Addr})
 		}
@@ -135,7 +123,7 @@ func keys(p *proxy.ServicePort) (all []frontendKey) {
 // replace adds the frontends of a changed port: the new ones, and those that now exclude flows that were
 // right, because an endpoint was removed, or a policy or the allowed sources have changed.
 func (p *plan) replace(change proxy.Change) {
-	if !p.concerns(change.New) {
+	if !concerns(change.New) {
 		return
 	}
 	had := map[frontendKey]*proxy.Frontend{}
@@ -150,10 +138,10 @@ func (p *plan) replace(change proxy.Change) {
 		f := &change.New.Frontends[i]
 		at := keyOf(change.New, f)
 		was := had[at]
-		if was != nil && (at.proto == protoTCP || !now.excludes(f, before, was)) {
+		if was != nil && !now.excludes(f, before, was) {
 			delete(p.targets, at)
 		} else {
-			p.add(at, target{owner: &owner{f, now}, before: before, isNew: was == nil})
+			p.targets[at] = target{owner: &owner{f, now}, before: before, isNew: was == nil}
 		}
 	}
 }
@@ -170,7 +158,7 @@ func (p *plan) addByNode(old *proxy.Node, s proxy.Snapshot) {
 		return
 	}
 	for port := range s.All() {
-		if !p.concerns(port) {
+		if !concerns(port) {
 			continue
 		}
 		now := newKept(port)
@@ -179,22 +167,15 @@ func (p *plan) addByNode(old *proxy.Node, s proxy.Snapshot) {
 			at := keyOf(port, f)
 			isNew := nodePorts && at.isNodePort()
 			if isNew || routes && !isUniform(f) {
-				p.add(at, target{owner: &owner{f, now}, isNew: isNew || p.targets[at].isNew})
+				p.targets[at] = target{owner: &owner{f, now}, isNew: isNew || p.targets[at].isNew}
 			}
 		}
 	}
 }
 
-// add adds a target; one of TCP only if it is new, since clients may have tried it before.
-func (p *plan) add(at frontendKey, t target) {
-	if at.proto != protoTCP || t.isNew {
-		p.targets[at] = t
-	}
-}
-
-// concerns reports whether flows to new frontends of a port may be stale.
-func (p *plan) concerns(port *proxy.ServicePort) bool {
-	return port != nil && (port.Name.Protocol != v1.ProtocolTCP || p.options.TCP != KeepTCP)
+// concerns reports whether flows to a port may be stale: clients of TCP notice a change by themselves.
+func concerns(port *proxy.ServicePort) bool {
+	return port != nil && port.Name.Protocol != v1.ProtocolTCP
 }
 
 // needsAddresses reports whether there are node ports among the targets, and frontends for which it matters where a flow
@@ -270,9 +251,6 @@ func (p *plan) find(at frontendKey) (target, bool) {
 
 // isStale decides about one flow.
 func (p *plan) isStale(f flow) bool {
-	if f.proto == protoTCP && p.options.TCP == DropHalfOpenTCP && !f.halfOpen() {
-		return false
-	}
 	at := frontendKey{f.proto, f.dest}
 	if f.dest.Addr().IsLoopback() && !f.translated() {
 		return false // A process of the node answers there.
@@ -296,7 +274,7 @@ func (p *plan) isUnowned(at frontendKey) bool {
 // no endpoint would ever get them.
 func (p *plan) isStaleReply(f flow) bool {
 	t, _ := p.find(frontendKey{f.proto, f.source})
-	return t.isNew && f.proto != protoTCP && !f.translated()
+	return t.isNew && !f.translated()
 }
 
 // wanted returns the protocols of one family of which flows may be stale, sorted, and the
