@@ -97,9 +97,6 @@ type step struct {
 	swept []netip.Prefix
 	// all says that all frontends count as new; again, that this process has cleaned before.
 	all, again bool
-	// direct says that the dataplane held nothing else between old and new, and that no stale flow
-	// was left under old.
-	direct bool
 	// retried says that a Clean before has removed the untranslated flows, and this one looks for late replies.
 	retried bool
 }

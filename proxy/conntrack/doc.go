@@ -3,8 +3,8 @@
 //
 // A dataplane that translates addresses decides once for each flow. Later packets
 // follow the entry of the flow in the connection tracking table, whatever the rules
-// are by then. A TCP connection ends with its endpoint; a UDP client does not notice, and
-// its flow lasts as long as it sends. TCP flows stay. So after a change of a UDP or SCTP Service:
+// are by then. A TCP connection ends with its endpoint, so TCP flows stay. A UDP client does not notice, and
+// its flow lasts as long as it sends. So after a change of a UDP or SCTP Service:
 //
 //   - if an endpoint was removed, also the last one, flows to it are removed;
 //   - if a traffic policy, the allowed sources, or what identifies pods has changed, flows
@@ -34,13 +34,11 @@
 // # Cost
 //
 // Without changes of UDP and SCTP Services there is no system call. What is expensive is a dump: the
-// kernel walks its whole table, whatever its filter is. So nothing is dumped for a frontend that is
-// removed after its last endpoint. Otherwise one dump for each family and protocol serves all
+// kernel walks its whole table, whatever its filter is. One dump for each family and protocol serves all
 // changed frontends, and a further one the replies under way, until there is none (eight at most).
 // A program that served a frontend before may reply still later. After an untranslated flow was removed,
 // [Cleaner.Due] therefore reports after 30 s that it is time for another look, and Follow checks all flows.
-// While each look finds such a reply, the time to the next one doubles, up to 32 minutes; while a look is due,
-// removed frontends are dumped for as well.
+// While each look finds such a reply, the time to the next one doubles, up to 32 minutes.
 // docs/performance.md has figures. The kernel's events of new flows would cost each new connection
 // of the node more than they save.
 //

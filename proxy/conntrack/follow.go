@@ -14,9 +14,8 @@ import (
 func (c *Cleaner) Follow(ctx context.Context, held proxy.Snapshot, full bool) error {
 	retried := c.startLook()
 	c.everything = c.everything || full || retried || c.cleaned.IsZero()
-	direct := !c.everything && c.retry.IsZero()
 	if !c.cleaned.IsZero() {
-		changes := step{old: c.cleaned, new: held, swept: serviceCIDRs(c.cleaned), direct: direct}
+		changes := step{old: c.cleaned, new: held, swept: serviceCIDRs(c.cleaned)}
 		if err := c.clean(ctx, changes); err != nil {
 			return err
 		}
