@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"embed"
 	"encoding/json"
-	"fmt"
 	"html/template"
 	"io"
 	"net/http"
@@ -12,7 +11,6 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
-	"time"
 
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -24,7 +22,6 @@ var files embed.FS
 type Page struct {
 	title   string
 	html    *template.Template
-	invalid error // of html
 	runner  atomic.Pointer[proxy.Runner]
 	tracker atomic.Pointer[proxy.ServiceChangeTracker]
 	history history
@@ -33,10 +30,7 @@ type Page struct {
 // New makes a page. It has content once a Runner calls its [Page.Observer]. The title says what is
 // shown, such as the kind of the dataplane.
 func New(title string) *Page {
-	p := &Page{title: title}
-	p.history.changed = map[proxy.ServicePortName]time.Time{}
-	p.html, p.invalid = template.New("page.html").Funcs(functions()).ParseFS(files, "*.html")
-	return p
+	return &Page{title: title, html: template.Must(template.New("page.html").Funcs(functions()).ParseFS(files, "*.html"))}
 }
 
 // Observer returns what the Runner must call: an element of Runner.Observers. From the tracker,
@@ -71,17 +65,14 @@ func (p *Page) checkNode(s proxy.Snapshot) []*proxy.Problem {
 func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	v := p.view(r.URL.Query())
 	var body bytes.Buffer
-	kind, status, err := "text/html; charset=utf-8", http.StatusOK, p.invalid
-	switch {
-	case strings.Contains(r.Header.Get("Accept"), "application/json"):
-		kind, err = "application/json", json.NewEncoder(&body).Encode(v)
+	kind, status, encode := "text/html; charset=utf-8", http.StatusOK, func() error { return p.html.Execute(&body, v) }
+	if strings.Contains(r.Header.Get("Accept"), "application/json") {
+		kind, encode = "application/json", func() error { return json.NewEncoder(&body).Encode(v) }
 		if v.Error != "" {
 			status = http.StatusBadRequest
 		}
-	case err == nil:
-		err = p.html.Execute(&body, v)
 	}
-	if err != nil {
+	if err := encode(); err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
@@ -109,8 +100,6 @@ type view struct {
 	listing
 	answer
 	Service *serviceView
-	// FilterError is Error, if that is about the filter.
-	FilterError string `json:"-"`
 }
 
 func (p *Page) view(parameters url.Values) *view {
@@ -128,15 +117,7 @@ func (p *Page) view(parameters url.Values) *view {
 	v.Problems = appendTexts(appendTexts(nil, slices.Values(p.checkNode(s))), s.Problems())
 	v.Limits = appendTexts(nil, slices.Values(applied.Limits))
 	v.Refused = refusals(applied)
-	f := newFilter(q.Filter)
-	if len(f) > maxWords {
-		v.listing = listing{Total: s.Len(), Page: 1, Pages: 1}
-		v.FilterError = fmt.Sprintf("filter must have at most %d words, not %d", maxWords, len(f))
-		v.Error = v.FilterError
-		return v
-	}
-	v.listing = list(s, f, q.Page)
-	v.ServicePorts = p.withDraining(v.ServicePorts)
+	v.listing = list(s, q.Filter, q.Page)
 	if v.Query.asks() {
 		v.answer = v.Query.answer(s)
 	}
