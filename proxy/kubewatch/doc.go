@@ -7,9 +7,9 @@
 //
 // # What is watched
 //
-// The API server selects: Services with a ClusterIP that have no label for another
-// service proxy (see [Source].ProxyName), EndpointSlices that do not belong to headless
-// Services, and the one Node. A Service that is labelled later for another proxy is
+// The API server selects: Services with a ClusterIP, EndpointSlices that do not belong to headless
+// Services, and the one Node. Of the Services, those without a label for another service proxy
+// (see [Source].ProxyName) are passed on. A Service that is labelled later for another proxy is
 // deleted from the tracker. A client of [NewClient] transfers all of it as protobuf.
 //
 // The client must be allowed to list and watch services and nodes, endpointslices of the

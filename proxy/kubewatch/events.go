@@ -48,15 +48,18 @@ type Events struct {
 
 // Services returns the event handler for an informer of Services.
 func (e *Events) Services() cache.ResourceEventHandler {
-	return both{
-		events[*v1.Service]{
-			kept: &e.services, generation: e.services.next(e.Handler.DeleteService), update: e.Handler.UpdateService, report: e.Report,
-			selects: func(s *v1.Service) bool { return e.isOurs(s) && s.Spec.ClusterIP != v1.ClusterIPNone },
-		},
-		events[*v1.Service]{
-			kept: &e.foreign, generation: e.foreign.next(e.theirs.remove), update: e.theirs.update,
-			selects: func(s *v1.Service) bool { return !e.isOurs(s) },
-		},
+	ours := events[*v1.Service]{
+		kept: &e.services, generation: e.services.next(e.Handler.DeleteService), update: e.Handler.UpdateService, report: e.Report,
+		selects: func(s *v1.Service) bool { return e.isOurs(s) && s.Spec.ClusterIP != v1.ClusterIPNone },
+	}
+	others := events[*v1.Service]{
+		kept: &e.foreign, generation: e.foreign.next(e.theirs.remove), update: e.theirs.update,
+		selects: func(s *v1.Service) bool { return !e.isOurs(s) },
+	}
+	return cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(o any) { ours.OnAdd(o, false); others.OnAdd(o, false) },
+		UpdateFunc: func(before, now any) { ours.OnUpdate(before, now); others.OnUpdate(before, now) },
+		DeleteFunc: func(o any) { ours.OnDelete(o); others.OnDelete(o) },
 	}
 }
 
