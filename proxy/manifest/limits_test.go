@@ -125,7 +125,7 @@ func TestRefusedItemsAreCheap(t *testing.T) {
 			cost := func(n int) float64 {
 				text := []byte(c.head + strings.Repeat(c.item, n) + c.tail)
 				return allocated(func() {
-					found, err := readContent(t.Context(), "a.yaml", text, nil)
+					found, err := readContent(t.Context(), "a.yaml", text)
 					if rest, ok := errors.AsType[more](found.errs[len(found.errs)-1].Err); err != nil || !ok || int(rest) < n-maxErrors {
 						t.Errorf("got %d errors with %v at last, and %v; want one for the other %d", len(found.errs), found.errs[len(found.errs)-1], err, n-maxErrors)
 					}
@@ -217,7 +217,7 @@ func TestGrowthOfMetadata(t *testing.T) {
 		}
 		text.WriteString("spec: {clusterIP: 10.0.0.1, ports: [{port: 80}]}\n")
 		return func() {
-			if c, err := readContent(t.Context(), "a.yaml", []byte(text.String()), nil); err != nil || len(c.objects) != 1 {
+			if c, err := readContent(t.Context(), "a.yaml", []byte(text.String())); err != nil || len(c.objects) != 1 {
 				t.Fatalf("%d labels: got %d objects, errors %v, error %v, want an object", n, len(c.objects), c.errs, err)
 			}
 		}
@@ -230,7 +230,7 @@ func TestGrowthOfLists(t *testing.T) {
 	testenv.Growth(t, 2000, func(n int) func() {
 		text := "apiVersion: v1\nkind: NodeList\n" + lines(n, "k%d: 1") + "items:\n" + lines(n, "- {metadata: {name: n%d}, x: 1}")
 		return func() {
-			c, err := readContent(t.Context(), "a.yaml", []byte(text), nil)
+			c, err := readContent(t.Context(), "a.yaml", []byte(text))
 			if err != nil || len(c.errs) > 0 || len(c.warnings) != maxErrors+1 {
 				t.Fatalf("%d items: got errors %v, %v, and %d warnings, want %d", n, err, c.errs, len(c.warnings), maxErrors+1)
 			}
