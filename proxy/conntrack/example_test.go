@@ -31,3 +31,9 @@ func ExampleCleaner() {
 		fmt.Fprintln(os.Stderr, err)
 	}
 }
+
+// A zero field leaves its parameter of the kernel as it is.
+func ExampleParameters_Set() {
+	fmt.Println(conntrack.Parameters{}.Set())
+	// Output: <nil>
+}
