@@ -24,12 +24,13 @@ type Use struct {
 	Text string
 }
 
-// Uses are the uses of one Service, by the pools that they come from. External IPs come from none: users
-// choose them.
+// Uses are the uses of one Service, by the pools that they come from.
 type Uses struct {
 	// ClusterIPs are from its spec, LoadBalancerIPs from its status. NodePorts are the node ports of its
 	// ports, and its health check node port.
 	ClusterIPs, LoadBalancerIPs, NodePorts []Use
+	// ExternalIPs come from no pool: users choose them. One may be in the range of a pool.
+	ExternalIPs []Use
 }
 
 // ServiceUses returns the uses of a Service. Their owner is namespace/name.
@@ -47,6 +48,9 @@ func ServiceUses(s *v1.Service) (u Uses) {
 	}
 	for i := range s.Status.LoadBalancer.Ingress {
 		add(&u.LoadBalancerIPs, s.Status.LoadBalancer.Ingress[i].IP)
+	}
+	for _, ip := range s.Spec.ExternalIPs {
+		add(&u.ExternalIPs, ip)
 	}
 	ports := []int32{s.Spec.HealthCheckNodePort}
 	for i := range s.Spec.Ports {
