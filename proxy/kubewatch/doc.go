@@ -19,9 +19,9 @@
 //
 // # No cache
 //
-// A Source passes objects on as it receives them and does not keep them; it keeps only
-// their names, to report deletions that it missed while the connection was down. So there is
-// no periodic resync either. While the API server streams its first list, objects wait
+// A Source passes objects on as it receives them and does not keep them. It keeps only
+// their names, to report deletions that it missed while the connection was down, and the ClusterIPs
+// of Services for other proxies. So there is no periodic resync either. While the API server streams its first list, objects wait
 // until the list is complete, without the fields that no service proxy needs.
 //
 // # Services of other proxies

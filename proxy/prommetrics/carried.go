@@ -13,7 +13,7 @@ func newCarried(m *Metrics) carried {
 		return prometheus.NewDesc("vipkit_userspace_"+name, help, labels, nil)
 	}
 	return carried{
-		m, desc("connections", "TCP connections that are open."), desc("sessions", "UDP sessions that there are."),
+		m, desc("connections", "TCP connections that are open."), desc("sessions", "Current UDP sessions."),
 		desc("accepted_connections_total", "TCP connections that were accepted."),
 		desc("refused_total", "Connections and sessions that were not served, by reason.", "reason"),
 		desc("listener_errors_total", "Errors of listeners."),

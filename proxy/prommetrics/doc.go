@@ -55,7 +55,7 @@
 // With a backend that carries connections itself (CountConnections of [proxy.Abilities]), also:
 //
 //	vipkit_userspace_connections                 TCP connections that are open
-//	vipkit_userspace_sessions                    UDP sessions that there are
+//	vipkit_userspace_sessions                    current UDP sessions
 //	vipkit_userspace_accepted_connections_total  TCP connections that were accepted
 //	vipkit_userspace_refused_total{reason}       connections and sessions that were not served
 //	vipkit_userspace_listener_errors_total       errors of listeners

@@ -43,7 +43,7 @@ type snapshotCounts struct {
 
 func newSnapshotCounts(m *Metrics) snapshotCounts {
 	return snapshotCounts{
-		m, prometheus.NewDesc("vipkit_service_ports", "Service ports that there are.", nil, nil),
+		m, prometheus.NewDesc("vipkit_service_ports", "Number of service ports.", nil, nil),
 		prometheus.NewDesc("vipkit_object_problems", "What is wrong with API objects, by kind of object.", []string{"kind"}, nil),
 		prometheus.NewDesc("vipkit_node_problems", "Settings of the node that break Services.", []string{"setting"}, nil),
 	}
