@@ -120,7 +120,6 @@ func byFloor() [][]string {
 			"examples/kubeproxy",
 			"examples/manifestproxy",
 			"examples/quickstart",
-			"examples/scale",
 			"internal/peer",
 			"internal/peer/browser",
 			"internal/peer/differential",
@@ -131,6 +130,7 @@ func byFloor() [][]string {
 			"internal/peer/sidebyside",
 			"internal/peer/windows",
 			"internal/testing/differential",
+			"internal/testing/scale",
 			"internal/testing/storm",
 		},
 		11: {
