@@ -96,7 +96,7 @@ func act(ctx context.Context, o options, log logr.Logger) (err error) {
 	}
 	page := inspect.New("Backend " + o.backend)
 	tracker := proxy.NewServiceChangeTracker(o.tracker)
-	source := &manifest.Source{Path: o.manifests, Handler: tracker, Logger: log}
+	source := &manifest.Source{Path: o.manifests, Handler: tracker, Logger: log, Observe: logEmpty(log)}
 	runner := &proxy.Runner{
 		Source: tracker, Backend: b, ResyncInterval: resync, Logger: log,
 		Observers: []proxy.Observer{{Synced: logSync(log)}, metrics.Observer(tracker), page.Observer(tracker)},
@@ -122,11 +122,6 @@ func act(ctx context.Context, o options, log logr.Logger) (err error) {
 		return err
 	}
 	runner.Observers = append(runner.Observers, server.Observer())
-	source.Observe = func(s manifest.Summary) {
-		if s.Services == 0 { // The path may be wrong.
-			log.Info("no Services in the manifests", "files", s.Files, "ignored", s.Ignored)
-		}
-	}
 	err = follow(ctx, source, runner, server.Run, func(ctx context.Context) { tracker.LogMissing(ctx, log) })
 	if err == nil && !o.demo { // The rules of the demo end with its network namespace.
 		log.Info("stopped; the rules stay in the kernel, -cleanup removes them")
@@ -139,6 +134,15 @@ func logSync(log logr.Logger) func(proxy.Sync) {
 	return func(s proxy.Sync) {
 		log.Info("sync", "full", s.Full, "changed", s.Changed, "operations", s.Operations, "took", s.Duration,
 			"ports", s.Snapshot.Len(), "failed", s.Err != nil)
+	}
+}
+
+// logEmpty returns a function that logs a pass without a Service: the path may be wrong.
+func logEmpty(log logr.Logger) func(manifest.Summary) {
+	return func(s manifest.Summary) {
+		if s.Services == 0 {
+			log.Info("no Services in the manifests", "files", s.Files, "ignored", s.Ignored)
+		}
 	}
 }
 
