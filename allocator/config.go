@@ -25,10 +25,6 @@ type Config struct {
 	// alike. Otherwise it takes the first addresses only when all others are taken: a sixteenth
 	// of them, at least 16 and at most 256; of ports a 32nd, at most 128; none of 16 keys or less.
 	SharedPool bool
-	// Exclude are blocks that are never allocated, not even to a request that
-	// names the key. A block counts as far as it overlaps the range, so one list
-	// can serve ranges of both families.
-	Exclude []Block
 	// Limit, unless 0, cuts an address range down to its first addresses, the
 	// network address counted. Kubernetes' allocation maps cover the first 65,536
 	// addresses of an IPv6 range.
@@ -46,18 +42,6 @@ type Block struct {
 
 func (b Block) isValid() bool {
 	return b.First.Kind() != 0 && b.First.Kind() == b.Last.Kind() && b.First.Compare(b.Last) <= 0
-}
-
-// PrefixBlock is the block of all addresses of a prefix.
-func PrefixBlock(p netip.Prefix) Block {
-	first := p.Masked().Addr()
-	last := first.AsSlice()
-	for i := range last {
-		hostBits := min(8, max(0, 8*(i+1)-p.Bits()))
-		last[i] |= byte(1<<hostBits - 1)
-	}
-	end, _ := netip.AddrFromSlice(last)
-	return Block{First: AddrKey(first), Last: AddrKey(end)}
 }
 
 // ParseConfig reads a range from its canonical form: a prefix like 10.96.0.0/16, addresses
@@ -112,11 +96,6 @@ func (c Config) check() error {
 		return fmt.Errorf("%w range of ports %v: the first is 0, or above the last", ErrInvalid, c)
 	case c.Prefix.Addr().Is4In6():
 		return fmt.Errorf("%w range %v: it is IPv4, written as IPv6", ErrInvalid, c)
-	}
-	for _, b := range c.Exclude {
-		if !b.isValid() {
-			return fmt.Errorf("%w excluded block %v to %v: its ends are of two kinds, or the first is above the last", ErrInvalid, b.First, b.Last)
-		}
 	}
 	return nil
 }

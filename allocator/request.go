@@ -165,7 +165,7 @@ func (x *index) full(q Request) error {
 func (x *index) free(kind Kind) (n uint64) {
 	for _, r := range x.parts {
 		if r.kind == kind && !r.config.Draining {
-			n += min(r.size-r.used, math.MaxUint64-n)
+			n += min(r.n-r.used, math.MaxUint64-n)
 		}
 	}
 	return n
@@ -175,8 +175,8 @@ func (x *index) free(kind Kind) (n uint64) {
 // its free keys: of the upper bands, and when these are full, of the lower ones. It gives
 // nil if no range has a free key.
 func (x *index) choose(kind Kind) *core {
-	upper := func(r *core) uint64 { return r.size - r.bandSize - (r.used - r.bandUsed) }
-	lower := func(r *core) uint64 { return r.bandSize - r.bandUsed }
+	upper := func(r *core) uint64 { return r.n - r.band - (r.used - r.bandUsed) }
+	lower := func(r *core) uint64 { return r.band - r.bandUsed }
 	for _, free := range []func(*core) uint64{upper, lower} {
 		var chosen *core
 		total := 0.0

@@ -76,11 +76,11 @@ func parse(text string) (allocator.Key, error) {
 	return k, err
 }
 
-// ErrNoOwners says that the list of owners is empty. See [Options].AllowNoOwners.
+// ErrNoOwners says that the list of owners is empty. See [Options].Force.
 var ErrNoOwners = errors.New("the list of owners is empty, which is likely a mistake")
 
 // TooManyError says that a pass would have taken too many claims from their owners,
-// and has taken none. See [Options].MaxRemovals.
+// and has taken none. See [Options].Force.
 type TooManyError struct {
 	// Removals is how many it would have taken, Most how many it may take.
 	Removals, Most int
@@ -108,7 +108,7 @@ const (
 	// change of the store cannot mend that: one of the objects must change.
 	Duplicate
 	// OutOfRange: used or held, and in no range. A range may be missing by mistake,
-	// so this is only reported by default. [Mend] frees keys that are held and not used.
+	// so this is only reported.
 	OutOfRange
 	// NonCanonical: not spelled canonically. The key is the same, but other programs
 	// may compare spellings.
@@ -123,23 +123,6 @@ func (p Problem) String() string {
 	return enum.Name(p, "none", "missing", "orphaned", "wrong owner", "duplicate", "out of range", "non-canonical", "invalid")
 }
 
-// Action is what to do about a problem.
-type Action uint8
-
-// The actions. Problems that only a change of an object can mend are reported, whatever
-// the policy says.
-const (
-	// Default mends Missing, Orphaned and WrongOwner, and reports the others.
-	Default Action = iota
-	// Report changes nothing.
-	Report
-	// Mend changes the store.
-	Mend
-)
-
-// String returns default, report or mend.
-func (a Action) String() string { return enum.Name(a, "default", "report", "mend") }
-
 // Finding is one difference between store and owners.
 type Finding struct {
 	// Problem is the kind of the difference.
@@ -152,8 +135,8 @@ type Finding struct {
 	Holder allocator.Owner
 	// Text is the spelling of the owner.
 	Text string
-	// Mended says that the pass changed the store. If it is false although the policy
-	// says [Mend], another process changed the claim first; the next pass tries again.
+	// Mended says that the pass changed the store. If it is false for a problem that passes mend,
+	// another process changed the claim first; the next pass tries again.
 	Mended bool
 }
 
