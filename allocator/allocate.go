@@ -73,13 +73,13 @@ func (p *Pool) plan(ctx context.Context, owner Owner, requests []Request) ([]Op,
 	if err := p.prepare(ctx); err != nil {
 		return nil, fmt.Errorf("no address or port can be allocated: %w", err)
 	}
-	ops, held, err := p.planOnce(ctx, owner, requests)
+	ops, held, err := p.planOnce(owner, requests)
 	if len(held) > 0 {
 		// The pool's view alone does not say that a key is taken.
 		if _, err := p.read(ctx, held, 0); err != nil {
 			return nil, fmt.Errorf("whether the keys are free is unknown: %w", err)
 		}
-		ops, _, err = p.planOnce(ctx, owner, requests)
+		ops, _, err = p.planOnce(owner, requests)
 	}
 	if !errors.Is(err, ErrFull) {
 		return ops, err
@@ -89,15 +89,15 @@ func (p *Pool) plan(ctx context.Context, owner Owner, requests []Request) ([]Op,
 	if err != nil {
 		return nil, fmt.Errorf("whether a key is free is unknown: %w", err)
 	}
-	ops, _, err = p.planOnce(ctx, owner, requests)
+	ops, _, err = p.planOnce(owner, requests)
 	return ops, err
 }
 
 // planOnce chooses keys by the pool's view. If a requested one is taken there, held has all that are.
-func (p *Pool) planOnce(ctx context.Context, owner Owner, requests []Request) (ops []Op, held []Key, err error) {
+func (p *Pool) planOnce(owner Owner, requests []Request) (ops []Op, held []Key, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	ops, err = p.index.plan(ctx, owner, requests, p.now())
+	ops, err = p.index.plan(owner, requests, p.now())
 	if first, isHeld := errors.AsType[*HeldError](err); isHeld {
 		held = p.index.held(first.Key, requests)
 	}

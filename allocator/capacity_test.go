@@ -196,21 +196,3 @@ func TestBandOfPorts(t *testing.T) {
 		testenv.Same(t, want, bandOf(t, allocator.Config{FirstPort: 30000, LastPort: 30000 + size - 1}), "band of %d ports", size)
 	}
 }
-
-func TestSharedPool(t *testing.T) {
-	p := poolOf(t, config(t, "10.96.0.0/24", func(c *allocator.Config) { c.SharedPool = true }))
-	if got := p.Ranges()[0].Stats.BandSize; got != 0 {
-		t.Errorf("the lower band has %d addresses, want none", got)
-	}
-	low := 0
-	for range 200 {
-		key, err := allocateNext(t, p)
-		testenv.NoError(t, err)
-		if key.Addr().As4()[3] <= 16 {
-			low++
-		}
-	}
-	if low == 0 {
-		t.Error("200 of 254 addresses: got none of the first 16, want some")
-	}
-}

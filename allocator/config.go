@@ -10,6 +10,9 @@ import (
 )
 
 // Config describes a range. One of Prefix, Addresses and the two ports is set.
+//
+// Dynamic allocation takes the first keys, the lower band, only when all others are taken: a sixteenth
+// of the addresses, at least 16 and at most 256; of ports a 32nd, at most 128; none of 16 keys or less.
 type Config struct {
 	// Prefix is a range of addresses. Bits beyond its length are ignored.
 	// The network address is not part of it, nor is the broadcast address of
@@ -21,10 +24,6 @@ type Config struct {
 	Addresses Block
 	// FirstPort and LastPort are a range of ports, both included.
 	FirstPort, LastPort uint16
-	// SharedPool switches the band off: dynamic allocation chooses from all keys
-	// alike. Otherwise it takes the first addresses only when all others are taken: a sixteenth
-	// of them, at least 16 and at most 256; of ports a 32nd, at most 128; none of 16 keys or less.
-	SharedPool bool
 	// Limit, unless 0, cuts an address range down to its first addresses, the
 	// network address counted. Kubernetes' allocation maps cover the first 65,536
 	// addresses of an IPv6 range.
@@ -133,8 +132,8 @@ const (
 
 // bandOf is how many keys at the start of a range of a size are allocated dynamically only when
 // all others are taken: none of a small range.
-func (c Config) bandOf(size, share, most uint64) uint64 {
-	if c.SharedPool || size <= minBand {
+func bandOf(size, share, most uint64) uint64 {
+	if size <= minBand {
 		return 0
 	}
 	return min(max(minBand, size/share), most)

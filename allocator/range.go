@@ -30,7 +30,7 @@ func NewRange(c Config) (*Range, error) {
 	case c.FirstPort > 0:
 		r.kind, r.lo = Port, uint64(c.FirstPort)
 		r.n = uint64(c.LastPort) - uint64(c.FirstPort) + 1
-		r.band = c.bandOf(r.n, portShare, maxPortBand)
+		r.band = bandOf(r.n, portShare, maxPortBand)
 	default:
 		err = r.setAddresses()
 	}
@@ -49,7 +49,7 @@ func (r *Range) setPrefix() error {
 	if err != nil {
 		return err
 	}
-	r.n, r.band = n, min(n, r.config.bandOf(size, ipShare, maxIPBand))
+	r.n, r.band = n, min(n, bandOf(size, ipShare, maxIPBand))
 	base := r.config.Prefix.Masked().Addr()
 	r.kind = AddrKey(base).Kind()
 	b := base.As16()
@@ -75,7 +75,7 @@ func (r *Range) setAddresses() error {
 	if r.config.Limit > 0 {
 		r.n = min(r.n, r.config.Limit)
 	}
-	r.band = r.config.bandOf(r.n, ipShare, maxIPBand)
+	r.band = bandOf(r.n, ipShare, maxIPBand)
 	return nil
 }
 

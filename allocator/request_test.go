@@ -1,7 +1,6 @@
 package allocator_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"math"
@@ -40,39 +39,6 @@ func TestTooManyKeys(t *testing.T) {
 	testenv.Same(t, map[string]int{}, store.calls, "calls")
 	if got := len(mustReserve(t, p, "web", allocator.Request{Kind: allocator.IPv6, Count: allocator.MaxKeys})); got != allocator.MaxKeys {
 		t.Errorf("got %d keys, want %d", got, allocator.MaxKeys)
-	}
-}
-
-// impatient is a context that has ended at the second call of Err.
-type impatient struct {
-	context.Context
-	calls int
-}
-
-var errImpatient = errors.New("took too long")
-
-func (c *impatient) Err() error {
-	if c.calls++; c.calls > 1 {
-		return errImpatient
-	}
-	return nil
-}
-
-// TestPlanningEnds checks that a long request ends with its context, and leaves no keys
-// marked.
-func TestPlanningEnds(t *testing.T) {
-	p := newPool(t, newMemory(), "10.0.0.0/8")
-	testenv.NoError(t, p.Sync(t.Context()))
-	ended, cancel := context.WithCancelCause(t.Context())
-	cancel(errImpatient)
-	for name, ctx := range map[string]context.Context{"ended": ended, "ends": &impatient{Context: ended}} {
-		claims, err := p.Reserve(ctx, "web", allocator.Request{Kind: allocator.IPv4, Count: 10_000})
-		if !errors.Is(err, errImpatient) {
-			t.Errorf("%s: got %d claims, error %v, want %v", name, len(claims), err, errImpatient)
-		}
-		if got := p.Ranges()[0].Stats.Used; got != 0 {
-			t.Errorf("%s: keys in use: got %d, want none", name, got)
-		}
 	}
 }
 

@@ -167,21 +167,6 @@ func TestWatchIsRestarted(t *testing.T) {
 	})
 }
 
-// TestWatchDoesNotSpin has an API server that ends every watch at once.
-func TestWatchDoesNotSpin(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		a, s := newStore(t)
-		a.endsWatches = true
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
-		storetest.WantEnd(t, s.Watch(ctx, 1), context.DeadlineExceeded)
-		if a.started < 2 || a.started > 61 {
-			t.Errorf("watches in a minute: got %d, want 2 to 61", a.started)
-		}
-	})
-}
-
 func TestWatchTooOld(t *testing.T) {
 	t.Parallel()
 	a, s := newStore(t)
