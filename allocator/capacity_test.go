@@ -13,14 +13,11 @@ import (
 // mapLimit is how much of an IPv6 range Kubernetes' allocation maps cover.
 const mapLimit = 1 << 16
 
-// config parses a range, and changes its other settings.
-func config(t testing.TB, text string, change ...func(*allocator.Config)) allocator.Config {
+// config parses a range.
+func config(t testing.TB, text string) allocator.Config {
 	t.Helper()
 	c, err := allocator.ParseConfig(text)
 	testenv.NoError(t, err)
-	for _, f := range change {
-		f(&c)
-	}
 	return c
 }
 
