@@ -79,7 +79,10 @@ func TestFlags(t *testing.T) {
 }
 
 // failing is a backend whose Apply fails.
-type failing struct{ err error }
+type failing struct {
+	proxy.NoAbilities
+	err error
+}
 
 func (f failing) Apply(context.Context, proxy.Snapshot, proxy.Snapshot) error { return f.err }
 
@@ -107,7 +110,7 @@ func TestOnceReturnsErrors(t *testing.T) {
 		{"interrupted", "demo", ended, nil, context.Canceled},
 	} {
 		tracker := proxy.NewServiceChangeTracker(proxy.TrackerOptions{NodeAddresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")}})
-		runner := &proxy.Runner{Source: tracker, Backend: failing{c.apply}}
+		runner := &proxy.Runner{Source: tracker, Backend: failing{err: c.apply}}
 		if err := once(c.ctx, &manifest.Source{Path: c.path, Handler: tracker}, runner); !errors.Is(err, c.want) {
 			t.Errorf("%s: got error %v, want %v", c.name, err, c.want)
 		}

@@ -2,7 +2,6 @@ package scale
 
 import (
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"net/netip"
 	"os"
@@ -160,11 +159,7 @@ func (k kernel) start(b *testing.B, s proxy.Snapshot) (backend proxy.Backend, en
 		return err
 	}))
 	testenv.NoError(b, backend.Apply(b.Context(), proxy.Snapshot{}, s))
-	return backend, func() {
-		if c, ok := backend.(io.Closer); ok {
-			testenv.NoError(b, c.Close())
-		}
-	}
+	return backend, func() { testenv.NoError(b, backend.Close()) }
 }
 
 func measureCold(b *testing.B, newKernel func(*testing.B) kernel) {
