@@ -58,7 +58,7 @@ func flushes(t *testing.T, f Flavour) []string {
 		`printf '*nat\nCOMMIT\n*filter\nCOMMIT\n' | ` + restore + " -w 5",
 	}
 	if f == NFT {
-		all = append(all, netnstest.NFT(t)+" flush ruleset", netnstest.NFT(t)+" 'delete table ip nat; delete table ip filter'", netnstest.NFT(t)+" 'add table ip nat { flags dormant; }'")
+		all = append(all, netnstest.NFT(t)+" flush ruleset", netnstest.NFT(t)+" 'delete table ip nat; delete table ip filter'")
 	}
 	return all
 }
@@ -253,27 +253,24 @@ func isHook(chain string) bool {
 	return slices.Contains([]string{"PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"}, chain)
 }
 
-// each visits all rules as the program of the flavour lists them, nft or iptables-save. It
-// skips dormant tables.
+// each visits all rules as the program of the flavour lists them, nft or iptables-save.
 func (s *stage) each(t *testing.T, visit func(chain, name, rule string)) {
 	t.Helper()
 	if s.Options.Flavour == Legacy {
 		s.eachLegacy(t, visit)
 		return
 	}
-	table, chain, base, dormant := "", "", false, false
+	table, chain, base := "", "", false
 	for line := range strings.Lines(s.tables(t)) {
 		line = strings.TrimSpace(regexp.MustCompile(`packets \d+ bytes \d+ `).ReplaceAllString(line+" ", ""))
 		switch word := strings.Fields(line); {
 		case len(word) > 2 && word[0] == "table":
-			table, chain, dormant = word[1]+" "+word[2], "", false
-		case line == "flags dormant":
-			dormant = true
+			table, chain = word[1]+" "+word[2], ""
 		case len(word) > 2 && word[0] == "chain":
 			chain, base = word[1], false
 		case strings.HasPrefix(line, "type "):
 			base = true
-		case line != "" && line != "}" && chain != "" && !dormant && (base || !isHook(chain)):
+		case line != "" && line != "}" && chain != "" && (base || !isHook(chain)):
 			visit(table+" "+chain, chain, line)
 		}
 	}

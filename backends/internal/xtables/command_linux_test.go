@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -41,15 +40,25 @@ func mustNamespace(t *testing.T) *netns.NS {
 // A program is killed with the thread that started it, and is not waited for without limit.
 func TestCommand(t *testing.T) {
 	t.Parallel()
-	var out bytes.Buffer
-	in := newInput([]byte("x"))
-	p := program{path: "/bin/true", args: []string{"a", "b"}, in: in, out: &out}
-	cmd := p.command(t.Context())
-	if want := []string{"/bin/true", "a", "b"}; !slices.Equal(cmd.Args, want) || cmd.Stdin != in || cmd.Stdout != &out {
-		t.Errorf("command: got arguments %q, input %v and output %v, want %q, %v and %v", cmd.Args, cmd.Stdin, cmd.Stdout, want, in, &out)
-	}
+	cmd := program{path: "/bin/true"}.command(t.Context())
 	if a := cmd.SysProcAttr; cmd.WaitDelay != outputWait || !a.Setpgid || a.Pdeathsig != unix.SIGKILL {
 		t.Errorf("command: got WaitDelay %v, Setpgid %t, Pdeathsig %v; want %v, true and %v", cmd.WaitDelay, a.Setpgid, a.Pdeathsig, outputWait, unix.SIGKILL)
+	}
+}
+
+// The end of a program's output is kept, however it is written.
+func TestTail(t *testing.T) {
+	t.Parallel()
+	r := testenv.Random(t)
+	var got tail
+	var all []byte
+	for range 50 {
+		piece := bytes.Repeat([]byte{byte('a' + r.IntN(26))}, r.IntN(3*tailSize)/(1+r.IntN(50)))
+		if n, err := got.Write(piece); n != len(piece) || err != nil {
+			t.Fatalf("Write: got %d, %v, want %d and no error", n, err, len(piece))
+		}
+		all = append(all, piece...)
+		testenv.Same(t, string(all[max(0, len(all)-tailSize):]), string(got.kept), "kept after %d bytes", len(all))
 	}
 }
 

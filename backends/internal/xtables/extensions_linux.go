@@ -62,20 +62,21 @@ func (k *kernel) Check(_ *proxy.Node, port *proxy.ServicePort) error {
 // missing returns which of some extensions are missing. If a table refuses everything, that is the table
 // alone, or nothing if the reason is another one.
 func (k *kernel) missing(ctx context.Context, of []Extension) (missing []Extension, err error) {
-	var tried []chainRef
 	for _, t := range k.names.tables() {
 		some := slices.DeleteFunc(slices.Clone(of), func(e Extension) bool { return e.Table != t })
 		if len(some) == 0 {
 			continue
 		}
 		lacking, err := k.missingOf(ctx, t, some)
-		if err != nil {
+		if err == nil {
+			err = k.write(ctx, []Op{{Kind: backends.Remove, Key: Key{Table: t, Chain: k.names.Canary()}}}, gently)
+		}
+		if err != nil && !isRefusal(err) { // no canary is left where everything is refused
 			return nil, err
 		}
-		missing, tried = append(missing, lacking...), append(tried, chainRef{t, k.names.Canary()})
+		missing = append(missing, lacking...)
 	}
-	_, err = k.removeChains(ctx, slices.SortedFunc(slices.Values(tried), byTable))
-	return missing, err
+	return missing, nil
 }
 
 // missingOf does the same for extensions of one table.

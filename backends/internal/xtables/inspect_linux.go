@@ -32,7 +32,7 @@ func Prepare(ctx context.Context, c Config) error {
 func Dump(ctx context.Context, c Config) (string, error) {
 	var out []string
 	err := c.each(ctx, func(f *Family, p *programs) error {
-		e, err := p.find(ctx, c.Names, knowledge{})
+		e, err := p.find(ctx, c.Names)
 		if err != nil {
 			return err
 		}

@@ -1,7 +1,6 @@
 package xtables
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -25,7 +24,7 @@ type process struct{ namespace *netns.NS }
 type program struct {
 	path string
 	args []string
-	in   io.Reader
+	in   []byte
 	out  io.Writer
 }
 
@@ -39,9 +38,14 @@ const outputWait = 2 * time.Second
 // The program does not outlive this process: the kernel kills it when the thread that
 // started it ends, and that thread waits for it.
 func (p *process) run(ctx context.Context, prog program) (ran bool, err error) {
+	in, err := file(prog.in)
+	if err != nil {
+		return false, fmt.Errorf("iptables: %w: %w", backends.ErrUnavailable, err)
+	}
+	defer in.Close() //nolint:errcheck // it is only in memory
 	output := &tail{}
 	cmd := prog.command(ctx)
-	cmd.Stderr = output
+	cmd.Stdin, cmd.Stderr = in, output
 	err = p.namespace.Do(func() error {
 		if err := cmd.Start(); err != nil {
 			return err
@@ -64,7 +68,7 @@ func (p *process) run(ctx context.Context, prog program) (ran bool, err error) {
 
 func (p program) command(ctx context.Context) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, p.path, p.args...)
-	cmd.Stdin, cmd.Stdout = p.in, p.out
+	cmd.Stdout = p.out
 	cmd.WaitDelay = outputWait
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: unix.SIGKILL}
 	cmd.Cancel = func() error { return killAll(cmd.Process) }
@@ -83,34 +87,18 @@ func killAll(p *os.Process) error {
 	return err
 }
 
-// input is the input of a program.
-type input struct{ bytes.Reader }
-
-func newInput(text []byte) *input {
-	i := &input{}
-	i.Reset(text)
-	return i
-}
-
-const (
-	// defaultPipe is the size of a new pipe in bytes, and largePipe the largest one that an
-	// unprivileged process may set, unless fs.pipe-max-size was changed.
-	defaultPipe = 64 << 10
-	largePipe   = 1 << 20
-)
-
-// WriteTo implements [io.WriterTo], by which [exec.Cmd] fills the pipe to a program. It
-// enlarges the pipe for a long text: with a small one, the switches between writer and
-// program cost a tenth of the time that the program needs for the text.
-func (i *input) WriteTo(w io.Writer) (int64, error) {
-	if pipe, ok := w.(syscall.Conn); ok && i.Len() > defaultPipe {
-		if raw, err := pipe.SyscallConn(); err == nil {
-			_ = raw.Control(func(fd uintptr) {
-				_, _ = unix.FcntlInt(fd, unix.F_SETPIPE_SZ, largePipe) // if that is not allowed, the pipe stays small
-			})
-		}
+// file returns a file in memory with some content. With a pipe, the switches between writer and
+// program would cost a tenth of the time that the program needs for a long text.
+func file(content []byte) (*os.File, error) {
+	fd, err := unix.MemfdCreate("iptables", unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, os.NewSyscallError("memfd_create", err)
 	}
-	return i.Reader.WriteTo(w)
+	f := os.NewFile(uintptr(fd), "input of iptables")
+	if _, err = f.WriteAt(content, 0); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
 }
 
 // tail is a writer that keeps the end of what is written to it.

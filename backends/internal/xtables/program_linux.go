@@ -75,9 +75,9 @@ func LookUp(name string) (string, error) {
 // find reads the chains and rules of an identity. In the flavour nft, one program prints all
 // tables, because it reads all of them anyway. In the legacy flavour, and if that program
 // fails because of a foreign table, one program prints each table in use.
-func (p *programs) find(ctx context.Context, n Names, known knowledge) (*existing, error) {
+func (p *programs) find(ctx context.Context, n Names) (*existing, error) {
 	if p.flavour == NFT {
-		e, err := p.list(ctx, newListing(n, known), []string{})
+		e, err := p.list(ctx, newListing(n), []string{})
 		if _, stopped := errors.AsType[*stopError](err); !stopped {
 			return e, err
 		}
@@ -90,7 +90,7 @@ func (p *programs) find(ctx context.Context, n Names, known knowledge) (*existin
 	for _, t := range tables {
 		each = append(each, []string{"-t", t.String()})
 	}
-	return p.list(ctx, newListing(n, known), each...)
+	return p.list(ctx, newListing(n), each...)
 }
 
 // list runs iptables-save once for each list of arguments, and parses the output.
@@ -138,7 +138,7 @@ func (p *programs) sizes(n Names) (map[Table]legacytables.Info, error) {
 // restore runs a script.
 func (p *programs) restore(ctx context.Context, script []byte) error {
 	ran, err := p.process.run(ctx, program{
-		path: p.restorer, args: []string{"--noflush", "-w", p.wait}, in: newInput(script),
+		path: p.restorer, args: []string{"--noflush", "-w", p.wait}, in: script,
 	})
 	if err != nil && ran && ctx.Err() != nil {
 		return fmt.Errorf("%w: iptables-restore was killed: %w", proxy.ErrDataplaneLost, err)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"slices"
 
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/proxy"
@@ -104,7 +103,7 @@ func (k *kernel) try(ctx context.Context, ops []Op, exist map[chainRef]bool) (ma
 	for t, text := range rules {
 		trial = append(trial, Op{Key: Key{Table: t, Chain: k.names.Canary()}, Value: string(text)})
 	}
-	return made, k.write(ctx, trial)
+	return made, k.write(ctx, trial, gently)
 }
 
 // Finish implements [backends.Replacement].
@@ -131,55 +130,34 @@ func (r *replacement) Finish(ctx context.Context) error {
 	return err
 }
 
-// load makes the wanted objects of what exists, as gently as the kernel allows. Before it rewrites chains, it
-// adds the missing rules that reject packets, if the kernel accepts them in the existing chains.
+// load makes the wanted objects of what exists, as gently as the kernel allows.
 func (k *kernel) load(ctx context.Context, e *existing, wanted []Op) error {
 	refusal := k.adopt(ctx, e, wanted, gently)
 	if !isRefusal(refusal) {
 		return refusal
 	}
-	e, err := k.find(ctx)
+	e, err := k.reread(ctx)
 	if err != nil {
 		return err
 	}
-	if len(e.chains)+len(e.jumps) == 0 { // there is nothing to rewrite
+	if len(e.chains)+len(e.jumps) == 0 { // there is nothing that may be in the way
 		return refusal
 	}
-	missing, _ := e.plan(k.names, wanted, adding)
-	missing = slices.DeleteFunc(inFilter(missing, true), func(o Op) bool { return isHook(o.Key.Chain) })
-	if err = k.write(ctx, missing); err == nil {
-		if e, err = k.find(ctx); err != nil {
-			return err
-		}
-	}
-	if err != nil && !isRefusal(err) {
-		return err
-	}
-	return k.adopt(ctx, e, wanted, rewriting)
-}
-
-// inFilter returns the operations on table filter, or those on the others.
-func inFilter(ops []Op, is bool) []Op {
-	return slices.DeleteFunc(slices.Clone(ops), func(o Op) bool { return (o.Key.Table == Filter) != is })
+	return k.adopt(ctx, e, wanted, atOnce)
 }
 
 // adopt makes the wanted objects of what exists. Unwanted chains are removed last and apart, because
-// something may refer to one of them. Rewriting, it writes table filter as a whole after the others, so that
-// old rules reject packets until table nat translates them.
+// something may refer to one of them: then it stays, empty.
 func (k *kernel) adopt(ctx context.Context, e *existing, wanted []Op, s scope) error {
 	ops, unwanted := e.plan(k.names, wanted, s)
-	if s == rewriting {
-		if err := k.write(ctx, inFilter(ops, false)); err != nil {
-			return err
-		}
-		ops = inFilter(ops, true)
-	}
-	if err := k.write(ctx, ops); err != nil {
+	if err := k.write(ctx, ops, s); err != nil {
 		return err
 	}
 	if err := k.removeJumps(ctx, e); err != nil {
 		return err
 	}
-	_, err := k.removeChains(ctx, slices.SortedFunc(slices.Values(unwanted), byTable))
-	return err
+	if err := k.removeChains(ctx, e, unwanted); !isRefusal(err) {
+		return err
+	}
+	return nil
 }

@@ -18,7 +18,7 @@ import (
 // nat have been added: first additions to filter, then nat, then removals from filter. If
 // nat only gets additions, it is first, because the other order makes a first load slow in
 // the flavour that uses nf_tables. Table mangle, which neither refuses nor translates, is
-// before all others.
+// before all others. At once, each table is one commit, and filter the last one.
 //
 // New chains, which no packet reaches yet, may be committed ahead of everything else, in pieces.
 type script struct {
@@ -43,7 +43,7 @@ const pieceSize = 256 << 10
 // Script returns the input of iptables-restore --noflush for some operations. It returns an
 // error if one adds a [Refusal].
 func Script(ops []Op) (string, error) {
-	s, err := newScript(ops, 0)
+	s, err := newScript(ops, 0, gently)
 	if err != nil {
 		return "", fmt.Errorf("iptables: %w", err)
 	}
@@ -52,7 +52,7 @@ func Script(ops []Op) (string, error) {
 
 // newScript writes a script with pieces of a size. It returns an error if an operation is a refused
 // object.
-func newScript(ops []Op, piece int) (*script, error) {
+func newScript(ops []Op, piece int, how scope) (*script, error) {
 	var marks, before, after []Op
 	during := make([]Op, 0, len(ops)) // nearly all of them
 	for i := range ops {
@@ -65,7 +65,7 @@ func newScript(ops []Op, piece int) (*script, error) {
 			marks = append(marks, *o)
 		case o.Key.Table == NAT:
 			during = append(during, *o)
-		case o.Kind == backends.Remove, o.Key.Rule == "" && o.Key.Back:
+		case how == atOnce, o.Kind == backends.Remove, o.Key.Rule == "" && o.Key.Back, o.Key.Rule != "" && o.Kind == backends.Replace:
 			after = append(after, *o)
 		default:
 			before = append(before, *o)

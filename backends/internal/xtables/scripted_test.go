@@ -42,6 +42,7 @@ func TestScripts(t *testing.T) {
 	for _, c := range []struct {
 		what  string
 		ops   []Op
+		how   scope
 		want  string
 		rules uint64
 	}{
@@ -80,9 +81,19 @@ func TestScripts(t *testing.T) {
 			}),
 			want: "*filter\n-F S\n-A S -j A\nCOMMIT\n", rules: 2,
 		},
+		{
+			what: "a jump is replaced",
+			ops:  written(t, "+ filter S < -j A", "= filter INPUT < -j S", "= nat B : -j C"),
+			want: "*filter\n-I S -j A\nCOMMIT\n*nat\n-F B\n-A B -j C\nCOMMIT\n*filter\n-I INPUT -j S\nCOMMIT\n", rules: 4,
+		},
+		{
+			what: "each table at once", how: atOnce,
+			ops:  written(t, "= filter S : -j A", "= filter INPUT < -j S", "- filter F : -j D", "= nat B : -j C"),
+			want: "*nat\n-F B\n-A B -j C\nCOMMIT\n*filter\n-F F\n-F S\n-A S -j A\n-I INPUT -j S\n-X F\nCOMMIT\n", rules: 6,
+		},
 		{what: "a refused object is removed", ops: []Op{{Kind: backends.Remove, Key: Key{Table: refused}, Value: "no"}}},
 	} {
-		s, err := newScript(c.ops, 0)
+		s, err := newScript(c.ops, 0, c.how)
 		if err != nil {
 			t.Errorf("%s: %v", c.what, err)
 			continue
@@ -94,7 +105,7 @@ func TestScripts(t *testing.T) {
 			t.Errorf("%s: commits: got %d, want %d", c.what, s.commits, got)
 		}
 	}
-	if s, err := newScript([]Op{{Key: Key{Table: refused}, Value: "no such name"}}, 0); err == nil || err.Error() != "no such name" {
+	if s, err := newScript([]Op{{Key: Key{Table: refused}, Value: "no such name"}}, 0, gently); err == nil || err.Error() != "no such name" {
 		t.Errorf("script of a refused object: got %v, error %v, want the value as the error", s, err)
 	}
 }
@@ -104,7 +115,7 @@ func TestScripts(t *testing.T) {
 func TestScriptInPieces(t *testing.T) {
 	t.Parallel()
 	ops := written(t, "+ nat B : -j A1\n-j A2", "+ nat S", "= nat R : -j B", "+ nat S < -j B", "+ nat S > -j N", "+ nat OUTPUT < -j S", "+ nat INPUT > -j S")
-	s, err := newScript(ops, 12)
+	s, err := newScript(ops, 12, gently)
 	testenv.NoError(t, err)
 	const want = "*nat\n:B - [0:0]\n:S - [0:0]\nCOMMIT\n*nat\n-A B -j A1\nCOMMIT\n*nat\n-A B -j A2\nCOMMIT\n*nat\n-A S -j B\nCOMMIT\n*nat\n-A S -j N\nCOMMIT\n" +
 		"*nat\n-F R\n-A R -j B\n-I OUTPUT -j S\n-A INPUT -j S\nCOMMIT\n"
