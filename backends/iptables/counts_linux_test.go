@@ -1,7 +1,6 @@
 package iptables
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -105,28 +104,7 @@ func TestShortageOfAll(t *testing.T) {
 	})
 }
 
-// static is a source that delivers one snapshot.
-type static struct{ snapshot proxy.Snapshot }
-
-func (s static) Next(ctx context.Context, after proxy.Snapshot) (proxy.Snapshot, error) {
-	if after.IsZero() {
-		return s.snapshot, nil
-	}
-	<-ctx.Done()
-	return proxy.Snapshot{}, ctx.Err()
-}
-
-// firstSync returns the Sync of the first Apply of a Runner.
-func firstSync(t *testing.T, b proxy.Backend, s proxy.Snapshot) (first proxy.Sync) {
-	t.Helper()
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	r := proxy.Runner{Source: static{s}, Backend: b, Observers: []proxy.Observer{{Synced: func(s proxy.Sync) { first = s; cancel() }}}}
-	testenv.NoError(t, r.Run(ctx))
-	return first
-}
-
-// A Runner reports how many clients of an endpoint have session affinity. The test checks that
+// The backend reports how many clients of an endpoint have session affinity. The test checks that
 // the kernel remembers as many and no more.
 func TestAffinityIsLimited(t *testing.T) {
 	t.Parallel()
@@ -134,20 +112,25 @@ func TestAffinityIsLimited(t *testing.T) {
 		t.Run(string(f), func(t *testing.T) {
 			t.Parallel()
 			s := newStage(t, Options{Flavour: f})
-			sticky := func(fam v1.IPFamily, i, n int) *proxy.ServicePort {
-				p := newPort(fam, i, n)
-				p.Affinity = affinity.Config{Timeout: time.Hour}
-				return p
+			two, single := newPort(v1.IPv4Protocol, 1, 2), newPort(v1.IPv4Protocol, 2, 1)
+			two.Affinity = affinity.Config{Timeout: time.Hour}
+			single.Affinity = two.Affinity
+			snapshot := proxy.NewSnapshot(stagetest.Node(), two, single)
+			s.Apply(t, snapshot)
+			checker, ok := s.Backend.(backends.LimitChecker)
+			if !ok {
+				t.Fatal("the backend reports no limits")
 			}
-			two, single := sticky(v1.IPv4Protocol, 1, 2), sticky(v1.IPv4Protocol, 2, 1)
-			snapshot := proxy.NewSnapshot(stagetest.Node(), newPort(v1.IPv4Protocol, 0, 2), two, single, sticky(v1.IPv4Protocol, 3, 0), sticky(v1.IPv6Protocol, 4, 3))
-			sync := firstSync(t, s.Backend, snapshot)
-			if sync.Err != nil || len(sync.Limits) != 2 {
-				t.Fatalf("Sync: got limits %v, error %v, want limits of two ports", sync.Limits, sync.Err)
+			if limits := checker.CheckLimits(stagetest.Node(), single); len(limits) > 0 {
+				t.Errorf("limits of one endpoint: got %v, want none", limits)
+			}
+			limits := checker.CheckLimits(stagetest.Node(), two)
+			if len(limits) != 1 {
+				t.Fatalf("limits of two endpoints: got %v, want one", limits)
 			}
 			count := s.remembers(t)
 			want := fmt.Sprintf("Service %s: spec.sessionAffinity: the kernel remembers %d clients of an endpoint;", two.Name.NamespacedName, count)
-			if text := sync.Limits[0].Error(); !strings.HasPrefix(text, want) || !strings.HasSuffix(text, "larger ip_list_tot") {
+			if text := limits[0].Error(); !strings.HasPrefix(text, want) || !strings.HasSuffix(text, "larger ip_list_tot") {
 				t.Errorf("limit: got %q, want %q and a remedy", text, want)
 			}
 		})

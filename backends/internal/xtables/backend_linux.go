@@ -132,6 +132,11 @@ func (b *Backend) LacksIPv6() bool { return b.lacksIPv6 }
 
 // Apply implements [proxy.Backend].
 func (b *Backend) Apply(ctx context.Context, old, new proxy.Snapshot) error {
+	if node := new.Node(); node != nil {
+		if err := CheckInterfaces(node.LocalTraffic); err != nil {
+			return err
+		}
+	}
 	for _, k := range b.kernels {
 		k.counts.begin()
 		if !old.IsZero() {

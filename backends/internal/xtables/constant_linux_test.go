@@ -186,35 +186,6 @@ func (s *stage) repairs(t *testing.T, want, damage string) {
 	}
 }
 
-// Rules of table mangle that iptables cannot print do not prevent that the rules are applied,
-// adopted and removed. Rules in base chains of table mangle that iptables can use are kept.
-func TestUnprintableMangle(t *testing.T) {
-	t.Parallel()
-	s := newConstant(t, NFT)
-	for _, chain := range []string{"PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"} {
-		s.nft(t, "add rule ip mangle "+chain+" numgen random mod 2 0 counter\n")
-	}
-	for _, what := range []string{"a first load", "a resync", "a repair"} {
-		if what == "a repair" {
-			s.nft(t, "flush chain ip mangle VIPKIT-FWMARK\nflush chain ip nat PREROUTING\n")
-		}
-		s.Applied = proxy.Snapshot{}
-		s.Apply(t, someSnapshot())
-		out, err := netnstest.Run(t, s.NS, "", netnstest.NFT(t), "list", "ruleset", "ip")
-		testenv.NoError(t, err)
-		for text, want := range map[string]int{"numgen random": 5, "jump VIPKIT-FWMARK": 2, "jump VIPKIT-NOTHING": 4, "jump VIPKIT-MARK": 2, "jump CNI": 3} {
-			if got := strings.Count(out, text); got != want {
-				t.Errorf("%s: rules with %q: got %d, want %d:\n%s", what, text, got, want, out)
-			}
-		}
-	}
-	testenv.NoError(t, s.Backend.Cleanup(t.Context()))
-	out, err := netnstest.Run(t, s.NS, "", netnstest.NFT(t), "list", "ruleset", "ip")
-	if err != nil || strings.Contains(out, "VIPKIT") || strings.Count(out, "numgen random") != 5 {
-		t.Errorf("after Cleanup: error %v; got\n%s\nwant the rules of others alone", err, out)
-	}
-}
-
 // A backend serves at least one family.
 func TestNoFamily(t *testing.T) {
 	t.Parallel()

@@ -49,7 +49,7 @@ func TestUnreachableJumps(t *testing.T) {
 			t.Errorf("%s: operations (-want +got):\n%s", c.what, diff)
 		}
 		m := model{ref: c.rules, {NAT, "VIPKIT-SERVICES"}: nil}
-		if err := m.restore(string(scriptOf(t, got).text)); err != nil {
+		if err := m.restore(string(scriptOf(got).text)); err != nil {
 			t.Errorf("%s: %v", c.what, err)
 		}
 	}

@@ -50,10 +50,7 @@ func (k *kernel) commit(ctx context.Context, ops []Op) error {
 	if k.programs.flavour == NFT && hasManyRemovals(ops) {
 		return fmt.Errorf("%w: too many rules of a chain to remove one by one", backends.ErrReplace)
 	}
-	s, err := newScript(ops, k.piece(), gently)
-	if err != nil {
-		return err
-	}
+	s := newScript(ops, k.piece(), gently)
 	return k.disturb(func() error {
 		err := k.restore(ctx, s)
 		if err == nil {
@@ -162,11 +159,7 @@ func (k *kernel) removeChains(ctx context.Context, e *existing, chains []chainRe
 
 // write commits operations.
 func (k *kernel) write(ctx context.Context, ops []Op, s scope) error {
-	text, err := newScript(ops, k.piece(), s)
-	if err != nil {
-		return err
-	}
-	return k.restore(ctx, text)
+	return k.restore(ctx, newScript(ops, k.piece(), s))
 }
 
 // piece is about how many bytes of new chains go into one commit; 0 is all.

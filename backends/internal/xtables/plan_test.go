@@ -65,19 +65,12 @@ func state(m model, n Names) map[string][]string {
 	return out
 }
 
-func scriptOf(t *testing.T, ops []Op) *script {
-	t.Helper()
-	s, err := newScript(ops, 0, gently)
-	testenv.NoError(t, err)
-	return s
-}
+func scriptOf(ops []Op) *script { return newScript(ops, 0, gently) }
 
 // write carries out operations.
 func (m model) write(t *testing.T, ops []Op, how scope) {
 	t.Helper()
-	s, err := newScript(ops, 0, how)
-	testenv.NoError(t, err)
-	text := string(s.text)
+	text := string(newScript(ops, 0, how).text)
 	if err := m.restore(text); err != nil {
 		t.Fatalf("%v\n%s", err, text)
 	}
@@ -158,7 +151,7 @@ func TestRejectionsStay(t *testing.T) {
 		damage(r, m)
 		before, want := m.clone(), slices.Concat(randomLoad(t, r)...)
 		ops, _ := m.seen(n).plan(n, want, gently)
-		text, _, writesNAT := strings.Cut(string(scriptOf(t, ops).text), "*nat\n")
+		text, _, writesNAT := strings.Cut(string(scriptOf(ops).text), "*nat\n")
 		if !writesNAT {
 			continue
 		}

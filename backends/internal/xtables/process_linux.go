@@ -1,6 +1,7 @@
 package xtables
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -14,7 +15,6 @@ import (
 
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/internal/kernel/netns"
-	"github.com/vipkit/vipkit/proxy"
 )
 
 // process runs programs in a network namespace.
@@ -43,9 +43,11 @@ func (p *process) run(ctx context.Context, prog program) (ran bool, err error) {
 		return false, fmt.Errorf("iptables: %w: %w", backends.ErrUnavailable, err)
 	}
 	defer in.Close() //nolint:errcheck // it is only in memory
-	output := &tail{}
-	cmd := prog.command(ctx)
-	cmd.Stdin, cmd.Stderr = in, output
+	var output bytes.Buffer
+	cmd := exec.CommandContext(ctx, prog.path, prog.args...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = in, prog.out, &output
+	cmd.WaitDelay = outputWait
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL}
 	err = p.namespace.Do(func() error {
 		if err := cmd.Start(); err != nil {
 			return err
@@ -58,33 +60,10 @@ func (p *process) run(ctx context.Context, prog program) (ran bool, err error) {
 		return false, fmt.Errorf("iptables: %w: %s: %w", backends.ErrUnavailable, prog.path, err)
 	case ctx.Err() != nil:
 		return true, context.Cause(ctx)
-	case errors.Is(err, exec.ErrWaitDelay):
-		return true, fmt.Errorf("%w: iptables: %s has ended, but a child of it still runs", proxy.ErrDataplaneLost, prog.path)
 	case err != nil:
-		return true, explain(err, output.kept)
+		return true, explain(err, output.Bytes())
 	}
 	return true, nil
-}
-
-func (p program) command(ctx context.Context) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, p.path, p.args...)
-	cmd.Stdout = p.out
-	cmd.WaitDelay = outputWait
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: unix.SIGKILL}
-	cmd.Cancel = func() error { return killAll(cmd.Process) }
-	return cmd
-}
-
-// killAll kills a process and its children.
-func killAll(p *os.Process) error {
-	if err := p.Kill(); err != nil {
-		return err // the process has ended, and another one may have its PID
-	}
-	err := unix.Kill(-p.Pid, unix.SIGKILL)
-	if errors.Is(err, unix.ESRCH) {
-		return nil
-	}
-	return err
 }
 
 // file returns a file in memory with some content. With a pipe, the switches between writer and
@@ -99,20 +78,4 @@ func file(content []byte) (*os.File, error) {
 		return nil, errors.Join(err, f.Close())
 	}
 	return f, nil
-}
-
-// tail is a writer that keeps the end of what is written to it.
-type tail struct{ kept []byte }
-
-// tailSize is the maximum length in bytes that a tail keeps.
-const tailSize = 8 << 10
-
-func (t *tail) Write(b []byte) (int, error) {
-	n := len(b)
-	b = b[max(0, n-tailSize):]
-	if over := len(t.kept) + len(b) - tailSize; over > 0 {
-		t.kept = append(t.kept[:0], t.kept[over:]...)
-	}
-	t.kept = append(t.kept, b...)
-	return n, nil
 }

@@ -1,6 +1,7 @@
 package xtables
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -150,12 +151,12 @@ func (p *programs) restore(ctx context.Context, script []byte) error {
 func (p *programs) readFlavour(ctx context.Context) (Flavour, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	var version tail
+	var version bytes.Buffer
 	_, err := p.process.run(ctx, program{path: p.restorer, args: []string{"--version"}, out: &version})
 	switch {
 	case err != nil:
 		return Default, fmt.Errorf("iptables: %s --version: %w", p.restorer, err)
-	case strings.Contains(string(version.kept), "nf_tables"):
+	case strings.Contains(version.String(), "nf_tables"):
 		return NFT, nil
 	}
 	return Legacy, nil

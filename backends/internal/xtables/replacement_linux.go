@@ -89,9 +89,6 @@ func (k *kernel) try(ctx context.Context, ops []Op, exist map[chainRef]bool) (ma
 	for _, o := range ops {
 		ref := chainRef{o.Key.Table, o.Key.Chain}
 		switch {
-		case o.Key.Table == refused:
-			trial = append(trial, o)
-			continue
 		case o.Key.Rule != "":
 			o.Value = o.Key.Rule + "\n"
 		case !exist[ref]:

@@ -196,7 +196,7 @@ func checkRemoval(t *testing.T, n Names, text string) {
 	e, err := l.end()
 	testenv.NoError(t, err)
 	ops, _ := e.plan(n, nil, atOnce)
-	for line := range strings.Lines(string(scriptOf(t, ops).text)) {
+	for line := range strings.Lines(string(scriptOf(ops).text)) {
 		flag, rest, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
 		chain, rule, _ := strings.Cut(rest, " ")
 		known := flag == "-F" && n.Owns(NAT, chain) || strings.HasPrefix(flag, "*") || flag == "COMMIT"
