@@ -34,7 +34,6 @@ func TestForeignJumpsAreLeftAlone(t *testing.T) {
 	t.Parallel()
 	eachFlavour(t, func(t *testing.T, s *stage) {
 		s.Apply(t, sampleSnapshot())
-		clean := s.dump(t)
 		for _, rule := range [][]string{
 			{"-s", "192.0.2.0/24", "-j", "VIPKIT-SERVICES"},
 			{"-m", "comment", "--comment", "mine", "-j", "VIPKIT-SERVICES"},
@@ -52,9 +51,6 @@ func TestForeignJumpsAreLeftAlone(t *testing.T) {
 		}
 		if diff := cmp.Diff(before, withoutCounters(s.run(t, "", "iptables-save"))); diff != "" {
 			t.Errorf("all rules (-before +after):\n%s", diff)
-		}
-		if diff := cmp.Diff(clean, s.dump(t)); diff != "" {
-			t.Errorf("rules of the identity (-without foreign rules +with):\n%s", diff)
 		}
 		if err := s.Backend.Cleanup(t.Context()); err == nil || !strings.Contains(err.Error(), "VIPKIT-SERVICES") {
 			t.Errorf("Cleanup: got error %v, want one that names the chain to which foreign rules jump", err)

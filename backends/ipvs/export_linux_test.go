@@ -10,6 +10,7 @@ import (
 
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/backendtest"
+	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/backends/internal/xtables"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -69,12 +70,8 @@ func (f skipping) List(ctx context.Context) iter.Seq2[object, error] {
 // Prepare makes the tables of iptables in the network namespace of the thread: the rest of
 // the system has them too.
 func Prepare(ctx context.Context, o Options) error {
-	b, err := newBackend(o)
-	if err != nil {
-		return err
-	}
-	defer b.Close() //nolint:errcheck // only sockets
-	return xtables.Prepare(ctx, b.ruleset())
+	const all = ":PREROUTING ACCEPT\n:INPUT ACCEPT\n:OUTPUT ACCEPT\n:POSTROUTING ACCEPT\nCOMMIT\n"
+	return stagetest.MakeHooks(ctx, string(o.Flavour), "*nat\n"+all+"*mangle\n"+all+"*filter\n:INPUT ACCEPT\n:FORWARD ACCEPT\n:OUTPUT ACCEPT\nCOMMIT\n")
 }
 
 // Dump returns what backends of these options have programmed in the network namespace of the
@@ -85,7 +82,8 @@ func Dump(ctx context.Context, o Options) (string, error) {
 		return "", err
 	}
 	defer b.Close() //nolint:errcheck // only sockets
-	text, err := xtables.Dump(ctx, b.ruleset())
+	owns := func(chain string) bool { return strings.HasPrefix(chain, b.prefix+"IPVS-") }
+	text, err := stagetest.DumpChains(ctx, string(o.Flavour), owns, func(string) bool { return false })
 	if err != nil {
 		return "", err
 	}

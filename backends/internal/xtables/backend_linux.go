@@ -76,6 +76,7 @@ func (b *Backend) add(c *Config, f Family) error {
 			return fmt.Errorf("iptables: %w: %w", proxy.ErrUnsupported, err)
 		}
 		k.native, k.watch = &native{conn: b.nft, family: nft.FamilyOf(f.Family), names: c.Names}, b.commits
+		k.piece = pieceSize
 	}
 	b.kernels = append(b.kernels, k)
 	b.families = append(b.families, backends.New(k.Render, backends.Target[Key, string](k)))

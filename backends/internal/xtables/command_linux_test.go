@@ -33,9 +33,9 @@ func mustNamespace(t *testing.T) *netns.NS {
 func TestRunExplainsFailures(t *testing.T) {
 	t.Parallel()
 	folder, at := t.TempDir(), mustNamespace(t)
-	p := &programs{process: process{namespace: at}, wait: "1"}
+	p := &programs{namespace: at, wait: "1"}
 	p.restorer = filepath.Join(folder, "missing")
-	ran, err := p.process.run(t.Context(), program{path: p.restorer})
+	ran, err := p.run(t.Context(), nil, nil, p.restorer)
 	if ran || !errors.Is(err, backends.ErrUnavailable) || !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("missing program: got ran: %t, error %v, want false and %v", ran, err, backends.ErrUnavailable)
 	}

@@ -69,6 +69,10 @@ func constantObjects(n Names, family v1.IPFamily, withSets bool) (all []Object) 
 	return all
 }
 
+// allHooks are the kernel's own chains of all tables.
+const allHooks = "*mangle\n:PREROUTING ACCEPT\n:INPUT ACCEPT\n:FORWARD ACCEPT\n:OUTPUT ACCEPT\n:POSTROUTING ACCEPT\nCOMMIT\n" +
+	"*nat\n:PREROUTING ACCEPT\n:INPUT ACCEPT\n:OUTPUT ACCEPT\n:POSTROUTING ACCEPT\nCOMMIT\n*filter\n:INPUT ACCEPT\n:FORWARD ACCEPT\n:OUTPUT ACCEPT\nCOMMIT\n"
+
 // newConstant makes a stage with foreign rules. Rules use sets if the kernel and the programs
 // have them.
 func newConstant(t *testing.T, flavour Flavour) *stage {
@@ -91,7 +95,9 @@ func newConstant(t *testing.T, flavour Flavour) *stage {
 	}
 	s.Options = constant(flavour, err == nil)
 	s.Restart(t)
-	testenv.NoError(t, s.NS.Do(func() error { return Prepare(t.Context(), s.Options) }))
+	testenv.NoError(t, s.NS.Do(func() error {
+		return stagetest.MakeHooks(t.Context(), string(flavour), allHooks)
+	}))
 	for _, stem := range []string{"iptables", "ip6tables"} {
 		s.run(t, "*mangle\n:CNI - [0:0]\n-A INPUT -j CNI\n-A POSTROUTING -j CNI\nCOMMIT\n*nat\n:INPUT ACCEPT [0:0]\n:CNI - [0:0]\n-A OUTPUT -p tcp -j CNI\nCOMMIT\n", stem+"-restore", "--noflush", "-w", "5")
 	}

@@ -41,7 +41,7 @@ func (k *kernel) diagnose(ctx context.Context, cause error) error {
 // refresh reads the settings on which rules depend, and tries missing extensions again, before a full apply.
 func (k *kernel) refresh(ctx context.Context) (err error) {
 	if k.Refresh != nil {
-		err = k.programs.process.namespace.Do(k.Refresh)
+		err = k.programs.namespace.Do(k.Refresh)
 	}
 	if err == nil && len(k.missingExtensions) > 0 {
 		k.missingExtensions, err = k.missing(ctx, k.missingExtensions)

@@ -20,6 +20,8 @@ type kernel struct {
 	// native is nil for the legacy flavour.
 	native *native
 	watch  watcher
+	// piece is about how many bytes of new chains go into one commit; 0 is all.
+	piece  int
 	ops    atomic.Uint64
 	counts counts
 	// missingExtensions are missing extensions of iptables that not all service ports need.
@@ -50,7 +52,7 @@ func (k *kernel) commit(ctx context.Context, ops []Op) error {
 	if k.programs.flavour == NFT && hasManyRemovals(ops) {
 		return fmt.Errorf("%w: too many rules of a chain to remove one by one", backends.ErrReplace)
 	}
-	s := newScript(ops, k.piece(), gently)
+	s := newScript(ops, k.piece, gently)
 	return k.disturb(func() error {
 		err := k.restore(ctx, s)
 		if err == nil {
@@ -113,7 +115,7 @@ func (k *kernel) Cleanup(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := k.removeJumps(ctx, e); err != nil {
+	if err := k.native.removeJumps(ctx, e.handles); err != nil {
 		return err
 	}
 	ops, unwanted := e.plan(k.names, nil, atOnce)
@@ -135,17 +137,6 @@ func (k *kernel) Cleanup(ctx context.Context) error {
 	return nil
 }
 
-// removeJumps removes jumps that iptables cannot find by their text.
-func (k *kernel) removeJumps(ctx context.Context, e *existing) error {
-	if !e.isUnread {
-		return nil
-	}
-	if err := k.native.removeJumps(ctx, e.handles); err != nil {
-		return fmt.Errorf("%w: iptables: removing jumps that new ones have replaced: %w", proxy.ErrDataplaneLost, err)
-	}
-	return nil
-}
-
 // removeChains removes empty chains to which no rule leads.
 func (k *kernel) removeChains(ctx context.Context, e *existing, chains []chainRef) error {
 	var ops []Op
@@ -159,15 +150,7 @@ func (k *kernel) removeChains(ctx context.Context, e *existing, chains []chainRe
 
 // write commits operations.
 func (k *kernel) write(ctx context.Context, ops []Op, s scope) error {
-	return k.restore(ctx, newScript(ops, k.piece(), s))
-}
-
-// piece is about how many bytes of new chains go into one commit; 0 is all.
-func (k *kernel) piece() int {
-	if k.programs.flavour == NFT {
-		return pieceSize
-	}
-	return 0
+	return k.restore(ctx, newScript(ops, k.piece, s))
 }
 
 // restore runs a script, unless it is empty, while the watch is told about it.

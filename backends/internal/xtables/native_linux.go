@@ -3,11 +3,13 @@ package xtables
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/vipkit/vipkit/internal/kernel/nfnetlink"
+	"github.com/vipkit/vipkit/proxy"
 )
 
 // native reads and removes chains of the flavour nft in nf_tables itself, without programs: other
@@ -141,13 +143,19 @@ func (n *native) find(ctx context.Context) (*existing, error) {
 	return e, nil
 }
 
-// removeJumps removes own jumps from the kernel's own chains.
+// removeJumps removes own jumps from the kernel's own chains. Without any, n may be nil.
 func (n *native) removeJumps(ctx context.Context, handles map[chainRef][]uint64) error {
+	if len(handles) == 0 {
+		return nil
+	}
 	var b nfnetlink.Batch
 	for ref, all := range handles {
 		for _, handle := range all {
 			b.DelRule(n.table(ref.table), ref.name, handle)
 		}
 	}
-	return n.conn.Commit(ctx, &b)
+	if err := n.conn.Commit(ctx, &b); err != nil {
+		return fmt.Errorf("%w: iptables: removing jumps that new ones have replaced: %w", proxy.ErrDataplaneLost, err)
+	}
+	return nil
 }

@@ -14,38 +14,26 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/vipkit/vipkit/backends"
-	"github.com/vipkit/vipkit/internal/kernel/netns"
 )
-
-// process runs programs in a network namespace.
-type process struct{ namespace *netns.NS }
-
-// program is a program to run, with its arguments, input and output.
-type program struct {
-	path string
-	args []string
-	in   []byte
-	out  io.Writer
-}
 
 // outputWait is how long to wait for the output of a program that has ended or was
 // killed: its children may keep the output open.
 const outputWait = 2 * time.Second
 
-// run runs a program to its end, and explains its failure. ran is true if the program was
+// run runs a program to its end, with some input, and explains its failure. ran is true if the program was
 // started.
 //
 // The program does not outlive this process: the kernel kills it when the thread that
 // started it ends, and that thread waits for it.
-func (p *process) run(ctx context.Context, prog program) (ran bool, err error) {
-	in, err := file(prog.in)
+func (p *programs) run(ctx context.Context, in []byte, out io.Writer, path string, args ...string) (ran bool, err error) {
+	stdin, err := file(in)
 	if err != nil {
 		return false, fmt.Errorf("iptables: %w: %w", backends.ErrUnavailable, err)
 	}
-	defer in.Close() //nolint:errcheck // it is only in memory
+	defer stdin.Close() //nolint:errcheck // it is only in memory
 	var output bytes.Buffer
-	cmd := exec.CommandContext(ctx, prog.path, prog.args...)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = in, prog.out, &output
+	cmd := exec.CommandContext(ctx, path, args...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, out, &output
 	cmd.WaitDelay = outputWait
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL}
 	err = p.namespace.Do(func() error {
@@ -57,7 +45,7 @@ func (p *process) run(ctx context.Context, prog program) (ran bool, err error) {
 	})
 	switch {
 	case !ran && err != nil:
-		return false, fmt.Errorf("iptables: %w: %s: %w", backends.ErrUnavailable, prog.path, err)
+		return false, fmt.Errorf("iptables: %w: %s: %w", backends.ErrUnavailable, path, err)
 	case ctx.Err() != nil:
 		return true, context.Cause(ctx)
 	case err != nil:

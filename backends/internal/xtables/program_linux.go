@@ -22,7 +22,7 @@ import (
 // programs are the two programs that read and write the tables of a family.
 type programs struct {
 	saver, restorer string
-	process         process
+	namespace       *netns.NS
 	wait            string // seconds
 	// flavour is never Default.
 	flavour Flavour
@@ -39,9 +39,9 @@ func findPrograms(ctx context.Context, c *Config, family v1.IPFamily, at *netns.
 		stem += "-" + string(c.Options.Flavour)
 	}
 	p := programs{
-		process: process{namespace: at},
-		wait:    strconv.Itoa(int(c.Options.LockWait / time.Second)),
-		flavour: c.Options.Flavour, family: family,
+		namespace: at,
+		wait:      strconv.Itoa(int(c.Options.LockWait / time.Second)),
+		flavour:   c.Options.Flavour, family: family,
 	}
 	for into, name := range map[*string]string{&p.saver: stem + "-save", &p.restorer: stem + "-restore"} {
 		path, err := LookUp(name)
@@ -97,7 +97,7 @@ func (p *programs) find(ctx context.Context, n Names) (*existing, error) {
 // list runs iptables-save once for each list of arguments, and parses the output.
 func (p *programs) list(ctx context.Context, l *listing, arguments ...[]string) (*existing, error) {
 	for _, args := range arguments {
-		_, err := p.process.run(ctx, program{path: p.saver, args: args, out: l})
+		_, err := p.run(ctx, nil, l, p.saver, args...)
 		if isRefusal(err) && strings.Contains(err.Error(), "Parsing nftables rule failed") {
 			err = fmt.Errorf("%w: %w", errIncompatible, err)
 		}
@@ -125,7 +125,7 @@ func (p *programs) tables(n Names) ([]Table, error) {
 // sizes returns the tables of the legacy flavour that exist.
 func (p *programs) sizes(n Names) (map[Table]legacytables.Info, error) {
 	all := map[Table]legacytables.Info{}
-	return all, p.process.namespace.Do(func() error {
+	return all, p.namespace.Do(func() error {
 		existing, err := legacytables.Sizes(p.family)
 		for name, info := range existing {
 			if t, isUsed := n.tableNamed(name); isUsed {
@@ -138,9 +138,7 @@ func (p *programs) sizes(n Names) (map[Table]legacytables.Info, error) {
 
 // restore runs a script.
 func (p *programs) restore(ctx context.Context, script []byte) error {
-	ran, err := p.process.run(ctx, program{
-		path: p.restorer, args: []string{"--noflush", "-w", p.wait}, in: script,
-	})
+	ran, err := p.run(ctx, script, nil, p.restorer, "--noflush", "-w", p.wait)
 	if err != nil && ran && ctx.Err() != nil {
 		return fmt.Errorf("%w: iptables-restore was killed: %w", proxy.ErrDataplaneLost, err)
 	}
@@ -152,7 +150,7 @@ func (p *programs) readFlavour(ctx context.Context) (Flavour, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	var version bytes.Buffer
-	_, err := p.process.run(ctx, program{path: p.restorer, args: []string{"--version"}, out: &version})
+	_, err := p.run(ctx, nil, &version, p.restorer, "--version")
 	switch {
 	case err != nil:
 		return Default, fmt.Errorf("iptables: %s --version: %w", p.restorer, err)

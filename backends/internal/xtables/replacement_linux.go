@@ -150,7 +150,7 @@ func (k *kernel) adopt(ctx context.Context, e *existing, wanted []Op, s scope) e
 	if err := k.write(ctx, ops, s); err != nil {
 		return err
 	}
-	if err := k.removeJumps(ctx, e); err != nil {
+	if err := k.native.removeJumps(ctx, e.handles); err != nil {
 		return err
 	}
 	if err := k.removeChains(ctx, e, unwanted); !isRefusal(err) {
