@@ -67,43 +67,29 @@ func (k *kernel) missing(ctx context.Context, of []Extension) (missing []Extensi
 		if len(some) == 0 {
 			continue
 		}
-		lacking, err := k.missingOf(ctx, t, some)
-		if err == nil {
-			err = k.write(ctx, []Op{{Kind: backends.Remove, Key: Key{Table: t, Chain: k.names.Canary()}}}, gently)
+		refusal := k.probe(ctx, t, "")
+		if says := fmt.Sprint(refusal); isRefusal(refusal) {
+			if some[0].Rule == "" && (strings.Contains(says, "does not exist") || strings.Contains(says, "insmod")) {
+				missing = append(missing, some[0])
+			}
+			continue
 		}
-		if err != nil && !isRefusal(err) { // no canary is left where everything is refused
+		for _, e := range some {
+			if err := k.probe(ctx, t, e.Rule); isRefusal(err) {
+				missing = append(missing, e)
+			} else if err != nil {
+				return nil, err
+			}
+		}
+		if err := k.write(ctx, []Op{{Kind: backends.Remove, Key: Key{Table: t, Chain: k.names.Canary()}}}, gently); err != nil {
 			return nil, err
-		}
-		missing = append(missing, lacking...)
-	}
-	return missing, nil
-}
-
-// missingOf does the same for extensions of one table.
-func (k *kernel) missingOf(ctx context.Context, t Table, of []Extension) (missing []Extension, err error) {
-	refused, err := k.refusal(ctx, t, "")
-	switch isMissing := strings.Contains(refused, "does not exist") || strings.Contains(refused, "insmod"); {
-	case isMissing && of[0].Rule == "":
-		return of[:1], nil
-	case refused != "" || err != nil:
-		return nil, err
-	}
-	for _, e := range of {
-		if refused, err = k.refusal(ctx, t, e.Rule); err != nil {
-			return nil, err
-		}
-		if refused != "" {
-			missing = append(missing, e)
 		}
 	}
 	return missing, nil
 }
 
-// refusal tries a rule, or a table without one, and returns why a program refused it.
-func (k *kernel) refusal(ctx context.Context, t Table, rule string) (string, error) {
+// probe tries a rule, or a table without one.
+func (k *kernel) probe(ctx context.Context, t Table, rule string) error {
 	_, err := k.try(ctx, []Op{{Key: Key{Table: t, Rule: rule, Chain: k.names.Canary()}}}, nil)
-	if isRefusal(err) {
-		return err.Error(), nil
-	}
-	return "", err
+	return err
 }

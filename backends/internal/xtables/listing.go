@@ -86,7 +86,7 @@ func (l *listing) rule(line string) {
 	if isOwn {
 		l.jumps[ref] = append(l.jumps[ref], rule)
 		l.late[ref] = l.late[ref] || l.ended[ref]
-	} else if to := usedBy(rule); l.names.Owns(l.table, to) {
+	} else if to := rule[strings.LastIndex(rule, " ")+1:]; l.names.Owns(l.table, to) {
 		l.used[chainRef{l.table, to}] = true
 	}
 }

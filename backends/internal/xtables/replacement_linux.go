@@ -27,7 +27,7 @@ type replacement struct {
 	keeps bool
 	// accepted are the operations of parts, and exist the chains that parts need not make.
 	accepted []Op
-	exist    map[chainRef]bool
+	exist    saved
 }
 
 // Pieces implements [backends.Replacement].
@@ -67,10 +67,7 @@ func (r *replacement) try(ctx context.Context, ops []Op) error {
 		if err != nil {
 			return fmt.Errorf("%w: reading rules: %w", backends.ErrUnavailable, err)
 		}
-		r.exist = map[chainRef]bool{}
-		for ref := range e.chains {
-			r.exist[ref] = true
-		}
+		r.exist = e.chains
 	}
 	made, err := r.kernel.try(ctx, ops, r.exist)
 	if err == nil {
@@ -82,17 +79,18 @@ func (r *replacement) try(ctx context.Context, ops []Op) error {
 
 // try writes rules into the canaries, which no packet reaches, and makes the chains of the rules that do
 // not exist. It returns those chains.
-func (k *kernel) try(ctx context.Context, ops []Op, exist map[chainRef]bool) (made map[chainRef]bool, err error) {
-	made = map[chainRef]bool{}
+func (k *kernel) try(ctx context.Context, ops []Op, exist saved) (made saved, err error) {
+	made = saved{}
 	rules := map[Table][]byte{}
 	var trial []Op
 	for _, o := range ops {
 		ref := chainRef{o.Key.Table, o.Key.Chain}
+		_, exists := exist[ref]
 		switch {
 		case o.Key.Rule != "":
 			o.Value = o.Key.Rule + "\n"
-		case !exist[ref]:
-			made[ref] = true
+		case !exists:
+			made[ref] = nil
 			trial = append(trial, Op{Key: ref.key()})
 		}
 		rules[ref.table] = append(rules[ref.table], o.Value...)

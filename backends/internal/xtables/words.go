@@ -31,9 +31,6 @@ func (n Names) ownsComment(rule string) bool {
 	return false
 }
 
-// usedBy returns the last word of a rule, which is the chain to which the rule leads, if it leads to one.
-func usedBy(rule string) string { return rule[strings.LastIndex(rule, " ")+1:] }
-
 // endsTraversal reports whether a rule ends the traversal of all packets.
 func endsTraversal(rule string) bool {
 	return regexp.MustCompile(`^(?:-m comment --comment (?:"(?:[^"\\]|\\.)*"|\S+) )*` +
