@@ -33,11 +33,11 @@ func MakeHooks(ctx context.Context, flavour, tables string) error {
 	return err
 }
 
-// DumpChains returns the chains that owns accepts, and the rules of other chains that lead to them. It sorts
+// DumpChains returns the chains that owns accepts, and the rules of the kernel's own chains that lead to them. It sorts
 // those, and the rules of open chains, whose order has no meaning.
 func DumpChains(ctx context.Context, flavour string, owns, isOpen func(chain string) bool) (string, error) {
 	outputs, err := runIPTables(ctx, flavour, "save", "")
-	rules, table := map[string][]string{}, ""
+	rules, isHook, table := map[string][]string{}, map[string]bool{}, ""
 	for i, out := range outputs {
 		for line := range strings.Lines(out) {
 			word := strings.Fields(line[1:] + " .")
@@ -47,7 +47,9 @@ func DumpChains(ctx context.Context, flavour string, owns, isOpen func(chain str
 				table = word[0]
 			case line[0] == ':' && owns(word[0]):
 				rules[at(word[0])] = nil
-			case line[0] == '-' && (owns(word[1]) || owns(word[len(word)-2])):
+			case line[0] == ':':
+				isHook[word[0]] = word[1] != "-"
+			case line[0] == '-' && (owns(word[1]) || isHook[word[1]] && owns(word[len(word)-2])):
 				_, rule, _ := strings.Cut(line, word[1]+" ")
 				rules[at(word[1])] = append(rules[at(word[1])], rule)
 			}
