@@ -23,7 +23,7 @@ func renderKernel(t *testing.T) *kernel {
 	t.Helper()
 	identity, err := backends.Identity{}.Complete(kinds.NFTables.Defaults())
 	testenv.NoError(t, err)
-	k := &kernel{renderer: newRenderer(Options{Identity: identity, AffinityClients: DefaultAffinityClients})}
+	k := &kernel{renderer: newRenderer(Options{Identity: identity})}
 	k.tables = k.newTables()
 	return k
 }

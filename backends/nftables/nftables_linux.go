@@ -42,9 +42,6 @@ func newKernel(options Options) (*kernel, error) {
 			return nil, fmt.Errorf("nftables: unknown IP family %q", f)
 		}
 	}
-	if options.AffinityClients == 0 {
-		options.AffinityClients = DefaultAffinityClients
-	}
 	conn, err := nft.Open(identity.Name, identity.Name+secondSuffix)
 	if err != nil {
 		return nil, fmt.Errorf("nftables: %w", err)

@@ -16,12 +16,6 @@ func TestBatchMistakes(t *testing.T) {
 	t.Parallel()
 	table := Table{Family: IPv4, Name: "vip"}
 	set := func(s Set) func(*Batch) { return func(b *Batch) { b.AddSet(table, &s) } }
-	write := func(f func(*ElementWriter)) func(*Batch) {
-		return func(b *Batch) {
-			w := b.Elements(OpAdd, table, "s")
-			f(&w)
-		}
-	}
 	tests := []struct {
 		name  string
 		build func(b *Batch)
@@ -31,10 +25,6 @@ func TestBatchMistakes(t *testing.T) {
 		{"long table name", func(b *Batch) { b.DelTable(Table{Name: strings.Repeat("a", 256)}) }, errName},
 		{"no chain name", func(b *Batch) { b.DelChain(table, "") }, errName},
 		{"set without name", set(Set{}), errName},
-		{"empty key", write(func(w *ElementWriter) { w.Key(nil) }), errElement},
-		{"long key", write(func(w *ElementWriter) { w.KeyEnd(make([]byte, 65)) }), errElement},
-		{"empty datum", write(func(w *ElementWriter) { w.KeyData([]byte{1}, nil) }), errElement},
-		{"long chain", write(func(w *ElementWriter) { w.KeyVerdict([]byte{1}, VerdictGoto, strings.Repeat("a", 256)) }), errElement},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
