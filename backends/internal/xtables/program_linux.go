@@ -83,9 +83,13 @@ func (p *programs) find(ctx context.Context, n Names) (*existing, error) {
 			return e, err
 		}
 	}
-	tables, err := p.tables(n)
-	if err != nil {
-		return nil, fmt.Errorf("iptables: finding tables: %w", err)
+	tables := n.tables()
+	if p.flavour == Legacy { // the kernel would make a missing table
+		existing, err := p.sizes(n)
+		if err != nil {
+			return nil, fmt.Errorf("iptables: finding tables: %w", err)
+		}
+		tables = slices.Sorted(maps.Keys(existing))
 	}
 	var each [][]string
 	for _, t := range tables {
@@ -110,16 +114,6 @@ func (p *programs) list(ctx context.Context, l *listing, arguments ...[]string) 
 		return nil, fmt.Errorf("iptables: parsing the output of %s: %w", p.saver, err)
 	}
 	return e, nil
-}
-
-// tables returns the tables to print. In the legacy flavour these are only existing ones:
-// the kernel would make a missing table.
-func (p *programs) tables(n Names) ([]Table, error) {
-	if p.flavour != Legacy {
-		return n.tables(), nil
-	}
-	all, err := p.sizes(n)
-	return slices.Sorted(maps.Keys(all)), err
 }
 
 // sizes returns the tables of the legacy flavour that exist.
