@@ -2,8 +2,7 @@
 // It is the part of a backend for iptables that does not know what its rules do.
 //
 // A [Backend] runs iptables-save and iptables-restore of a flavour, for each IP family. It
-// compares the chains that it finds, as text, with the wanted ones, and writes the difference as it writes
-// any change. It changes only the chains that its [Names] own, and jumps to them in the kernel's
+// compares the chains that it finds, as text, with the wanted ones, and writes those that differ. It changes only the chains that its [Names] own, and jumps to them in the kernel's
 // own chains; other programs may have rules in the same tables.
 //
 // A change runs iptables-restore once. If it fails, the error wraps [proxy.ErrDataplaneLost], and the
