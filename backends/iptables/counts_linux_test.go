@@ -117,14 +117,11 @@ func TestAffinityIsLimited(t *testing.T) {
 			single.Affinity = two.Affinity
 			snapshot := proxy.NewSnapshot(stagetest.Node(), two, single)
 			s.Apply(t, snapshot)
-			checker, ok := s.Backend.(backends.LimitChecker)
-			if !ok {
-				t.Fatal("the backend reports no limits")
-			}
-			if limits := checker.CheckLimits(stagetest.Node(), single); len(limits) > 0 {
+			check := s.Backend.Abilities().CheckLimits
+			if limits := check(stagetest.Node(), single); len(limits) > 0 {
 				t.Errorf("limits of one endpoint: got %v, want none", limits)
 			}
-			limits := checker.CheckLimits(stagetest.Node(), two)
+			limits := check(stagetest.Node(), two)
 			if len(limits) != 1 {
 				t.Fatalf("limits of two endpoints: got %v, want one", limits)
 			}
