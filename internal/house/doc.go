@@ -1,7 +1,6 @@
 // Package house checks the rules of the repository that no linter checks: the
-// floors of the architecture, the sizes of files, functions and types, the
-// absence of hidden state, documentation, and words. The tests parse the tree
-// and build nothing:
+// floors of the architecture, the sizes of files, functions and types, and
+// documentation. The tests parse the tree and build nothing:
 //
 //	go test ./internal/house
 //
@@ -12,10 +11,8 @@
 // # Exceptions
 //
 // A function of up to 80 lines passes with a line //nolint:funlen and the
-// reason in its comment; a file of up to 500 lines passes with a line
-// //house:long and the reason before its package clause. Data do not count
-// towards a function: the lines within a literal of a slice, array or map, and
-// within a raw string. A function in such a literal is measured by itself.
-// Generated files are not measured. words_test.go names the packages that may use a
-// refused word. There are no other exceptions.
+// reason in its comment. Data do not count towards a function: the lines within
+// a literal of a slice, array or map, and within a raw string. A function in such
+// a literal is measured by itself. Generated files are not measured. There are no
+// other exceptions.
 package house

@@ -8,8 +8,8 @@ import (
 
 // Limits so that a reader can keep a file, a function or a type in mind.
 const (
-	maxFile, hardFile = 400, 500 // lines
-	maxFunc, hardFunc = 60, 80   // lines without tables and raw strings
+	maxFile           = 400    // lines
+	maxFunc, hardFunc = 60, 80 // lines without tables and raw strings
 	maxFields         = 12
 	maxParams         = 4 // besides a context or a testing.TB
 	maxMethods        = 4 // besides those of embedded interfaces
@@ -20,12 +20,8 @@ func checkLength(s *source) []finding {
 		return nil
 	}
 	var all []finding
-	limit := maxFile
-	if s.hasDirective("//house:long ") {
-		limit = hardFile
-	}
-	if lines := s.line(s.ast.FileEnd - 1); lines > limit {
-		all = append(all, s.found(s.ast.Package, "file has %d lines, at most %d are allowed", lines, limit))
+	if lines := s.line(s.ast.FileEnd - 1); lines > maxFile {
+		all = append(all, s.found(s.ast.Package, "file has %d lines, at most %d are allowed", lines, maxFile))
 	}
 	for _, decl := range s.ast.Decls {
 		f, ok := decl.(*ast.FuncDecl)
@@ -51,17 +47,6 @@ func (s *source) checkFunction(f ast.Node, name string, limit int) []finding {
 		all = append(all, s.checkFunction(literal, "in a table of "+name, maxFunc)...)
 	}
 	return all
-}
-
-// hasDirective reports whether a comment before the package clause has a line
-// that begins with begin and has more text.
-func (s *source) hasDirective(begin string) bool {
-	for _, group := range s.ast.Comments {
-		if group.Pos() < s.ast.Package && hasLine(group, begin) {
-			return true
-		}
-	}
-	return false
 }
 
 func hasLine(group *ast.CommentGroup, begin string) bool {

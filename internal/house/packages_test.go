@@ -97,18 +97,3 @@ func importsOfProduction(t *testing.T) map[string][]string {
 	}
 	return all
 }
-
-func TestFloorsAreInOrder(t *testing.T) {
-	seen := make(map[string]bool)
-	for floor, packages := range byFloor() {
-		if !slices.IsSorted(packages) {
-			t.Errorf("internal/house/floors_test.go: floor %d is not sorted: %q", floor, packages)
-		}
-		for _, name := range packages {
-			if seen[name] {
-				t.Errorf("internal/house/floors_test.go: %s is listed twice", name)
-			}
-			seen[name] = true
-		}
-	}
-}

@@ -55,18 +55,9 @@ func rules() []rule {
 	return []rule{
 		{"length", eachSource(checkLength)},
 		{"width", eachSource(checkWidth)},
-		{"init", eachSource(checkInit)},
-		{"exit", eachSource(checkExit)},
-		{"clock", eachSource(checkClock)},
-		{"global", eachSource(checkGlobals)},
-		{"comment", eachSource(checkComments)},
 		{"part", eachSource(checkParts)},
-		{"package", checkPackageComment},
 		{"example", checkExample},
-		{"surface", checkSurface},
 		{"floor", checkFloors},
-		{"import", eachSource(checkImports)},
-		{"word", eachSource(checkWords)},
 	}
 }
 
@@ -159,39 +150,4 @@ func (s *source) isCommand() bool { return s.ast.Name.Name == "main" }
 
 func (s *source) found(p token.Pos, format string, args ...any) finding {
 	return finding{path: s.path, line: s.line(p), text: fmt.Sprintf(format, args...)}
-}
-
-// importName returns the name of a package in the file; empty if the file does not import it.
-func (s *source) importName(pkg string) string {
-	for _, spec := range s.ast.Imports {
-		if strings.Trim(spec.Path.Value, `"`) != pkg {
-			continue
-		}
-		if spec.Name != nil {
-			return spec.Name.Name
-		}
-		return path.Base(pkg)
-	}
-	return ""
-}
-
-// isCall reports whether an expression calls one of a package's functions.
-func (s *source) isCall(e ast.Expr, pkg string, names ...string) bool {
-	call, ok := e.(*ast.CallExpr)
-	if !ok {
-		return false
-	}
-	selector, ok := call.Fun.(*ast.SelectorExpr)
-	if !ok {
-		return false
-	}
-	name, ok := selector.X.(*ast.Ident)
-	return ok && name.Name == s.importName(pkg) &&
-		slices.ContainsFunc(names, func(want string) bool { return matches(selector.Sel.Name, want) })
-}
-
-// matches compares with a name, or with the beginning of one that ends in a star.
-func matches(name, want string) bool {
-	begin, isPrefix := strings.CutSuffix(want, "*")
-	return name == want || isPrefix && strings.HasPrefix(name, begin)
 }
