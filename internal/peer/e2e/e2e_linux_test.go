@@ -37,8 +37,6 @@ func TestCluster(t *testing.T) {
 		{"session affinity", testAffinity},
 		{"rolling update", testRollingUpdate},
 		{"rolling update of a load balancer's only pod", testLoadBalancerUpdate},
-		{"flows", testFlows},
-		{"SCTP", testSCTP},
 		{"API server crashes", testAPIServerCrash},
 		{"agents are killed", testAgentsKilled},
 		{"all nodes change their mode", testModes},

@@ -4,7 +4,6 @@ package ipvsmode
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -12,10 +11,11 @@ import (
 
 	"github.com/vipkit/vipkit/internal/kernel/netns"
 	"github.com/vipkit/vipkit/internal/testing/lab"
+	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
-// world is a node between a client, the endpoints and another pod.
-type world struct{ client, node, pods, pod *netns.NS }
+// world is a node between a client and the endpoints.
+type world struct{ client, node *netns.NS }
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
@@ -24,13 +24,12 @@ func newWorld(t *testing.T) *world {
 		addrs += fmt.Sprintf("%s/24 %s/64 ", podIPs(false)[i], podIPs(true)[i])
 	}
 	l := lab.New(t,
-		lab.Host{Name: "node", Serve: []uint16{81}},
+		lab.Host{Name: "node"},
 		// With nftables, processes of the node need any route.
 		lab.Host{Name: "clients", Uplink: "node", Addrs: clientIP + "/24 " + clientIP6 + "/64", Gateway: nodeIP + "/24 " + nodeIP6 + "/64", Behind: "0.0.0.0/0 ::/0"},
 		lab.Host{Name: "pods", Uplink: "node", Addrs: addrs, Gateway: gatewayIP + "/24 " + gatewayIP6 + "/64", Serve: []uint16{podPort}},
-		lab.Host{Name: "pod", Uplink: "node", Addrs: "10.244.1.2/24 fd00:244:0:1::2/64", Gateway: "10.244.1.1/24 fd00:244:0:1::1/64"},
 	)
-	return &world{l.NS("clients"), l.NS("node"), l.NS("pods"), l.NS("pod")}
+	return &world{l.NS("clients"), l.NS("node")}
 }
 
 // patience is how long connecting, or an answer, may take.
@@ -59,35 +58,23 @@ func (c *conversation) goesOn(t *testing.T, when string) {
 	}
 }
 
-// dial connects, and asks once.
-func dial(ctx context.Context, from *netns.NS, network, to string) (*conversation, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	c, err := lab.Dial(ctx, from, network, to)
-	if err != nil {
-		return nil, err
-	}
-	x := &conversation{Conn: c}
-	if x.first, err = x.ask(ctx); err != nil {
-		return nil, errors.Join(err, c.Close())
-	}
-	return x, nil
-}
-
-// open connects until the test ends.
+// open connects until the test ends, and asks once.
 func open(t *testing.T, from *netns.NS, name, to string) *conversation {
 	t.Helper()
 	network, address, found := strings.Cut(to, "/")
 	if !found {
 		network, address = "tcp", to
 	}
-	c, err := dial(t.Context(), from, network, address)
+	c, err := lab.Dial(t.Context(), from, network, address)
 	if err != nil {
 		t.Fatalf("%s: %v", name, err)
 	}
-	t.Cleanup(func() { _ = c.Close() })
-	c.name = name
-	return c
+	testenv.CloseAtEnd(t, c)
+	x := &conversation{Conn: c, name: name}
+	if x.first, err = x.ask(t.Context()); err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	return x
 }
 
 // openAll opens a connection to each kind of frontend, from the client and from the node.

@@ -150,17 +150,11 @@ func (p *program) kill() {
 // buildExample builds an example for Windows, like a user.
 func buildExample(t *testing.T, name string) (path string) {
 	t.Helper()
-	return build(t, "examples/"+name, "github.com/vipkit/vipkit/examples/"+name)
-}
-
-// build builds a program of a module of the repository for Windows.
-func build(t *testing.T, module, program string) (path string) {
-	t.Helper()
-	path = filepath.Join(t.TempDir(), filepath.Base(program)+".exe")
-	build := exec.CommandContext(t.Context(), "go", "build", "-C", filepath.Join(repository, module), "-o", path, program)
+	path = filepath.Join(t.TempDir(), name+".exe")
+	build := exec.CommandContext(t.Context(), "go", "build", "-C", filepath.Join(repository, "examples", name), "-o", path, ".")
 	build.Env = append(os.Environ(), "GOOS=windows", "GOARCH=amd64", "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("building %s: %v\n%s", program, err, out)
+		t.Fatalf("building %s: %v\n%s", name, err, out)
 	}
 	return path
 }
