@@ -14,6 +14,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
+	"github.com/vipkit/vipkit/internal/testing/lab"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -36,8 +37,8 @@ func (s *stage) serverFor(ctx context.Context, f flight) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if r := replies[0]; r.outcome == answered {
-		return r.by, nil
+	if r := replies[0]; r.Outcome == lab.Answered {
+		return r.Name, nil
 	}
 	return "", fmt.Errorf("%s: %s", f, replies[0])
 }
@@ -282,7 +283,7 @@ func (s *stage) balances(t *testing.T, f flight, endpoints int) {
 		replies, err := s.probe(t.Context(), probe{from: f.from, protocol: f.protocol, to: f.to, tries: tries})
 		testenv.NoError(t, err)
 		for _, r := range replies {
-			counts[r.by]++
+			counts[r.Name]++
 		}
 	}
 	if len(counts) != endpoints {

@@ -22,7 +22,7 @@ func (c *Config) testFailover(t *testing.T) {
 			replies, err := s.probe(t.Context(), probe{from: from, protocol: f.protocol, to: f.to, tries: tries})
 			testenv.NoError(t, err)
 			for _, r := range replies {
-				if r.by != string(atLocal) {
+				if r.Name != string(atLocal) {
 					t.Errorf("%s: got %s, want an answer of %s", f, r, atLocal)
 				}
 			}

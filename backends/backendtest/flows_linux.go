@@ -1,6 +1,7 @@
 package backendtest
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -10,6 +11,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/internal/testing/lab"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 	"github.com/vipkit/vipkit/proxy"
 	"github.com/vipkit/vipkit/proxy/conntrack"
@@ -22,7 +24,7 @@ const flowsEach = 4
 // liveFlow is a UDP client that keeps its port.
 type liveFlow struct {
 	flight
-	flow *flow
+	flow *lab.Flow
 	// by is the server that answered last; empty if none did.
 	by string
 }
@@ -127,7 +129,7 @@ func (s *flowStage) applyWhile(t *testing.T, what string, full bool) {
 			continue
 		}
 		clients.Go(func() {
-			if r := f.askUntil(changed); r.outcome != answered {
+			if r := f.askUntil(t.Context(), changed); r.Outcome != lab.Answered {
 				t.Errorf("%s: %s: a client of %s that keeps its port got %s, want that %s answers each datagram", what, f.flight, f.by, r, f.by)
 			}
 		})
@@ -145,15 +147,15 @@ func (s *flowStage) applyWhile(t *testing.T, what string, full bool) {
 
 // askUntil asks until the end, and once more, and returns the first answer that is not of the same server, or else the
 // last one.
-func (f *liveFlow) askUntil(end <-chan struct{}) (r reply) {
+func (f *liveFlow) askUntil(ctx context.Context, end <-chan struct{}) (r lab.Reply) {
 	for ended := false; !ended; {
 		select {
 		case <-end:
 			ended = true
 		case <-time.After(time.Millisecond):
 		}
-		if r = f.flow.ask(); nameOfServer(r.String()) != f.by {
-			return reply{outcome: failed, err: fmt.Errorf("%s", r)}
+		if r = f.flow.Ask(ctx); nameOfServer(r.String()) != f.by {
+			return lab.Reply{Outcome: lab.Failed, Err: fmt.Errorf("%s", r)}
 		}
 	}
 	return r
@@ -196,12 +198,12 @@ func (s *flowStage) check(t *testing.T, what string) {
 		clients.Go(func() {
 			want := s.servers(s.applied, f.flight)
 			had := f.by
-			r := s.ask(f, want)
+			r := s.ask(t.Context(), f, want)
 			f.by = nameOfServer(r.String())
 			if !slices.Contains(want, f.by) {
 				t.Errorf("%s: %s: a client that keeps its port got %s after %q had answered, want one of %q", what, f.flight, r, had, want)
 			}
-			if r.outcome != answered {
+			if r.Outcome != lab.Answered {
 				f.by = ""
 			}
 		})
@@ -210,12 +212,12 @@ func (s *flowStage) check(t *testing.T, what string) {
 }
 
 // ask asks until there is an outcome other than silence, unless silence is wanted.
-func (s *flowStage) ask(f *liveFlow, want []string) (r reply) {
-	silent := reply{outcome: silence}.String()
-	f.flow.patience = shortPatience
-	defer func() { f.flow.patience = patience }()
+func (s *flowStage) ask(ctx context.Context, f *liveFlow, want []string) (r lab.Reply) {
+	silent := lab.Reply{Outcome: lab.Silence}.String()
+	f.flow.Patience = shortPatience
+	defer func() { f.flow.Patience = patience }()
 	for end := time.Now().Add(patience); time.Now().Before(end); {
-		if r = f.flow.ask(); r.String() != silent || slices.Contains(want, silent) {
+		if r = f.flow.Ask(ctx); r.String() != silent || slices.Contains(want, silent) {
 			return r
 		}
 	}

@@ -8,6 +8,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/internal/testing/lab"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -15,19 +16,19 @@ func (b *testbed) isLacking(what Capability) bool { return b.lacks != nil && b.l
 
 // refusals returns the allowed outcomes of a flight that must be refused; specified is the
 // one of backends that have Refusals.
-func (b *testbed) refusals(f flight, specified outcome) []string {
+func (b *testbed) refusals(f flight, specified lab.Outcome) []string {
 	if !b.isLacking(Refusals) && !f.to.Addr().IsLoopback() {
-		if (f.protocol == v1.ProtocolTCP || f.protocol == v1.ProtocolSCTP) && specified == refused {
-			specified = reset // An SCTP socket does not tell ICMP errors from other refusals.
+		if (f.protocol == v1.ProtocolTCP || f.protocol == v1.ProtocolSCTP) && specified == lab.Refused {
+			specified = lab.Reset // An SCTP socket does not tell ICMP errors from other refusals.
 		}
-		return []string{reply{outcome: specified}.String()}
+		return []string{lab.Reply{Outcome: specified}.String()}
 	}
-	all := []reply{
-		{outcome: refused}, {outcome: reset}, {outcome: silence},
-		{outcome: failed, err: unix.EINVAL}, // the error of the node for an unreachable route
+	all := []lab.Reply{
+		{Outcome: lab.Refused}, {Outcome: lab.Reset}, {Outcome: lab.Silence},
+		{Outcome: lab.Failed, Err: unix.EINVAL}, // the error of the node for an unreachable route
 	}
-	if f.protocol == icmp {
-		all = append(all, reply{outcome: answered}) // no server has seen it
+	if f.protocol == lab.ICMP {
+		all = append(all, lab.Reply{Outcome: lab.Answered}) // no server has seen it
 	}
 	return summary(all)
 }
@@ -37,7 +38,7 @@ func (b *testbed) passages(f flight, p proxy.Packet) []string {
 	outcomes := []string{b.untouched(f, p)}
 	isVirtual := slices.ContainsFunc(virtualRanges(), func(r netip.Prefix) bool { return r.Contains(f.to.Addr()) })
 	if isVirtual && b.isLacking(OtherPorts) {
-		outcomes = append(outcomes, b.refusals(f, refused)...)
+		outcomes = append(outcomes, b.refusals(f, lab.Refused)...)
 	}
 	return outcomes
 }

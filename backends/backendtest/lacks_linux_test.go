@@ -7,6 +7,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/internal/testing/lab"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -78,7 +79,7 @@ func TestOutcomesFollowCapabilities(t *testing.T) {
 		{"other lacks", []Capability{OtherPorts, ClientAddresses}, v1.ProtocolTCP, proxy.Verdict{Action: proxy.Reject}, []string{"reset"}},
 		{"reject without Refusals", []Capability{Refusals}, v1.ProtocolUDP, proxy.Verdict{Action: proxy.Reject}, refusals},
 		{"drop without Refusals", []Capability{Refusals}, v1.ProtocolTCP, proxy.Verdict{Action: proxy.Drop}, refusals},
-		{"echo without Refusals", []Capability{Refusals}, icmp, proxy.Verdict{Action: proxy.Drop}, append([]string{"answered"}, refusals...)},
+		{"echo without Refusals", []Capability{Refusals}, lab.ICMP, proxy.Verdict{Action: proxy.Drop}, append([]string{"answered"}, refusals...)},
 		{"pass", []Capability{Refusals}, v1.ProtocolTCP, proxy.Verdict{Action: proxy.Pass}, []string{"gateway sees 10.0.0.6"}},
 		{"pass without OtherPorts", []Capability{OtherPorts}, v1.ProtocolTCP, proxy.Verdict{Action: proxy.Pass}, []string{"gateway sees 10.0.0.6", "reset"}},
 		{"forward", []Capability{Refusals}, v1.ProtocolTCP, proxy.Verdict{Action: proxy.Forward, Endpoints: []proxy.Destination{local}}, []string{"local sees 10.0.0.6"}},

@@ -11,6 +11,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/internal/testing/lab"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -92,14 +93,14 @@ func lawEstablishedFlows(t *testing.T, s *stage) {
 	for _, from := range []hostName{atClient, atNode, atOutside} {
 		flows, err := s.open(&probe{from: from, protocol: v1.ProtocolTCP, to: steady.frontends()[0], tries: 8})
 		testenv.NoError(t, err)
-		before := askAll(flows)
+		before := lab.AskAll(t.Context(), flows)
 		for range 5 {
 			s.restart(t)
 			s.apply(t, h.next(t))
 		}
-		after := askAll(flows)
+		after := lab.AskAll(t.Context(), flows)
 		for i := range flows {
-			if before[i].outcome != answered || before[i].String() != after[i].String() {
+			if before[i].Outcome != lab.Answered || before[i].String() != after[i].String() {
 				t.Errorf("from %s: connection: got %q first and %q later, want the same answer", from, before[i], after[i])
 			}
 			flows[i].Close()

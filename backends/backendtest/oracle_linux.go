@@ -11,6 +11,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/internal/ipaddr"
+	"github.com/vipkit/vipkit/internal/testing/lab"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -22,7 +23,7 @@ type flight struct {
 }
 
 func (f flight) String() string {
-	if f.protocol == icmp {
+	if f.protocol == lab.ICMP {
 		return fmt.Sprintf("%s to %s/ICMP", f.from, f.to.Addr())
 	}
 	return fmt.Sprintf("%s to %s/%s", f.from, f.to, f.protocol)
@@ -62,13 +63,13 @@ func (b *testbed) allowed(f flight, v proxy.Verdict) []string {
 	p := b.packet(f)
 	switch v.Action {
 	case proxy.Reject:
-		outcomes := b.refusals(f, refused)
+		outcomes := b.refusals(f, lab.Refused)
 		if b.world.forwards != "" && !p.FromNode && b.isLacking(FirewalledRefusals) {
-			outcomes = append(outcomes, reply{outcome: silence}.String())
+			outcomes = append(outcomes, lab.Reply{Outcome: lab.Silence}.String())
 		}
 		return outcomes
 	case proxy.Drop:
-		return b.refusals(f, silence)
+		return b.refusals(f, lab.Silence)
 	case proxy.Pass:
 		return b.passages(f, p)
 	case proxy.Forward:
@@ -82,10 +83,10 @@ func (b *testbed) allowed(f flight, v proxy.Verdict) []string {
 }
 
 // forwarded returns the outcome of a flight to an endpoint.
-func (b *testbed) forwarded(f flight, p proxy.Packet, e proxy.Destination) reply {
+func (b *testbed) forwarded(f flight, p proxy.Packet, e proxy.Destination) lab.Reply {
 	to := b.hostWith(e.Addr.Addr())
 	if b.isLacking(b.world.needs(f.from, to, e.Masquerade)) {
-		return reply{outcome: silence}
+		return lab.Reply{Outcome: lab.Silence}
 	}
 	client := p.Source.Addr()
 	sameBridge := b.world.bridge != nil && isPod(f.from) && isPod(to)
@@ -97,23 +98,23 @@ func (b *testbed) forwarded(f flight, p proxy.Packet, e proxy.Destination) reply
 	if to == atNode {
 		by = byHostNetwork
 	}
-	return reply{outcome: answered, by: by, client: netip.AddrPortFrom(client, 0)}
+	return lab.Reply{Outcome: lab.Answered, Answer: lab.Answer{Name: by, Client: netip.AddrPortFrom(client, 0)}}
 }
 
 // untouched returns the outcome of a flight without translation: the host with its
 // destination answers, for virtual addresses the gateway.
 func (b *testbed) untouched(f flight, p proxy.Packet) string {
-	r := reply{outcome: answered, by: byGateway, client: p.Source}
+	r := lab.Reply{Outcome: lab.Answered, Answer: lab.Answer{Name: byGateway, Client: p.Source}}
 	for _, s := range services() {
 		if b.has(s.at, f.to.Addr()) && slices.Contains(s.ports, f.to.Port()) {
-			r.by = s.name
+			r.Name = s.name
 		}
 	}
-	if f.protocol == icmp {
-		r.by = ""
+	if f.protocol == lab.ICMP {
+		r.Name = ""
 	}
 	if !p.FromNode && !p.ToNode && !b.world.allows(p.Source.Addr(), p.Destination.Addr()) {
-		return reply{outcome: silence}.String()
+		return lab.Reply{Outcome: lab.Silence}.String()
 	}
 	return r.String()
 }
@@ -203,13 +204,13 @@ func (b *testbed) connectFirst(ctx context.Context, s proxy.Snapshot, flights []
 // withoutLoss removes the silence of unreachable endpoints: affinity need not keep a client
 // at one of them.
 func withoutLoss(got []string, v proxy.Verdict) []string {
-	lost := reply{outcome: silence}.String()
+	lost := lab.Reply{Outcome: lab.Silence}.String()
 	return slices.DeleteFunc(slices.Clone(got), func(g string) bool { return v.Action == proxy.Forward && g == lost })
 }
 
 // patience returns how long to wait for answers to a flight.
 func (b *testbed) patience(f flight, v proxy.Verdict) time.Duration {
-	if slices.Contains(b.allowed(f, v), reply{outcome: silence}.String()) {
+	if slices.Contains(b.allowed(f, v), lab.Reply{Outcome: lab.Silence}.String()) {
 		return shortPatience
 	}
 	return patience

@@ -10,11 +10,12 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/internal/testing/lab"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
 // openOne opens a flow that ends with the test.
-func openOne(t *testing.T, b *testbed, p probe) *flow {
+func openOne(t *testing.T, b *testbed, p probe) *lab.Flow {
 	t.Helper()
 	flows, err := b.open(&p)
 	testenv.NoError(t, err)
@@ -22,7 +23,7 @@ func openOne(t *testing.T, b *testbed, p probe) *flow {
 	return flows[0]
 }
 
-func wantReply(t *testing.T, when string, got reply, want string) {
+func wantReply(t *testing.T, when string, got lab.Reply, want string) {
 	t.Helper()
 	if got.String() != want {
 		t.Errorf("%s: got %v, want %s", when, got, want)
@@ -38,11 +39,11 @@ func TestFlowsHaveNewPorts(t *testing.T) {
 	for range 20 {
 		flows, err := b.open(&probe{from: atClient, protocol: v1.ProtocolUDP, to: to, tries: 100})
 		testenv.NoError(t, err)
-		for i, r := range askAll(flows) {
-			if r.outcome != answered || seen[r.client] {
-				t.Fatalf("flow %d: got %v from %v, want an answer and a port that no flow had", i, r, r.client)
+		for i, r := range lab.AskAll(t.Context(), flows) {
+			if r.Outcome != lab.Answered || seen[r.Client] {
+				t.Fatalf("flow %d: got %v from %v, want an answer and a port that no flow had", i, r, r.Client)
 			}
-			seen[r.client] = true
+			seen[r.Client] = true
 			flows[i].Close()
 		}
 	}
@@ -66,7 +67,7 @@ func TestFlowsLeavePortsOfOthers(t *testing.T) {
 			}
 			testenv.NoError(t, err)
 			defer flows[0].Close()
-			wantReply(t, "flow", flows[0].ask(), fmt.Sprintf("local sees %v", b.addr(atClient, family)))
+			wantReply(t, "flow", flows[0].Ask(t.Context()), fmt.Sprintf("local sees %v", b.addr(atClient, family)))
 		}
 	}
 }
@@ -82,18 +83,18 @@ func TestFlushForgetsTranslations(t *testing.T) {
 		udp := openOne(t, b, probe{from: atClient, protocol: v1.ProtocolUDP, to: to})
 		tcp := openOne(t, b, probe{from: atClient, protocol: v1.ProtocolTCP, to: to})
 		atFirst := fmt.Sprintf("local sees %v", seen)
-		wantReply(t, "UDP at first", udp.ask(), atFirst)
-		wantReply(t, "TCP at first", tcp.ask(), atFirst)
+		wantReply(t, "UDP at first", udp.Ask(t.Context()), atFirst)
+		wantReply(t, "TCP at first", tcp.Ask(t.Context()), atFirst)
 
 		if _, err := n.run("", "flush", "chain", "inet", "verdicts", "translate"); err != nil {
 			t.Fatal(err)
 		}
-		wantReply(t, "UDP after the rules were removed", udp.ask(), atFirst)
-		wantReply(t, "TCP after the rules were removed", tcp.ask(), atFirst)
+		wantReply(t, "UDP after the rules were removed", udp.Ask(t.Context()), atFirst)
+		wantReply(t, "TCP after the rules were removed", tcp.Ask(t.Context()), atFirst)
 
 		testenv.NoError(t, b.flush())
 		own := fmt.Sprintf("gateway sees %v", b.addr(atClient, family))
-		wantReply(t, "UDP after flush", udp.ask(), own)
-		wantReply(t, "TCP after flush", tcp.ask(), "reset")
+		wantReply(t, "UDP after flush", udp.Ask(t.Context()), own)
+		wantReply(t, "TCP after flush", tcp.Ask(t.Context()), "reset")
 	}
 }

@@ -10,10 +10,9 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
-)
 
-// icmp makes a probe send echo requests. Their answers have no name of a server.
-const icmp v1.Protocol = "ICMP"
+	"github.com/vipkit/vipkit/internal/testing/lab"
+)
 
 // How long probes wait for an answer, which takes less than a millisecond on an
 // idle machine.
@@ -35,7 +34,7 @@ const probesAtOnce = 32
 // probe is what to send, with source and destination.
 type probe struct {
 	from     hostName
-	protocol v1.Protocol // TCP, UDP, SCTP or icmp
+	protocol v1.Protocol // TCP, UDP, SCTP or lab.ICMP
 	to       netip.AddrPort
 	// source is the address to send from; the kernel chooses it if it is not valid. A
 	// port other than 0 allows one try only.
@@ -50,57 +49,8 @@ type probe struct {
 
 func (p *probe) wait() time.Duration { return cmp.Or(p.patience, patience) }
 
-// outcome is what happened to a packet.
-type outcome int
-
-const (
-	// silence: no answer within the patience of the probe.
-	silence outcome = iota
-	// answered: by a server, or for ICMP by the host with the address.
-	answered
-	// refused: with the ICMP message that the port is unreachable, as of
-	// Services without endpoints. A UDP port without socket is refused in
-	// the same way.
-	refused
-	// reset: by TCP, as of a host without listener.
-	reset
-	// failed: in any other way.
-	failed
-)
-
-// reply is the result of one try.
-type reply struct {
-	outcome outcome
-	// by is the name of the server that answered.
-	by string
-	// client is the address at which the server sees the client, and own the
-	// server's address that the client used.
-	client, own netip.AddrPort
-	// err says more about a failure.
-	err error
-}
-
-// String returns a text that is equal for all tries with the same outcome: it has no ports.
-func (r reply) String() string {
-	switch r.outcome {
-	case silence:
-		return "silence"
-	case refused:
-		return "refused"
-	case reset:
-		return "reset"
-	case failed:
-		return fmt.Sprintf("failed: %v", r.err)
-	case answered:
-	}
-	if r.by == "" {
-		return "answered"
-	}
-	return fmt.Sprintf("%s sees %v", r.by, r.client.Addr())
-}
-
 // summary returns the different outcomes of tries, sorted.
-func summary(replies []reply) []string {
+func summary(replies []lab.Reply) []string {
 	var all []string
 	for _, r := range replies {
 		all = append(all, r.String())
@@ -111,7 +61,7 @@ func summary(replies []reply) []string {
 
 // probe makes the tries of a probe and returns a reply for each. The error is that of
 // the probe itself, such as for a source address that the host does not have.
-func (b *testbed) probe(ctx context.Context, p probe) ([]reply, error) {
+func (b *testbed) probe(ctx context.Context, p probe) ([]lab.Reply, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -122,20 +72,53 @@ func (b *testbed) probe(ctx context.Context, p probe) ([]reply, error) {
 	if err != nil {
 		return nil, err
 	}
-	replies := askAll(flows)
+	replies := lab.AskAll(ctx, flows)
 	for _, f := range flows {
 		f.Close()
 	}
-	if p.wait() == patience && slices.ContainsFunc(replies, func(r reply) bool { return r.outcome == silence }) {
+	if p.wait() == patience && slices.ContainsFunc(replies, func(r lab.Reply) bool { return r.Outcome == lab.Silence }) {
 		b.lost.Store(true)
 	}
 	return replies, nil
 }
 
+// open makes the connections of a probe, without waiting for any answer.
+// The caller closes the flows.
+func (b *testbed) open(p *probe) ([]*lab.Flow, error) {
+	h := b.host(p.from)
+	if h == nil {
+		return nil, fmt.Errorf("the testbed has no host %q", p.from)
+	}
+	at := *p
+	if p.protocol == v1.ProtocolSCTP && !p.source.IsValid() {
+		// A socket without address would offer all addresses of the host to the server.
+		at.source = b.packet(flight{p.from, p.to, p.protocol}).Source
+	}
+	var flows []*lab.Flow
+	err := h.ns.Do(func() error {
+		for range max(p.tries, 1) {
+			f, err := lab.OpenFlow(at.protocol, at.source, at.to, h.sourcePort)
+			if err != nil {
+				return err
+			}
+			f.Patience = at.wait()
+			flows = append(flows, f)
+		}
+		return nil
+	})
+	if err != nil {
+		for _, f := range flows {
+			f.Close()
+		}
+		return nil, err
+	}
+	return flows, nil
+}
+
 // probeAll makes many probes, several at the same time, and returns the replies
 // of each in the order of the probes.
-func (b *testbed) probeAll(ctx context.Context, probes []probe) ([][]reply, error) {
-	replies, errs := make([][]reply, len(probes)), make([]error, len(probes))
+func (b *testbed) probeAll(ctx context.Context, probes []probe) ([][]lab.Reply, error) {
+	replies, errs := make([][]lab.Reply, len(probes)), make([]error, len(probes))
 	slots := make(chan struct{}, probesAtOnce)
 	var wg sync.WaitGroup
 	for i, p := range probes {

@@ -9,6 +9,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/internal/testing/lab"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
@@ -61,9 +62,9 @@ func TestVerdicts(t *testing.T) {
 				all = append(all, wantedVerdicts(b, from, family, protocol)...)
 			}
 			all = append(all,
-				expectation{probe{from: from, protocol: icmp, to: netip.AddrPortFrom(vip(family, toRefused), 0)}, []string{"refused"}},
-				expectation{probe{from: from, protocol: icmp, to: netip.AddrPortFrom(vip(family, toDropped), 0)}, []string{"silence"}},
-				expectation{probe{from: from, protocol: icmp, to: netip.AddrPortFrom(vip(family, toReset), 0)}, []string{"answered"}})
+				expectation{probe{from: from, protocol: lab.ICMP, to: netip.AddrPortFrom(vip(family, toRefused), 0)}, []string{"refused"}},
+				expectation{probe{from: from, protocol: lab.ICMP, to: netip.AddrPortFrom(vip(family, toDropped), 0)}, []string{"silence"}},
+				expectation{probe{from: from, protocol: lab.ICMP, to: netip.AddrPortFrom(vip(family, toReset), 0)}, []string{"answered"}})
 		}
 	}
 	check(t, b, all)
@@ -115,7 +116,7 @@ func TestOtherRefusalsFail(t *testing.T) {
 				p := probe{from: from, protocol: protocol, to: netip.AddrPortFrom(vip(family, toProhibited), 80)}
 				replies, err := b.probe(t.Context(), p)
 				testenv.NoError(t, err)
-				if r := replies[0]; r.outcome != failed || r.err == nil {
+				if r := replies[0]; r.Outcome != lab.Failed || r.Err == nil {
 					t.Errorf("%s to %v/%s: got %v, want a failure", from, p.to, protocol, r)
 				}
 			}
@@ -153,11 +154,11 @@ func TestProbeErrors(t *testing.T) {
 
 func TestSummary(t *testing.T) {
 	client := netip.MustParseAddrPort("10.0.0.6:1024")
-	got := summary([]reply{
-		{outcome: silence}, {outcome: refused}, {outcome: reset}, {outcome: answered},
-		{outcome: failed, err: errors.New("why")},
-		{outcome: answered, by: "local", client: client},
-		{outcome: answered, by: "local", client: netip.AddrPortFrom(client.Addr(), 2048)},
+	got := summary([]lab.Reply{
+		{Outcome: lab.Silence}, {Outcome: lab.Refused}, {Outcome: lab.Reset}, {Outcome: lab.Answered},
+		{Outcome: lab.Failed, Err: errors.New("why")},
+		{Outcome: lab.Answered, Answer: lab.Answer{Name: "local", Client: client}},
+		{Outcome: lab.Answered, Answer: lab.Answer{Name: "local", Client: netip.AddrPortFrom(client.Addr(), 2048)}},
 	})
 	want := []string{"answered", "failed: why", "local sees 10.0.0.6", "refused", "reset", "silence"}
 	testenv.Same(t, want, got, "summary")

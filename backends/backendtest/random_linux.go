@@ -8,6 +8,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/endpoints"
+	"github.com/vipkit/vipkit/internal/testing/lab"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -23,7 +24,7 @@ func (s *sample) randomFlights(r *rand.Rand) []flight {
 			f.to = netip.AddrPortFrom(ipv6Of(to.Addr()), to.Port())
 		}
 		if to.Port() == 0 {
-			f.protocol = icmp
+			f.protocol = lab.ICMP
 		}
 		out = append(out, f)
 	}

@@ -5,6 +5,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/internal/testing/lab"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -46,7 +47,7 @@ func (s *stage) refusesEach(t *testing.T, f flight, connections int) {
 	for i := range connections {
 		replies, err := s.probe(t.Context(), probe{from: f.from, protocol: f.protocol, to: f.to, patience: longPatience})
 		testenv.NoError(t, err)
-		if r := replies[0]; r.outcome != reset && r.outcome != refused {
+		if r := replies[0]; r.Outcome != lab.Reset && r.Outcome != lab.Refused {
 			t.Errorf("from %s to %v: connection %d: got %q, want it to be refused at once", f.from, f.to, i+1, r)
 			return
 		}

@@ -12,6 +12,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/internal/testing/lab"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
@@ -58,8 +59,8 @@ func (c *Config) testSamePorts(t *testing.T) {
 // sendPairs sends a batch of pairs, and returns how many datagrams got no answer.
 func (s *stage) sendPairs(t *testing.T, pair [2]flight, first uint16) (lost int) {
 	t.Helper()
-	var flows [2][]*flow
-	pending := map[int]*flow{}
+	var flows [2][]*lab.Flow
+	pending := map[int]*lab.Flow{}
 	for side, f := range pair {
 		for i := range uint16(sameBatch) {
 			opened, err := s.open(&probe{from: f.from, protocol: f.protocol, to: f.to, source: netip.AddrPortFrom(netip.Addr{}, first+i)})
@@ -72,8 +73,8 @@ func (s *stage) sendPairs(t *testing.T, pair [2]flight, first uint16) (lost int)
 	for err := range sendTogether(flows) {
 		testenv.NoError(t, err)
 	}
-	err := receiveAll(pending, time.Now().Add(samePatience), func(i int, r reply) {
-		if r.outcome != answered {
+	err := lab.ReceiveAll(t.Context(), pending, time.Now().Add(samePatience), func(i int, r lab.Reply) {
+		if r.Outcome != lab.Answered {
 			t.Errorf("%v: got %s, want an answer", pair[i/sameBatch], r)
 		}
 	})
@@ -88,7 +89,7 @@ const maxSpins = 10_000
 
 // sendTogether sends a question on each flow of two lists, on those with equal index at the same
 // time.
-func sendTogether(flows [2][]*flow) <-chan error {
+func sendTogether(flows [2][]*lab.Flow) <-chan error {
 	errs := make(chan error, 2)
 	var arrived atomic.Int64
 	var wg sync.WaitGroup
@@ -102,7 +103,7 @@ func sendTogether(flows [2][]*flow) <-chan error {
 						runtime.Gosched()
 					}
 				}
-				failed = errors.Join(failed, f.send())
+				failed = errors.Join(failed, f.Send())
 			}
 			errs <- failed
 		})

@@ -12,6 +12,7 @@ import (
 	"github.com/rogpeppe/go-internal/txtar"
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/internal/testing/lab"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -174,7 +175,7 @@ func (s *scenario) flights() (all []flight) {
 func (c *scenarioCase) flights() (all []flight) {
 	protocols := []v1.Protocol{v1.ProtocolTCP, v1.ProtocolUDP}
 	if c.icmp {
-		protocols = []v1.Protocol{icmp}
+		protocols = []v1.Protocol{lab.ICMP}
 	}
 	for _, to := range []netip.AddrPort{c.to, netip.AddrPortFrom(ipv6Of(c.to.Addr()), c.to.Port())} {
 		for _, protocol := range protocols {

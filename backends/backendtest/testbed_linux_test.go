@@ -12,6 +12,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/internal/ipaddr"
+	"github.com/vipkit/vipkit/internal/testing/lab"
 	"github.com/vipkit/vipkit/internal/testing/netnstest"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
@@ -86,7 +87,7 @@ func allPairs(b *testbed) []expectation {
 		}
 		for _, to := range hostSpecs() {
 			for _, a := range b.host(to.name).addrs {
-				p := probe{from: from.name, protocol: icmp, to: netip.AddrPortFrom(a, 0)}
+				p := probe{from: from.name, protocol: lab.ICMP, to: netip.AddrPortFrom(a, 0)}
 				want := []string{"answered"}
 				if b.isBlocked(from.name, to.name, ipaddr.FamilyOf(a)) {
 					want = []string{"silence"}

@@ -7,6 +7,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/internal/testing/lab"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -77,7 +78,7 @@ func (s *stage) during(t *testing.T, flights []flight, do func()) {
 		t.Errorf("during a change: %s", w.message)
 	}
 	for i, f := range lasting {
-		if again := f.ask(); again.String() != first[i].String() {
+		if again := f.Ask(t.Context()); again.String() != first[i].String() {
 			t.Errorf("connection: got %q first and %q later, want the same answer", first[i], again)
 		}
 		f.Close()
@@ -85,7 +86,7 @@ func (s *stage) during(t *testing.T, flights []flight, do func()) {
 }
 
 // establish opens a connection for each flight of TCP.
-func (s *stage) establish(t *testing.T, flights []flight) (lasting []*flow, first []reply) {
+func (s *stage) establish(t *testing.T, flights []flight) (lasting []*lab.Flow, first []lab.Reply) {
 	t.Helper()
 	for _, f := range flights {
 		if f.protocol != v1.ProtocolTCP {
@@ -93,7 +94,7 @@ func (s *stage) establish(t *testing.T, flights []flight) (lasting []*flow, firs
 		}
 		flows, err := s.open(&probe{from: f.from, protocol: f.protocol, to: f.to})
 		testenv.NoError(t, err)
-		r := flows[0].ask()
+		r := flows[0].Ask(t.Context())
 		if !slices.Contains(s.allowed(f, proxy.Route(s.applied, s.packet(f))), r.String()) {
 			t.Errorf("before a change: %s: got %s, want an outcome of Route", f, r)
 		}

@@ -52,7 +52,7 @@ func (c *Config) testTransfers(t *testing.T) {
 func (s *stage) reachable(flights []flight) []flight {
 	return slices.DeleteFunc(s.inWorld(flights), func(f flight) bool {
 		v := proxy.Route(s.applied, s.packet(f))
-		return v.Action != proxy.Forward || slices.Contains(s.allowed(f, v), reply{outcome: silence}.String())
+		return v.Action != proxy.Forward || slices.Contains(s.allowed(f, v), lab.Reply{Outcome: lab.Silence}.String())
 	})
 }
 

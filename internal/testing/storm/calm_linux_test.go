@@ -157,10 +157,10 @@ func (s *storm) checkSpread(snapshot proxy.Snapshot, all []flight) (wrong []wron
 		}
 		for n := 0; n < tries*len(v.Endpoints) && len(unseen) > 0; n++ {
 			got := s.traffic.try(s.t.Context(), f, s.options.patience())
-			if got.err != nil {
+			if !got.answered() {
 				break // The missing endpoints are reported below.
 			}
-			delete(unseen, got.answer.Own)
+			delete(unseen, got.Own)
 		}
 		if len(unseen) > 0 {
 			wrong = append(wrong, wrongFlight{f, fmt.Sprintf("%s: never answered by %v", f, slices.Collect(maps.Keys(unseen)))})

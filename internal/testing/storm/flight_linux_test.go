@@ -149,9 +149,11 @@ func soleEndpoint(p *proxy.ServicePort) netip.Addr {
 
 // outcome is the result of a flight.
 type outcome struct {
+	lab.Reply
+
 	source netip.AddrPort // where it came from
-	answer lab.Answer
-	err    error // why there is no answer
+	// notTried says why the connection was not tried, for a reason that is not the dataplane's.
+	notTried error
 	// refuser says who refused the connection, for a violation; nil if that is not known.
 	refuser func(*outcome) string
 }
@@ -165,18 +167,20 @@ func (f *outcome) whoRefused() string {
 }
 
 func (f *outcome) String() string {
-	if f.err != nil {
-		return f.err.Error()
+	if !f.answered() {
+		return f.Reply.String()
 	}
-	return fmt.Sprintf("answer from %v, which sees client %v", f.answer.Own, f.answer.Client.Addr())
+	return fmt.Sprintf("answer from %v, which sees client %v", f.Own, f.Client.Addr())
 }
+
+func (f *outcome) answered() bool { return f.Outcome == lab.Answered }
 
 // choseElsewhere reports whether a client may have affinity to the endpoint that answered because it
 // chose that at another address of the Service, while a traffic policy kept it from that endpoint at
 // this one. The backend nftables removes such clients after the change of the rules, so the endpoint is
 // one of an earlier state.
 func choseElsewhere(f flight, got *outcome, states []proxy.Snapshot) bool {
-	answered := func(e *endpoints.Endpoint) bool { return e.Addr == got.answer.Own }
+	answered := func(e *endpoints.Endpoint) bool { return e.Addr == got.Own }
 	for _, s := range states[:max(0, len(states)-1)] {
 		for p := range s.All() {
 			serves := slices.ContainsFunc(p.Frontends, func(x proxy.Frontend) bool {
@@ -194,24 +198,24 @@ func choseElsewhere(f flight, got *outcome, states []proxy.Snapshot) bool {
 func isAllowed(f flight, v *proxy.Verdict, got *outcome) bool {
 	switch v.Action {
 	case proxy.Reject, proxy.Drop:
-		return got.err != nil
+		return !got.answered()
 	case proxy.Pass:
 		return !got.served(f)
 	case proxy.Forward:
 	}
-	return got.err == nil && slices.ContainsFunc(v.Endpoints, func(d proxy.Destination) bool {
-		if d.Addr != got.answer.Own {
+	return got.answered() && slices.ContainsFunc(v.Endpoints, func(d proxy.Destination) bool {
+		if d.Addr != got.Own {
 			return false
 		}
 		// A process of the node that connects to an address of the device of the backend ipvs has
 		// this address, which must not leave the node.
 		if d.Masquerade || f.from == clientNode && !slices.Contains(nodeAddrs(), got.source.Addr()) {
-			return slices.Contains(nodeAddrs(), got.answer.Client.Addr())
+			return slices.Contains(nodeAddrs(), got.Client.Addr())
 		}
-		return got.answer.Client.Addr() == got.source.Addr()
+		return got.Client.Addr() == got.source.Addr()
 	})
 }
 
 // served reports whether an endpoint answered, rather than the server at the untranslated
 // address.
-func (f *outcome) served(to flight) bool { return f.err == nil && f.answer.Own != to.to }
+func (f *outcome) served(to flight) bool { return f.answered() && f.Own != to.to }

@@ -1,13 +1,12 @@
 package storm
 
 import (
-	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"sync"
 	"time"
 
+	"github.com/vipkit/vipkit/internal/testing/lab"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -221,11 +220,11 @@ func (v *verdicts) allowMixed(got *outcome) bool {
 	reached, source := false, false
 	for i := range v.all {
 		for _, e := range v.all[i].Endpoints {
-			reached = reached || e.Addr == got.answer.Own
+			reached = reached || e.Addr == got.Own
 			if e.Masquerade {
-				source = source || slices.Contains(nodeAddrs(), got.answer.Client.Addr())
+				source = source || slices.Contains(nodeAddrs(), got.Client.Addr())
 			} else {
-				source = source || got.answer.Client.Addr() == got.source.Addr()
+				source = source || got.Client.Addr() == got.source.Addr()
 			}
 		}
 	}
@@ -248,7 +247,7 @@ func (v *verdicts) allow(f flight, got *outcome) bool {
 
 // allows reports whether one of the states allows an outcome, or the change between them does.
 func (j *judge) allows(f flight, got *outcome, v *verdicts, applied int) bool {
-	if got.err != nil {
+	if !got.answered() {
 		return v.allow(f, got) || j.stepwise && v.affinityChanges()
 	}
 	return v.allow(f, got) || j.mixing && (v.allowMixed(got) || v.all[0].Affinity.Enabled() && (j.wasKept(f, got, applied) || choseElsewhere(f, got, j.model.since(applied))))
@@ -267,7 +266,7 @@ func (j *judge) wasKept(f flight, got *outcome, applied int) bool {
 func (j *judge) sample(f flight, got *outcome, begin time.Time, applied int) {
 	end := time.Now()
 	states := j.model.since(applied)
-	if errors.Is(got.err, errNoTry) || len(states) == 0 {
+	if got.notTried != nil || len(states) == 0 {
 		j.count("not judged", 1)
 		return
 	}
@@ -292,9 +291,9 @@ func (j *judge) sample(f flight, got *outcome, begin time.Time, applied int) {
 	case j.broken.overlaps(begin, end):
 		j.counts["wrong during a fault"]++
 		j.recordWrong(f, end, reason)
-	case errors.Is(got.err, os.ErrDeadlineExceeded) && !j.controlsWorked(begin, end):
+	case got.Outcome == lab.Silence && !j.controlsWorked(begin, end):
 		j.counts["wrong while controls failed"]++
-	case got.err != nil && j.mayFail(&v):
+	case !got.answered() && j.mayFail(&v):
 		j.counts[failedInChange]++
 	default:
 		j.violateLocked(invariantWhole, "%s%s", reason, got.whoRefused())

@@ -65,6 +65,11 @@ func source(f flight) netip.AddrPort {
 	return netip.AddrPortFrom(nth(ofFamily(leaf, f.family(), prefix), 1), 1)
 }
 
+// answer returns the reply of a server.
+func answer(own, client netip.AddrPort) lab.Reply {
+	return lab.Reply{Outcome: lab.Answered, Answer: lab.Answer{Own: own, Client: client}}
+}
+
 // TestJudge checks which connections the judge reports as violations, and of which
 // invariant.
 func TestJudge(t *testing.T) {
@@ -87,10 +92,10 @@ func TestJudge(t *testing.T) {
 	allowed, denied := find(clientOutside, proxy.LoadBalancer), find(clientStranger, proxy.LoadBalancer)
 	right := func(f flight) *outcome {
 		v := proxy.Route(snapshot, allowed.packet(source(allowed)))
-		return &outcome{source: source(f), answer: lab.Answer{Own: v.Endpoints[0].Addr, Client: netip.AddrPortFrom(nodeAddrs()[0], 1)}}
+		return &outcome{source: source(f), Reply: answer(v.Endpoints[0].Addr, netip.AddrPortFrom(nodeAddrs()[0], 1))}
 	}
-	refused := &outcome{source: source(allowed), err: syscall.ECONNREFUSED}
-	leaked := &outcome{source: source(denied), answer: lab.Answer{Own: denied.to, Client: source(denied)}}
+	refused := &outcome{source: source(allowed), Reply: lab.Reply{Outcome: lab.Reset}}
+	leaked := &outcome{source: source(denied), Reply: answer(denied.to, source(denied))}
 	for _, c := range []struct {
 		name  string
 		f     flight
@@ -102,7 +107,7 @@ func TestJudge(t *testing.T) {
 		{"refused", allowed, refused, nil, invariantWhole},
 		{"refused in a fault", allowed, refused, func(j *judge) { j.damage(false) }, ""},
 		{"refused after a fault", allowed, refused, func(j *judge) { j.damage(false); j.repaired() }, invariantWhole},
-		{"denied", denied, &outcome{source: source(denied), err: syscall.ECONNREFUSED}, nil, ""},
+		{"denied", denied, &outcome{source: source(denied), Reply: lab.Reply{Outcome: lab.Reset}}, nil, ""},
 		{"not denied", denied, right(denied), nil, invariantDenied},
 		{"not denied in a fault that closes", denied, right(denied), func(j *judge) { j.damage(false) }, invariantDenied},
 		{"not denied in a fault that opens", denied, right(denied), func(j *judge) { j.damage(true) }, ""},
@@ -134,8 +139,8 @@ func TestJudgeDuringChanges(t *testing.T) {
 	snapshot, _, _, _ := m.now()
 	i := slices.IndexFunc(flights(snapshot), func(f flight) bool { return f.from == clientOutside && f.to.Port() == firstNodePort })
 	f := flights(snapshot)[i]
-	masqueraded := lab.Answer{Own: proxy.Route(snapshot, f.packet(source(f))).Endpoints[0].Addr, Client: netip.AddrPortFrom(nodeAddrs()[0], 1)}
-	failed, mixed := outcome{source: source(f), err: syscall.EPERM}, outcome{source: source(f), answer: masqueraded}
+	masqueraded := answer(proxy.Route(snapshot, f.packet(source(f))).Endpoints[0].Addr, netip.AddrPortFrom(nodeAddrs()[0], 1))
+	failed, mixed := outcome{source: source(f), Reply: lab.Reply{Outcome: lab.Failed, Err: syscall.EPERM}}, outcome{source: source(f), Reply: masqueraded}
 	for _, c := range []struct {
 		mixing, stepwise bool
 		applied          int
@@ -171,7 +176,7 @@ func TestAffinityDuringChange(t *testing.T) {
 		}
 		f := flight{from: clientNode, to: netip.MustParseAddrPort("[fd00:96::108]:80"), protocol: v1.ProtocolTCP}
 		node := netip.MustParseAddrPort("[fd00:18::2]:40000")
-		got := &outcome{source: node, answer: lab.Answer{Own: netip.MustParseAddrPort("[fd00:10:3::4009]:8080"), Client: node}}
+		got := &outcome{source: node, Reply: answer(netip.MustParseAddrPort("[fd00:10:3::4009]:8080"), node)}
 		for applied, want := range map[int]bool{1: affinity > 0, 2: false} {
 			v := verdictsOf(f, got, j.model.since(applied))
 			if allowed := j.allows(f, got, &v, applied); allowed != want {

@@ -1,16 +1,15 @@
 package storm
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
 	"testing"
 
-	"golang.org/x/sys/unix"
-
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/internal/testing/lab"
 )
 
 // resetsTable remembers for some seconds who refused a connection: made has the resets that answer a
@@ -37,7 +36,7 @@ const resetsTable = `table inet storm-resets {
 
 // refusal says who refused a connection; empty if it was not refused by a reset.
 func (s *storm) refusal(got *outcome) string {
-	if !errors.Is(got.err, unix.ECONNREFUSED) || !got.source.IsValid() {
+	if got.Outcome != lab.Reset {
 		return ""
 	}
 	family := "6"
@@ -80,7 +79,7 @@ func TestRefusal(t *testing.T) {
 		f := flight{from: c.from, to: netip.MustParseAddrPort(c.to), protocol: v1.ProtocolTCP}
 		got := s.traffic.try(t.Context(), f, s.options.patience())
 		if text := s.refusal(&got); text != c.want {
-			t.Errorf("%s: %v: got %q, want %q", f, got.err, text, c.want)
+			t.Errorf("%s: %v: got %q, want %q", f, &got, text, c.want)
 		}
 	}
 }

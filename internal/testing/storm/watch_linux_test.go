@@ -74,7 +74,7 @@ func (s *storm) watchControl(ctx context.Context, c client) {
 	for ctx.Err() == nil {
 		begin := time.Now()
 		got := s.traffic.try(ctx, controlOf(c), s.options.patience())
-		s.judge.control(trial{begin, time.Now(), got.err == nil})
+		s.judge.control(trial{begin, time.Now(), got.answered()})
 		pause(ctx, 100*time.Millisecond)
 	}
 }

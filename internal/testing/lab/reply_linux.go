@@ -1,4 +1,4 @@
-package backendtest
+package lab
 
 import (
 	"encoding/binary"
@@ -8,36 +8,82 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// Outcome is what happened to a packet.
+type Outcome int
+
+const (
+	// Silence: no answer within the patience of the flow.
+	Silence Outcome = iota
+	// Answered: by a server, or for ICMP by the host with the address.
+	Answered
+	// Refused: with the ICMP message that the port is unreachable, as of
+	// Services without endpoints. A UDP port without socket is refused in
+	// the same way.
+	Refused
+	// Reset: by TCP, as of a host without listener.
+	Reset
+	// Failed: in any other way.
+	Failed
+)
+
+// Reply is the result of a question.
+type Reply struct {
+	Outcome Outcome
+	// Answer is that of a server; without a name, for ICMP.
+	Answer
+	// Err says more about a failure.
+	Err error
+}
+
+// String returns a text that is equal for all replies with the same outcome: it has no ports.
+func (r Reply) String() string {
+	switch r.Outcome {
+	case Silence:
+		return "silence"
+	case Refused:
+		return "refused"
+	case Reset:
+		return "reset"
+	case Failed:
+		return fmt.Sprintf("failed: %v", r.Err)
+	case Answered:
+	}
+	if r.Name == "" {
+		return "answered"
+	}
+	return fmt.Sprintf("%s sees %v", r.Name, r.Client.Addr())
+}
+
 // verdictOf returns the reply for an error of a socket, if no ICMP message is known to be
 // its cause.
-func verdictOf(err error) reply {
+func verdictOf(err error) Reply {
 	if errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, unix.ECONNRESET) || errors.Is(err, unix.EPIPE) {
-		return reply{outcome: reset}
+		return Reply{Outcome: Reset, Err: err}
 	}
-	return reply{outcome: failed, err: err}
+	return Reply{Outcome: Failed, Err: err}
 }
 
 // icmpError removes an ICMP error from the error queue of a socket, if there is one.
-func (f *flow) icmpError() (reply, bool) {
+func (f *Flow) icmpError() (Reply, bool) {
 	packet, control := make([]byte, 128), make([]byte, 512)
 	_, n, _, _, err := unix.Recvmsg(f.fd, packet, control, unix.MSG_ERRQUEUE)
 	if err != nil {
-		return reply{}, false // There is none.
+		return Reply{}, false // There is none.
 	}
 	e, err := extendedError(control[:n])
 	switch {
 	case err != nil:
-		return reply{outcome: failed, err: err}, true
+		return Reply{Outcome: Failed, Err: err}, true
 	case f.isPortUnreachable(e):
-		return reply{outcome: refused}, true
+		return Reply{Outcome: Refused}, true
 	}
-	return reply{
-		outcome: failed,
-		err:     fmt.Errorf("ICMP type %d, code %d (origin %d): %w", e.Type, e.Code, e.Origin, unix.Errno(e.Errno)),
+	return Reply{
+		Outcome: Failed,
+		Err:     fmt.Errorf("ICMP type %d, code %d (origin %d): %w", e.Type, e.Code, e.Origin, unix.Errno(e.Errno)),
 	}, true
 }
 
-func (f *flow) isPortUnreachable(e *unix.SockExtendedErr) bool {
+func (f *Flow) isPortUnreachable(e *unix.SockExtendedErr) bool {
 	if f.is4 {
 		return e.Origin == unix.SO_EE_ORIGIN_ICMP && e.Type == 3 && e.Code == 3
 	}

@@ -1,6 +1,7 @@
-package backendtest
+package lab
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -13,22 +14,25 @@ import (
 	"golang.org/x/sys/unix"
 
 	v1 "k8s.io/api/core/v1"
-
-	"github.com/vipkit/vipkit/internal/testing/lab"
 )
 
-// flow is one connection of a probe: a TCP connection, or a socket of its own for UDP
-// and ICMP. An open flow can send further questions later, which shows what happens to
+// ICMP makes a flow send echo requests. Their answers have no name of a server.
+const ICMP v1.Protocol = "ICMP"
+
+// Flow is a connection to a [Server] that is made and asked without blocking a thread: by TCP or SCTP, or a
+// socket of its own for UDP and ICMP. An open flow can send further questions later, which shows what happens to
 // established connections.
 //
 // The socket is not one of package net, which neither connects without waiting nor
 // reads the kernel's queue of ICMP errors. That queue is needed: an ICMP error that
 // arrives while the socket is still sending, as on the node itself, is only there.
-type flow struct {
+type Flow struct {
+	// Patience is how long to wait for an answer.
+	Patience time.Duration
+
 	fd       int
 	protocol v1.Protocol
 	is4      bool
-	patience time.Duration
 	// asked counts questions. The greeting of a TCP server is the answer to
 	// number 0, which is not sent.
 	asked uint16
@@ -37,51 +41,18 @@ type flow struct {
 	unread  []byte // TCP: the start of a line
 }
 
-// open makes the connections of a probe, without waiting for any answer.
-// The caller closes the flows.
-func (b *testbed) open(p *probe) ([]*flow, error) {
-	h := b.host(p.from)
-	if h == nil {
-		return nil, fmt.Errorf("the testbed has no host %q", p.from)
-	}
-	at := *p
-	if p.protocol == v1.ProtocolSCTP && !p.source.IsValid() {
-		// A socket without address would offer all addresses of the host to the server.
-		at.source = b.packet(flight{p.from, p.to, p.protocol}).Source
-	}
-	var flows []*flow
-	err := h.ns.Do(func() error {
-		for range max(p.tries, 1) {
-			f, err := openFlow(&at, h.sourcePort)
-			if err != nil {
-				return err
-			}
-			flows = append(flows, f)
-		}
-		return nil
-	})
-	if err != nil {
-		for _, f := range flows {
-			f.Close()
-		}
-		return nil, err
-	}
-	return flows, nil
-}
-
-// openFlow makes a flow in the namespace of the thread. It takes a port from next if the
-// probe has none.
-func openFlow(p *probe, next func() uint16) (*flow, error) {
-	f := &flow{protocol: p.protocol, is4: p.to.Addr().Is4(), patience: p.wait()}
+// OpenFlow makes a flow in the namespace of the thread, without waiting for any answer. It takes a port from next
+// if the source has none; if the source has no address either, the kernel chooses that.
+func OpenFlow(protocol v1.Protocol, source, to netip.AddrPort, next func() uint16) (*Flow, error) {
+	f := &Flow{Patience: patience, protocol: protocol, is4: to.Addr().Is4()}
 	if err := f.socket(); err != nil {
 		return nil, err
 	}
-	if err := f.bind(p.source, next); err != nil {
+	if err := f.bind(source, next); err != nil {
 		f.Close()
 		return nil, err
 	}
-	to := p.to
-	if f.protocol == icmp {
+	if f.protocol == ICMP {
 		to = netip.AddrPortFrom(to.Addr(), 0)
 	}
 	if err := unix.Connect(f.fd, sockaddr(to)); !errors.Is(err, unix.EINPROGRESS) {
@@ -91,7 +62,7 @@ func openFlow(p *probe, next func() uint16) (*flow, error) {
 }
 
 // bind gives a flow its source. A port of next that another program uses is not taken.
-func (f *flow) bind(source netip.AddrPort, next func() uint16) error {
+func (f *Flow) bind(source netip.AddrPort, next func() uint16) error {
 	a := source.Addr()
 	if !a.IsValid() {
 		a = netip.IPv6Unspecified()
@@ -99,7 +70,7 @@ func (f *flow) bind(source netip.AddrPort, next func() uint16) error {
 			a = netip.IPv4Unspecified()
 		}
 	}
-	if f.protocol == icmp || source.Port() != 0 {
+	if f.protocol == ICMP || source.Port() != 0 {
 		next = source.Port // of an echo request, the kernel chooses the identifier
 	}
 	var err error
@@ -117,7 +88,7 @@ func (f *flow) bind(source netip.AddrPort, next func() uint16) error {
 }
 
 // socket makes a socket that collects ICMP errors.
-func (f *flow) socket() (err error) {
+func (f *Flow) socket() (err error) {
 	family, level, option, echo := unix.AF_INET, unix.SOL_IP, unix.IP_RECVERR, unix.IPPROTO_ICMP
 	if !f.is4 {
 		family, level, option, echo = unix.AF_INET6, unix.SOL_IPV6, unix.IPV6_RECVERR, unix.IPPROTO_ICMPV6
@@ -128,11 +99,11 @@ func (f *flow) socket() (err error) {
 		kind = unix.SOCK_STREAM
 	case v1.ProtocolSCTP:
 		kind, protocol = unix.SOCK_STREAM, unix.IPPROTO_SCTP
-	case icmp:
+	case ICMP:
 		protocol = echo
 	case v1.ProtocolUDP:
 	default:
-		return fmt.Errorf("probe: unknown protocol %q", f.protocol)
+		return fmt.Errorf("flow: unknown protocol %q", f.protocol)
 	}
 	f.fd, err = unix.Socket(family, kind|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, protocol)
 	if err != nil {
@@ -152,32 +123,43 @@ func (f *flow) socket() (err error) {
 }
 
 // isConnection reports whether the flow has a connection, in which the server begins.
-func (f *flow) isConnection() bool {
+func (f *Flow) isConnection() bool {
 	return f.protocol == v1.ProtocolTCP || f.protocol == v1.ProtocolSCTP
 }
 
+// Source returns the address and port that the flow sends from.
+func (f *Flow) Source() netip.AddrPort {
+	switch a, _ := unix.Getsockname(f.fd); a := a.(type) {
+	case *unix.SockaddrInet4:
+		return netip.AddrPortFrom(netip.AddrFrom4(a.Addr), uint16(a.Port))
+	case *unix.SockaddrInet6:
+		return netip.AddrPortFrom(netip.AddrFrom16(a.Addr), uint16(a.Port))
+	}
+	return netip.AddrPort{} // The flow is closed.
+}
+
 // Close ends the flow.
-func (f *flow) Close() { _ = unix.Close(f.fd) }
+func (f *Flow) Close() { _ = unix.Close(f.fd) }
 
-// ask sends a question to the server, and waits for its answer. The first question to a
+// Ask sends a question to the server, and waits for its answer until ctx ends. The first question to a
 // TCP server is the connection itself.
-func (f *flow) ask() reply { return askAll([]*flow{f})[0] }
+func (f *Flow) Ask(ctx context.Context) Reply { return AskAll(ctx, []*Flow{f})[0] }
 
-// askAll sends a question on each flow, and waits for the answers for the patience of the
-// first flow.
-func askAll(flows []*flow) []reply {
-	replies := make([]reply, len(flows))
-	pending := map[int]*flow{}
+// AskAll sends a question on each flow, and waits for the answers for the patience of the
+// first flow, and at most until ctx ends.
+func AskAll(ctx context.Context, flows []*Flow) []Reply {
+	replies := make([]Reply, len(flows))
+	pending := map[int]*Flow{}
 	for i, f := range flows {
-		if err := f.send(); err != nil {
+		if err := f.Send(); err != nil {
 			replies[i] = verdictOf(err)
 		} else {
 			pending[i] = f
 		}
 	}
-	err := receiveAll(pending, time.Now().Add(flows[0].patience), func(i int, r reply) { replies[i] = r })
+	err := ReceiveAll(ctx, pending, time.Now().Add(flows[0].Patience), func(i int, r Reply) { replies[i] = r })
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return replies // Flows without answer have the zero reply, silence.
+		return replies // Flows without answer have the zero Reply, Silence.
 	}
 	for i := range pending {
 		replies[i] = verdictOf(err)
@@ -185,12 +167,12 @@ func askAll(flows []*flow) []reply {
 	return replies
 }
 
-// receiveAll calls take with each answer, and removes its flow from pending, until none is
-// pending or the time is over. It watches the sockets by an epoll descriptor, on which the
+// ReceiveAll calls take with each answer, and removes its flow from pending, until none is
+// pending, the time is over or ctx ends. It watches the sockets by an epoll descriptor, on which the
 // runtime can wait: the runtime treats sockets that have only errors as unusable. Waiting in
-// a system call would need a thread for each probe, and on a busy machine keep the servers
+// a system call would need a thread for each flow, and on a busy machine keep the servers
 // from running.
-func receiveAll(pending map[int]*flow, end time.Time, take func(int, reply)) error {
+func ReceiveAll(ctx context.Context, pending map[int]*Flow, end time.Time, take func(int, Reply)) error {
 	events, err := watch(pending)
 	if err != nil {
 		return err
@@ -199,6 +181,7 @@ func receiveAll(pending map[int]*flow, end time.Time, take func(int, reply)) err
 	if err := events.SetReadDeadline(end); err != nil {
 		return err
 	}
+	defer context.AfterFunc(ctx, func() { _ = events.SetReadDeadline(time.Now()) })() // It fails if events is closed.
 	raw, err := events.SyscallConn()
 	if err != nil {
 		return err
@@ -225,7 +208,7 @@ func receiveAll(pending map[int]*flow, end time.Time, take func(int, reply)) err
 
 // watch makes an epoll descriptor that reports the numbers of flows that have received
 // something.
-func watch(flows map[int]*flow) (*os.File, error) {
+func watch(flows map[int]*Flow) (*os.File, error) {
 	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {
 		return nil, fmt.Errorf("waiting for answers: %w", err)
@@ -243,8 +226,8 @@ func watch(flows map[int]*flow) (*os.File, error) {
 	return os.NewFile(uintptr(fd), "answers"), nil
 }
 
-// send sends the next question.
-func (f *flow) send() error {
+// Send sends the next question.
+func (f *Flow) Send() error {
 	if f.connect != nil {
 		return f.connect
 	}
@@ -262,8 +245,8 @@ func (f *flow) send() error {
 	return err
 }
 
-func (f *flow) question(number uint16) []byte {
-	if f.protocol != icmp {
+func (f *Flow) question(number uint16) []byte {
+	if f.protocol != ICMP {
 		return fmt.Appendf(nil, "%d\n", number)
 	}
 	request := make([]byte, 8) // type, code, checksum, identifier, number
@@ -277,7 +260,7 @@ func (f *flow) question(number uint16) []byte {
 
 // receive reads what has arrived, and reports whether it is the answer to the last
 // question.
-func (f *flow) receive() (r reply, done bool) {
+func (f *Flow) receive() (r Reply, done bool) {
 	for {
 		if r, ok := f.icmpError(); ok {
 			return r, true
@@ -288,7 +271,7 @@ func (f *flow) receive() (r reply, done bool) {
 		case errors.Is(err, unix.EINTR):
 			continue
 		case errors.Is(err, unix.EAGAIN):
-			return reply{}, false
+			return Reply{}, false
 		case err != nil:
 			// The ICMP error may have arrived after the queue was read.
 			if r, ok := f.icmpError(); ok {
@@ -296,7 +279,7 @@ func (f *flow) receive() (r reply, done bool) {
 			}
 			return verdictOf(err), true
 		case n == 0 && f.isConnection():
-			return reply{outcome: failed, err: errors.New("closed without an answer")}, true
+			return Reply{Outcome: Failed, Err: errors.New("closed without an answer")}, true
 		}
 		if r, ok := f.read(buf[:n], f.asked-1); ok {
 			return r, true
@@ -305,24 +288,24 @@ func (f *flow) receive() (r reply, done bool) {
 }
 
 // read searches the received data for the answer to a question.
-func (f *flow) read(received []byte, number uint16) (reply, bool) {
-	if f.protocol == icmp {
+func (f *Flow) read(received []byte, number uint16) (Reply, bool) {
+	if f.protocol == ICMP {
 		isAnswer := len(received) >= 8 && binary.BigEndian.Uint16(received[6:]) == number
-		return reply{outcome: answered}, isAnswer
+		return Reply{Outcome: Answered}, isAnswer
 	}
 	f.unread = append(f.unread, received...)
 	for {
 		line, rest, complete := strings.Cut(string(f.unread), "\n")
 		if !complete {
-			return reply{}, false
+			return Reply{}, false
 		}
 		f.unread = []byte(rest)
-		a, err := lab.ParseAnswer(line)
+		a, err := ParseAnswer(line)
 		if err != nil {
-			return reply{outcome: failed, err: err}, true
+			return Reply{Outcome: Failed, Err: err}, true
 		}
 		if a.Question == strconv.Itoa(int(number)) {
-			return reply{outcome: answered, by: a.Name, client: a.Client, own: a.Own}, true
+			return Reply{Outcome: Answered, Answer: a}, true
 		}
 	}
 }
