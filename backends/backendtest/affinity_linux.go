@@ -21,13 +21,8 @@ import (
 
 // affinitySample is a Service with session affinity and external addresses.
 func affinitySample(seconds int32, at ...hostName) *sample {
-	s := &sample{
-		number: 5, serviceType: v1.ServiceTypeLoadBalancer, external: v1.ServiceExternalTrafficPolicyCluster,
-		externalIP: true, loadBalancer: true, affinity: seconds,
-	}
-	for _, a := range at {
-		s.endpoints = append(s.endpoints, sampleEndpoint{at: a})
-	}
+	s := exposed(5, at...)
+	s.serviceType, s.loadBalancer, s.affinity = v1.ServiceTypeLoadBalancer, true, seconds
 	return s
 }
 
@@ -52,8 +47,8 @@ func (c *Config) testAffinity(t *testing.T) {
 		s.refusesAffinity(t)
 		return
 	}
-	for _, protocol := range []v1.Protocol{v1.ProtocolTCP, v1.ProtocolUDP} {
-		for _, family := range []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol} {
+	for _, protocol := range transports() {
+		for _, family := range families() {
 			t.Run(fmt.Sprintf("%s/%s", protocol, family), func(t *testing.T) {
 				s.apply(t, snapshotOf(t, nodeOptions(), affinitySample(300, all...).objects()))
 				for _, from := range []hostName{atClient, atNode, atOutside} {
@@ -74,18 +69,24 @@ func (c *Config) testAffinity(t *testing.T) {
 // another Service without: the error names all ports of the first and none of the
 // other, which works.
 func (s *stage) refusesAffinity(t *testing.T) {
+	x, other := affinitySample(300, atLocal), &sample{number: 6, endpoints: endpointsAt(atRemote)}
+	s.refuses(t, snapshotOf(t, nodeOptions(), x.objects(), other.objects()), func(p *proxy.ServicePort) bool { return p.Affinity.Enabled() })
+	for _, c := range clients(onlyTCP(), atClient) {
+		s.wantAnswerOf(t, c.flightsTo(other)[0], atRemote)
+	}
+}
+
+// refuses applies a snapshot to a backend that lacks something: the error names all service ports that need it and
+// no others.
+func (s *stage) refuses(t *testing.T, snapshot proxy.Snapshot, needs func(*proxy.ServicePort) bool) {
+	t.Helper()
 	s.calm()
-	x, other := affinitySample(300, atLocal), &sample{number: 6, endpoints: []sampleEndpoint{{at: atRemote}}}
-	snapshot := snapshotOf(t, nodeOptions(), x.objects(), other.objects())
 	err := s.applyOnce(t, proxy.Snapshot{}, snapshot)
 	refused, _ := errors.AsType[proxy.PortErrors](err)
 	for p := range snapshot.All() {
-		if _, named := refused[p.Name]; named != p.Affinity.Enabled() {
+		if _, named := refused[p.Name]; named != needs(p) {
 			t.Errorf("Apply: got error %v, names port %s: %t, want %t", err, p.Name, named, !named)
 		}
-	}
-	for _, family := range []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol} {
-		s.wantAnswerOf(t, client{atClient, v1.ProtocolTCP, family}.flightsTo(other)[0], atRemote)
 	}
 }
 
@@ -94,6 +95,33 @@ type client struct {
 	from     hostName
 	protocol v1.Protocol
 	family   v1.IPFamily
+}
+
+// clients returns clients of both families at some hosts, by some protocols.
+func clients(protocols []v1.Protocol, at ...hostName) (all []client) {
+	for _, from := range at {
+		for _, protocol := range protocols {
+			for _, family := range families() {
+				all = append(all, client{from, protocol, family})
+			}
+		}
+	}
+	return all
+}
+
+func families() []v1.IPFamily { return []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol} }
+
+// transports are the protocols of most Services, and onlyTCP is the one of those.
+func transports() []v1.Protocol { return []v1.Protocol{v1.ProtocolTCP, v1.ProtocolUDP} }
+
+func onlyTCP() []v1.Protocol { return transports()[:1] }
+
+// flightsTo returns the packets of clients to all addresses that a sample may have.
+func flightsTo(x *sample, from []client) (all []flight) {
+	for _, c := range from {
+		all = append(all, c.flightsTo(x)...)
+	}
+	return all
 }
 
 func (c client) flightsTo(x *sample) []flight {
@@ -170,14 +198,12 @@ func (s *stage) ignoresOtherHosts(t *testing.T) {
 	}
 	s.apply(t, snapshotOf(t, nodeOptions()))
 	s.apply(t, snapshotOf(t, nodeOptions(), all))
-	for _, from := range []hostName{atClient, atNode, atOutside} {
-		for _, family := range []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol} {
-			stranger := flight{from: from, to: netip.AddrPortFrom(s.addr(atRemoteNode, family), endpointPort), protocol: v1.ProtocolTCP}
-			if p := s.packet(stranger); p.FromNode || s.world.allows(p.Source.Addr(), p.Destination.Addr()) {
-				s.wantAnswerOf(t, stranger, atRemoteNode)
-			}
-			s.wantAnswerOf(t, client{from, v1.ProtocolTCP, family}.flightsTo(x)[0], atLocal, atRemote)
+	for _, c := range clients(onlyTCP(), atClient, atNode, atOutside) {
+		stranger := flight{from: c.from, to: netip.AddrPortFrom(s.addr(atRemoteNode, c.family), endpointPort), protocol: c.protocol}
+		if p := s.packet(stranger); p.FromNode || s.world.allows(p.Source.Addr(), p.Destination.Addr()) {
+			s.wantAnswerOf(t, stranger, atRemoteNode)
 		}
+		s.wantAnswerOf(t, c.flightsTo(x)[0], atLocal, atRemote)
 	}
 }
 
@@ -185,7 +211,7 @@ func (s *stage) ignoresOtherHosts(t *testing.T) {
 // port has the number of the node port of one with affinity: affinity must not keep an
 // endpoint of the other Service.
 func (s *stage) ignoresOtherServices(t *testing.T) {
-	x, other := affinitySample(300, atLocal, atRemote), &sample{number: 6, endpoints: []sampleEndpoint{{at: atLocal2}}}
+	x, other := affinitySample(300, atLocal, atRemote), &sample{number: 6, endpoints: endpointsAt(atLocal2)}
 	own, others := x.objects(), other.objects()
 	for _, o := range others.services {
 		for i := range o.Spec.Ports {
@@ -194,14 +220,11 @@ func (s *stage) ignoresOtherServices(t *testing.T) {
 	}
 	s.apply(t, snapshotOf(t, nodeOptions()))
 	s.apply(t, snapshotOf(t, nodeOptions(), own, others))
-	for _, from := range []hostName{atClient, atNode, atOutside} {
-		for _, family := range []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol} {
-			c := client{from, v1.ProtocolTCP, family}
-			to := c.flightsTo(other)[0]
-			to.to = netip.AddrPortFrom(to.to.Addr(), uint16(x.nodePort()))
-			s.wantAnswerOf(t, to, atLocal2)
-			s.wantAnswerOf(t, c.flightsTo(x)[0], atLocal, atRemote)
-		}
+	for _, c := range clients(onlyTCP(), atClient, atNode, atOutside) {
+		to := c.flightsTo(other)[0]
+		to.to = netip.AddrPortFrom(to.to.Addr(), uint16(x.nodePort()))
+		s.wantAnswerOf(t, to, atLocal2)
+		s.wantAnswerOf(t, c.flightsTo(x)[0], atLocal, atRemote)
 	}
 }
 
@@ -214,14 +237,14 @@ func (s *stage) leavesFallbackEndpoint(t *testing.T) {
 	x.external = v1.ServiceExternalTrafficPolicyLocal
 	terminates := discoveryv1.EndpointConditions{Ready: &no, Serving: &yes, Terminating: &yes}
 	x.endpoints = []sampleEndpoint{{at: atLocal, conditions: terminates}, {at: atRemote}}
-	s.apply(t, snapshotOf(t, nodeOptions(), x.objects()))
-	for _, family := range []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol} {
-		s.wantAnswerOf(t, client{atOutside, v1.ProtocolTCP, family}.flightsTo(x)[1], atLocal)
-	}
-	x.endpoints = append(x.endpoints, sampleEndpoint{at: atLocal2})
-	s.apply(t, snapshotOf(t, nodeOptions(), x.objects()))
-	for _, family := range []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol} {
-		s.wantAnswerOf(t, client{atOutside, v1.ProtocolTCP, family}.flightsTo(x)[1], atLocal2)
+	for _, want := range []hostName{atLocal, atLocal2} {
+		if want == atLocal2 {
+			x.endpoints = append(x.endpoints, sampleEndpoint{at: want})
+		}
+		s.apply(t, snapshotOf(t, nodeOptions(), x.objects()))
+		for _, c := range clients(onlyTCP(), atOutside) {
+			s.wantAnswerOf(t, c.flightsTo(x)[1], want)
+		}
 	}
 }
 
@@ -259,10 +282,7 @@ func (c *Config) testBalance(t *testing.T) {
 	for i, all := range [][]hostName{
 		{atLocal, atRemote}, {atLocal, atLocal2, atRemote}, {atLocal, atLocal2, atRemote, atRemote2, atNode},
 	} {
-		x := &sample{number: 3 + i}
-		for _, a := range all {
-			x.endpoints = append(x.endpoints, sampleEndpoint{at: a})
-		}
+		x := &sample{number: 3 + i, endpoints: endpointsAt(all...)}
 		s.apply(t, snapshotOf(t, nodeOptions(), x.objects()))
 		for _, f := range []flight{
 			client{atClient, v1.ProtocolTCP, v1.IPv4Protocol}.flightsTo(x)[0],

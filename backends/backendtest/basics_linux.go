@@ -29,22 +29,9 @@ func (c *Config) testBasics(t *testing.T) {
 	snapshot := snapshotOf(t, nodeOptions(), all...)
 	s.apply(t, snapshot)
 	for _, x := range kinds {
-		s.checkFlights(t, snapshot, x.basicFlights())
+		s.checkFlights(t, snapshot, flightsTo(x, clients(transports(), atClient, atNode, atOutside, atStranger)))
 	}
 	if t.Failed() {
 		t.Log(`"gateway" is the next hop of the node: it gets the packets that the node did not translate`)
 	}
-}
-
-// basicFlights returns packets of all kinds of clients to all addresses that a sample may have, first
-// the most simple ones.
-func (s *sample) basicFlights() (all []flight) {
-	for _, protocol := range []v1.Protocol{v1.ProtocolTCP, v1.ProtocolUDP} {
-		for _, family := range []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol} {
-			for _, from := range []hostName{atClient, atNode, atOutside, atStranger} {
-				all = append(all, client{from, protocol, family}.flightsTo(s)...)
-			}
-		}
-	}
-	return all
 }

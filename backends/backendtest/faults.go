@@ -8,8 +8,6 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -110,13 +108,11 @@ func lawFaults(t *testing.T, s *subject) {
 		}
 		if failures%3 > 0 {
 			s.apply(t, h.last)
-			s.finish(t)
-			s.checkDataplane(t, err)
+			s.wantAsFresh(t, h.last, fmt.Sprintf("after error %v: dataplane", err))
 		}
 	}
 	s.apply(t, h.last)
-	s.finish(t)
-	s.checkDataplane(t, nil)
+	s.wantAsFresh(t, h.last, "in the end: dataplane")
 	t.Logf("%d of %d Applies failed, %d of them for some ports", failures, applies, partial)
 	if failures < 5 {
 		t.Errorf("got %d failures of %d Applies, want at least 5, or the test shows nothing", failures, applies)
@@ -144,17 +140,4 @@ func (s *subject) finish(t testing.TB) {
 	held := s.applied
 	s.applied = proxy.Snapshot{}
 	s.apply(t, held)
-}
-
-// checkDataplane checks that the dataplane is the same as after an Apply of the applied
-// snapshot to an empty one.
-func (s *subject) checkDataplane(t testing.TB, after error) {
-	t.Helper()
-	applied, dump := s.applied, s.dump(t)
-	testenv.NoError(t, s.cleanUp(t))
-	s.restart(t)
-	s.apply(t, applied)
-	if diff := cmp.Diff(s.dump(t), dump); diff != "" {
-		t.Fatalf("after error %v: dataplane (-want +got):\n%s", after, diff)
-	}
 }

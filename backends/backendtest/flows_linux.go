@@ -168,12 +168,10 @@ func (s *flowStage) open(t *testing.T, x *sample) {
 	if !s.lacking(PolicyFlows) {
 		from = append(from, atNode)
 	}
-	for _, from := range from {
-		for _, family := range []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol} {
-			to := client{from, v1.ProtocolUDP, family}.flightsTo(x)
-			for _, f := range s.reachable([]flight{to[0], to[2], to[3]}) { // ClusterIP, load balancer, node port
-				s.keep(t, f)
-			}
+	for _, c := range clients([]v1.Protocol{v1.ProtocolUDP}, from...) {
+		to := c.flightsTo(x)
+		for _, f := range s.reachable([]flight{to[0], to[2], to[3]}) { // ClusterIP, load balancer, node port
+			s.keep(t, f)
 		}
 	}
 }

@@ -6,8 +6,6 @@ import (
 	"slices"
 	"testing"
 
-	v1 "k8s.io/api/core/v1"
-
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -57,7 +55,7 @@ func (c *Config) testLoopback(t *testing.T) {
 // loopbackFlights returns packets of the node to the node port of a sample at loopback addresses.
 func (s *sample) loopbackFlights() (all []flight) {
 	for _, to := range []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()} {
-		for _, protocol := range []v1.Protocol{v1.ProtocolTCP, v1.ProtocolUDP} {
+		for _, protocol := range transports() {
 			all = append(all, flight{from: atNode, to: netip.AddrPortFrom(to, uint16(s.nodePort())), protocol: protocol})
 		}
 	}

@@ -3,8 +3,6 @@ package backendtest
 import (
 	"testing"
 
-	v1 "k8s.io/api/core/v1"
-
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
@@ -42,19 +40,8 @@ func lawHostMarks(t *testing.T, s *stage) { s.keepsMarks(t, atNode) }
 func (s *stage) keepsMarks(t *testing.T, endpoints ...hostName) {
 	t.Helper()
 	testenv.NoError(t, findNFT(t, s.node()).load(markingTable))
-	x := &sample{number: 4, serviceType: v1.ServiceTypeNodePort, externalIP: true, external: v1.ServiceExternalTrafficPolicyCluster}
-	for _, at := range endpoints {
-		x.endpoints = append(x.endpoints, sampleEndpoint{at: at})
-	}
+	x := exposed(4, endpoints...)
 	snapshot := snapshotOf(t, nodeOptions(), x.objects())
 	s.apply(t, snapshot)
-	var flights []flight
-	for _, from := range []hostName{atClient, atLocal, atNode, atOutside} {
-		for _, protocol := range []v1.Protocol{v1.ProtocolTCP, v1.ProtocolUDP} {
-			for _, family := range []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol} {
-				flights = append(flights, client{from, protocol, family}.flightsTo(x)...)
-			}
-		}
-	}
-	s.checkFlights(t, snapshot, flights)
+	s.checkFlights(t, snapshot, flightsTo(x, clients(transports(), atClient, atLocal, atNode, atOutside)))
 }

@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -41,16 +40,9 @@ func healthy(t *testing.T) (proxy.Snapshot, []flight) {
 	var all []objects
 	var flights []flight
 	for number, at := range []hostName{atLocal, atRemote} {
-		x := &sample{
-			number: number + 1, serviceType: v1.ServiceTypeNodePort, external: v1.ServiceExternalTrafficPolicyCluster,
-			endpoints: []sampleEndpoint{{at: at}},
-		}
+		x := exposed(number+1, at)
 		all = append(all, x.objects())
-		for _, from := range []hostName{atClient, atNode, atOutside} {
-			for _, family := range []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol} {
-				flights = append(flights, client{from, v1.ProtocolTCP, family}.flightsTo(x)...)
-			}
-		}
+		flights = append(flights, flightsTo(x, clients(onlyTCP(), atClient, atNode, atOutside))...)
 	}
 	return snapshotOf(t, nodeOptions(), all...), flights
 }

@@ -3,8 +3,6 @@ package backendtest
 import (
 	"testing"
 
-	v1 "k8s.io/api/core/v1"
-
 	"github.com/vipkit/vipkit/internal/testing/lab"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 	"github.com/vipkit/vipkit/proxy"
@@ -21,19 +19,14 @@ func lawEveryRefusal(t *testing.T, s *stage) {
 	} {
 		testenv.NoError(t, s.node().Sysctl(name, value))
 	}
-	x := &sample{number: 4, serviceType: v1.ServiceTypeNodePort, externalIP: true, external: v1.ServiceExternalTrafficPolicyCluster}
+	x := exposed(4)
 	snapshot := snapshotOf(t, nodeOptions(), x.objects())
 	s.apply(t, snapshot)
 	checked := 0
-	for _, from := range []hostName{atClient, atNode, atOutside} {
-		for _, family := range []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol} {
-			for _, f := range (client{from, v1.ProtocolTCP, family}).flightsTo(x) {
-				if proxy.Route(snapshot, s.packet(f)).Action != proxy.Reject {
-					continue
-				}
-				checked++
-				s.refusesEach(t, f, connections)
-			}
+	for _, f := range flightsTo(x, clients(onlyTCP(), atClient, atNode, atOutside)) {
+		if proxy.Route(snapshot, s.packet(f)).Action == proxy.Reject {
+			checked++
+			s.refusesEach(t, f, connections)
 		}
 	}
 	if checked < 6 {

@@ -33,12 +33,9 @@ const (
 // ports ("fully-random" in nft, "--random-fully" in iptables).
 func (c *Config) testSamePorts(t *testing.T) {
 	s := c.setUp(t)
-	x := &sample{
-		number: 1, serviceType: v1.ServiceTypeNodePort, external: v1.ServiceExternalTrafficPolicyCluster,
-		endpoints: []sampleEndpoint{{at: atRemote}},
-	}
+	x := exposed(1, atRemote)
 	s.apply(t, resolve(t, s.tracker(nodeOptions()), x.objects()))
-	for _, family := range []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol} {
+	for _, family := range families() {
 		var pair [2]flight
 		for i, from := range []hostName{atClient, atLocal} {
 			pair[i] = client{from, v1.ProtocolUDP, family}.flightsTo(x)[3] // the node port

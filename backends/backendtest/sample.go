@@ -71,6 +71,21 @@ func randomConditions(r *rand.Rand) discoveryv1.EndpointConditions {
 		discoveryv1.EndpointConditions{Ready: &no, Serving: &no})
 }
 
+// exposed is a Service at all nodes and at an external address, with endpoints at some hosts.
+func exposed(number int, at ...hostName) *sample {
+	return &sample{
+		number: number, serviceType: v1.ServiceTypeNodePort, externalIP: true, external: v1.ServiceExternalTrafficPolicyCluster,
+		endpoints: endpointsAt(at...),
+	}
+}
+
+func endpointsAt(at ...hostName) (all []sampleEndpoint) {
+	for _, a := range at {
+		all = append(all, sampleEndpoint{at: a})
+	}
+	return all
+}
+
 // objects returns the API objects of a sample, for both families.
 func (s *sample) objects() objects {
 	service, slice := s.service(), s.slice()

@@ -173,7 +173,7 @@ func (s *scenario) flights() (all []flight) {
 
 // flights returns the packets of a case, in both families.
 func (c *scenarioCase) flights() (all []flight) {
-	protocols := []v1.Protocol{v1.ProtocolTCP, v1.ProtocolUDP}
+	protocols := transports()
 	if c.icmp {
 		protocols = []v1.Protocol{lab.ICMP}
 	}

@@ -1,7 +1,6 @@
 package backendtest
 
 import (
-	"errors"
 	"net/netip"
 	"slices"
 	"testing"
@@ -20,28 +19,18 @@ import (
 // TCP and UDP with the same numbers.
 func (c *Config) testSCTP(t *testing.T) {
 	s := c.setUp(t)
-	served := &sample{
-		number: 3, serviceType: v1.ServiceTypeNodePort, externalIP: true,
-		external: v1.ServiceExternalTrafficPolicyCluster, endpoints: []sampleEndpoint{{at: atLocal}, {at: atRemote}},
-	}
-	local := &sample{
-		number: 4, serviceType: v1.ServiceTypeNodePort, externalIP: true,
-		external: v1.ServiceExternalTrafficPolicyLocal, endpoints: []sampleEndpoint{{at: atLocal}, {at: atRemote}},
-	}
+	served, local := exposed(3, atLocal, atRemote), exposed(4, atLocal, atRemote)
+	local.external = v1.ServiceExternalTrafficPolicyLocal
 	unserved := &sample{number: 5, serviceType: v1.ServiceTypeNodePort}
 	var all []objects
 	var flights []flight
 	for _, x := range []*sample{served, local, unserved} {
 		all = append(all, withSCTP(x.objects()))
-		for _, from := range []hostName{atClient, atLocal, atNode, atOutside} {
-			for _, family := range []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol} {
-				flights = append(flights, client{from, v1.ProtocolSCTP, family}.flightsTo(x)...)
-			}
-		}
+		flights = append(flights, flightsTo(x, clients([]v1.Protocol{v1.ProtocolSCTP}, atClient, atLocal, atNode, atOutside))...)
 	}
 	snapshot := snapshotOf(t, nodeOptions(), all...)
 	if c.lacks(SCTP) {
-		s.refusesSCTP(t, snapshot)
+		s.refuses(t, snapshot, func(p *proxy.ServicePort) bool { return p.Name.Protocol == v1.ProtocolSCTP })
 		return
 	}
 	s.serveSCTP(t, atLocal)
@@ -51,20 +40,6 @@ func (c *Config) testSCTP(t *testing.T) {
 		return proxy.Route(snapshot, s.packet(f)).Action == proxy.Pass // The gateway has no server of SCTP.
 	})
 	s.checkFlights(t, snapshot, flights)
-}
-
-// refusesSCTP applies a snapshot to a backend that lacks SCTP: the error names all service
-// ports of SCTP and no others.
-func (s *stage) refusesSCTP(t *testing.T, snapshot proxy.Snapshot) {
-	s.calm()
-	err := s.applyOnce(t, proxy.Snapshot{}, snapshot)
-	refused, _ := errors.AsType[proxy.PortErrors](err)
-	for p := range snapshot.All() {
-		isSCTP := p.Name.Protocol == v1.ProtocolSCTP
-		if _, named := refused[p.Name]; named != isSCTP {
-			t.Errorf("Apply: got error %v, names port %s: %t, want %t", err, p.Name, named, isSCTP)
-		}
-	}
 }
 
 // withSCTP adds a port of SCTP to Services and slices, with the numbers of their first port.

@@ -19,9 +19,6 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(Main(m)) }
 
-func families() []v1.IPFamily   { return []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol} }
-func transports() []v1.Protocol { return []v1.Protocol{v1.ProtocolTCP, v1.ProtocolUDP} }
-
 // expectation is a probe with its expected outcomes.
 type expectation struct {
 	probe

@@ -21,22 +21,11 @@ const trafficSteps = 3
 func (c *Config) testTraffic(t *testing.T) {
 	s := c.setUp(t)
 	h := s.newHistory(testenv.Random(t), 6)
-	steady := &sample{
-		number: 9, serviceType: v1.ServiceTypeNodePort, externalIP: true,
-		external: v1.ServiceExternalTrafficPolicyCluster, endpoints: []sampleEndpoint{{at: atLocal}, {at: atRemote}},
-	}
+	steady := exposed(9, atLocal, atRemote)
 	o := steady.objects()
 	o.handTo(h.tracker)
 	s.apply(t, h.next(t))
-	var flights []flight
-	for _, from := range []hostName{atClient, atLocal, atNode, atOutside} {
-		for _, protocol := range []v1.Protocol{v1.ProtocolTCP, v1.ProtocolUDP} {
-			for _, family := range []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol} {
-				flights = append(flights, client{from, protocol, family}.flightsTo(steady)...)
-			}
-		}
-	}
-	flights = s.reachable(flights)
+	flights := s.reachable(flightsTo(steady, clients(transports(), atClient, atLocal, atNode, atOutside)))
 	for range trafficSteps {
 		s.during(t, flights, func() { s.apply(t, h.next(t)) })
 		next := func() {

@@ -30,18 +30,11 @@ func (c *Config) testTransfers(t *testing.T) {
 	var all []objects
 	var flights []flight
 	for number, at := range []hostName{atLocal, atRemote} {
-		x := &sample{
-			number: number + 1, serviceType: v1.ServiceTypeNodePort, externalIP: true,
-			external: v1.ServiceExternalTrafficPolicyCluster, endpoints: []sampleEndpoint{{at: at}},
-		}
+		x := exposed(number+1, at)
 		all = append(all, x.objects())
-		for _, from := range []hostName{atClient, atLocal, atNode, atOutside} {
-			for _, protocol := range []v1.Protocol{v1.ProtocolTCP, v1.ProtocolUDP} {
-				for _, family := range []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol} {
-					to := client{from, protocol, family}.flightsTo(x)
-					flights = append(flights, to[0], to[1], to[3]) // ClusterIP, external IP, node port
-				}
-			}
+		for _, c := range clients(transports(), atClient, atLocal, atNode, atOutside) {
+			to := c.flightsTo(x)
+			flights = append(flights, to[0], to[1], to[3]) // ClusterIP, external IP, node port
 		}
 	}
 	s.apply(t, resolve(t, s.tracker(nodeOptions()), all...))

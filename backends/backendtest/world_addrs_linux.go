@@ -3,8 +3,6 @@ package backendtest
 import (
 	"errors"
 	"net/netip"
-
-	v1 "k8s.io/api/core/v1"
 )
 
 // nodeAddr is a further address of the node.
@@ -103,7 +101,7 @@ func (b *testbed) addIdle() error {
 func (b *testbed) nodePortFlights(ports ...uint16) (all []flight) {
 	for _, s := range b.world.sourceAddrs() {
 		for _, from := range []hostName{atClient, atLocal, atNode, atOutside} {
-			for _, protocol := range []v1.Protocol{v1.ProtocolTCP, v1.ProtocolUDP} {
+			for _, protocol := range transports() {
 				for _, port := range ports {
 					all = append(all, flight{from: from, to: netip.AddrPortFrom(s.addr, port), protocol: protocol})
 				}
