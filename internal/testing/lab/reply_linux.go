@@ -75,7 +75,7 @@ func (f *Flow) icmpError() (Reply, bool) {
 	case err != nil:
 		return Reply{Outcome: Failed, Err: err}, true
 	case f.isPortUnreachable(e):
-		return Reply{Outcome: Refused}, true
+		return Reply{Outcome: Refused, Err: unix.Errno(e.Errno)}, true
 	}
 	return Reply{
 		Outcome: Failed,
