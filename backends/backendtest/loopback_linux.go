@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -19,7 +20,7 @@ func (c *Config) testLoopback(t *testing.T) {
 	r := testenv.Random(t)
 	s := c.setUp(t)
 	o := nodeOptions()
-	o.NodePortAddresses.Loopback = prefixes("127.0.0.0/8", "::1/128")
+	o.NodePortAddresses.Loopback = snapshots.Prefixes("127.0.0.0/8", "::1/128")
 	// The node listens at the node ports of the first samples.
 	h := &history{random: r, tracker: s.tracker(o), plain: c.lacks(Affinity), first: hostPorts}
 	h.begin(6)

@@ -8,6 +8,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/endpoints"
+	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -24,15 +25,7 @@ func nodeOptions() proxy.TrackerOptions {
 }
 
 // podRanges are the ranges of the pods of all nodes.
-func podRanges() []netip.Prefix { return prefixes("10.0.0.0/8", "fd00:10::/32") }
-
-func prefixes(all ...string) []netip.Prefix {
-	var parsed []netip.Prefix
-	for _, p := range all {
-		parsed = append(parsed, netip.MustParsePrefix(p))
-	}
-	return parsed
-}
+func podRanges() []netip.Prefix { return snapshots.Prefixes("10.0.0.0/8", "fd00:10::/32") }
 
 // parseOptions parses the options of a scenario, one on a line. A prefix of IPv4 also adds
 // its counterpart of IPv6.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/vipkit/vipkit/endpoints"
 	"github.com/vipkit/vipkit/internal/testing/lab"
+	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -47,9 +48,9 @@ func (c *Config) randomOptions(r *rand.Rand) proxy.TrackerOptions {
 	o.MasqueradeAll = r.IntN(4) == 0
 	o.LocalFallback = pick(r, endpoints.FallbackTerminating, endpoints.FallbackNone, endpoints.FallbackCluster)
 	o.NodePortAddresses = pick(r, proxy.NodePortAddresses{}, proxy.NodePortAddresses{All: true},
-		proxy.NodePortAddresses{Prefixes: prefixes("172.18.0.0/24", "fd00:18::/64")},
-		proxy.NodePortAddresses{Prefixes: prefixes("172.18.1.2/32", "127.0.0.0/8")})
-	o.ServiceCIDRs = pick(r, nil, prefixes("10.96.0.0/16", "fd00:96::/112"), prefixes("fd00:96::/112"))
+		proxy.NodePortAddresses{Prefixes: snapshots.Prefixes("172.18.0.0/24", "fd00:18::/64")},
+		proxy.NodePortAddresses{Prefixes: snapshots.Prefixes("172.18.1.2/32", "127.0.0.0/8")})
+	o.ServiceCIDRs = pick(r, nil, snapshots.Prefixes("10.96.0.0/16", "fd00:96::/112"), snapshots.Prefixes("fd00:96::/112"))
 	traffic := pick(r, o.LocalTraffic, o.LocalTraffic, proxy.LocalTraffic{},
 		proxy.LocalTraffic{Interface: "cali-client"}, proxy.LocalTraffic{InterfacePrefix: "cali-"})
 	if traffic.Interface+traffic.InterfacePrefix == "" || !c.lacks(PodInterfaces) {

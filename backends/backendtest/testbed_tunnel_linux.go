@@ -8,6 +8,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/internal/kernel/netns"
+	"github.com/vipkit/vipkit/internal/testing/snapshots"
 )
 
 const tunnelName = "vxlan0"
@@ -56,7 +57,7 @@ func (b *testbed) addTunnel(other *host) error {
 				e.at.ns.AddRoute(netns.Route{To: single(a), Link: tunnelName}))
 		}
 	}
-	for _, p := range prefixes("10.0.0.0/24", "fd00:10::/64") {
+	for _, p := range snapshots.Prefixes("10.0.0.0/24", "fd00:10::/64") {
 		errs = append(errs, other.ns.AddRoute(tunnelTo(atNode, p)))
 	}
 	for _, p := range b.world.remotePods() {

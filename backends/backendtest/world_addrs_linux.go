@@ -3,6 +3,8 @@ package backendtest
 import (
 	"errors"
 	"net/netip"
+
+	"github.com/vipkit/vipkit/internal/testing/snapshots"
 )
 
 // nodeAddr is a further address of the node.
@@ -34,7 +36,7 @@ func severalAddrs() []nodeAddr {
 	add := func(link string, addrs []netip.Prefix, towards ...string) {
 		for _, a := range addrs {
 			n := nodeAddr{link: link, addr: a}
-			for _, p := range prefixes(towards...) {
+			for _, p := range snapshots.Prefixes(towards...) {
 				if p.Addr().Is4() == a.Addr().Is4() {
 					n.towards = append(n.towards, p)
 				}
@@ -42,12 +44,12 @@ func severalAddrs() []nodeAddr {
 			all = append(all, n)
 		}
 	}
-	add("eth0", prefixes("172.18.2.3/24", "172.18.2.4/24", "fd00:18:2::3/64", "fd00:18:2::4/64"))
-	add("eth1", prefixes("172.18.3.2/32", "fd00:18:3::2/128"), "10.1.0.0/24", "172.18.0.3/32", "fd00:10:1::/64")
-	add("eth2", prefixes("192.0.2.1/24", "2001:db8:1::1/64"), "192.0.2.10/32", "2001:db8:1::10/128")
-	add(idleName, prefixes("172.18.4.9/32", "fd00:18:4::9/128"))
+	add("eth0", snapshots.Prefixes("172.18.2.3/24", "172.18.2.4/24", "fd00:18:2::3/64", "fd00:18:2::4/64"))
+	add("eth1", snapshots.Prefixes("172.18.3.2/32", "fd00:18:3::2/128"), "10.1.0.0/24", "172.18.0.3/32", "fd00:10:1::/64")
+	add("eth2", snapshots.Prefixes("192.0.2.1/24", "2001:db8:1::1/64"), "192.0.2.10/32", "2001:db8:1::10/128")
+	add(idleName, snapshots.Prefixes("172.18.4.9/32", "fd00:18:4::9/128"))
 	// The source of packets to a secondary address is the first address of its range.
-	return append(all, nodeAddr{towards: prefixes("172.18.2.4/32"), addr: all[0].addr})
+	return append(all, nodeAddr{towards: snapshots.Prefixes("172.18.2.4/32"), addr: all[0].addr})
 }
 
 // addrsAt returns the addresses of the node at an interface towards another host. The kernel

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/vipkit/vipkit/internal/kernel/netns"
+	"github.com/vipkit/vipkit/internal/testing/snapshots"
 )
 
 // World is the name of a kind of node, with the network around it, that backends are
@@ -63,7 +64,7 @@ const bridgeName = "cali-bridge"
 // bridgeAddrs are the addresses of the node on the bridge, with the ranges of the pods. The bridge is
 // younger than the links to other hosts, as on most nodes: the kernel walks over interfaces in the order
 // of their age when it selects a source address.
-func bridgeAddrs() []netip.Prefix { return prefixes("10.0.0.1/24", "fd00:10::1/64") }
+func bridgeAddrs() []netip.Prefix { return snapshots.Prefixes("10.0.0.1/24", "fd00:10::1/64") }
 
 // bridge has the settings of the bridge of the node's pods.
 type bridge struct {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/vipkit/vipkit/internal/ipaddr"
 	"github.com/vipkit/vipkit/internal/kernel/netns"
+	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
@@ -90,7 +91,7 @@ const podsTable = 310
 // hosts without a route in it, as the CNI plugin of AWS does with several network
 // interfaces.
 func podRules() (all []netns.Rule) {
-	for i, p := range prefixes("10.0.0.0/24", "fd00:10::/64") {
+	for i, p := range snapshots.Prefixes("10.0.0.0/24", "fd00:10::/64") {
 		family := [...]int{unix.AF_INET, unix.AF_INET6}[i]
 		all = append(all,
 			netns.Rule{Priority: 512, Family: family, To: p, Table: unix.RT_TABLE_MAIN},

@@ -24,6 +24,9 @@ import (
 	"github.com/vipkit/vipkit/proxy/kubewatch"
 )
 
+// patience bounds each wait.
+const patience = 2 * time.Minute
+
 // ours selects the objects of the store under test.
 const ours = networkingv1.LabelManagedBy + "=" + kubestore.DefaultManagedBy
 

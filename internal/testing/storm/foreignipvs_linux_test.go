@@ -7,6 +7,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/vipkit/vipkit/proxy"
 )
 
 // ipvsWorld is what a storm of the backend ipvs knows about the node.
@@ -130,14 +132,7 @@ func (s *storm) checkForeign() {
 
 // checkCleanup checks that Cleanup leaves nothing of the agents.
 func (s *storm) checkCleanup() {
-	err := s.world.node.Do(func() error {
-		b, err := s.agentOptions().open()
-		if err != nil {
-			return err
-		}
-		defer b.Close() //nolint:errcheck // the backend has nothing that must be kept
-		return b.Cleanup(s.t.Context())
-	})
+	err := s.withBackend(func(b proxy.Backend) error { return b.Cleanup(s.t.Context()) })
 	left := ""
 	for _, command := range []string{
 		"ipvsadm -Sn", "ipset list -n", "ip -o link show type dummy", "iptables-" + s.options.flavour() + "-save", "ip6tables-" + s.options.flavour() + "-save",

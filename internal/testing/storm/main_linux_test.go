@@ -83,12 +83,7 @@ func runStorm(t *testing.T, o *options, steps iter.Seq[step]) *storm {
 func (s *storm) needBackend() {
 	s.t.Helper()
 	netnstest.NFT(s.t)
-	err := s.world.node.Do(func() error {
-		b, err := s.agentOptions().open()
-		if err != nil {
-			return err
-		}
-		defer b.Close() //nolint:errcheck // the backend has written nothing that must be kept
+	err := s.withBackend(func(b proxy.Backend) error {
 		ctx := s.t.Context()
 		return errors.Join(b.Apply(ctx, proxy.Snapshot{}, proxy.NewSnapshot(&proxy.Node{})), b.Cleanup(ctx))
 	})
@@ -96,6 +91,20 @@ func (s *storm) needBackend() {
 		testenv.CannotRun(s.t, err.Error())
 	}
 	testenv.NoError(s.t, err)
+}
+
+// withBackend calls use on the node, with a backend as the agent has it.
+func (s *storm) withBackend(use func(proxy.Backend) error) error {
+	return s.world.node.Do(func() error {
+		b, err := s.agentOptions().open()
+		if err != nil {
+			return err
+		}
+		if c, ok := b.(io.Closer); ok {
+			defer c.Close() //nolint:errcheck // the backend has written nothing that must be kept
+		}
+		return use(b)
+	})
 }
 
 // keep writes the last steps to the log, and all steps to a file if a folder is set.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/vipkit/vipkit/internal/ipaddr"
 	"github.com/vipkit/vipkit/internal/testing/objects"
+	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -153,11 +154,11 @@ func nodeObject(state int) *v1.Node {
 }
 
 func trackerOptions() proxy.TrackerOptions {
-	pods := parsePrefixes("10.0.0.0/14", "fd00:10::/32")
+	pods := snapshots.Prefixes("10.0.0.0/14", "fd00:10::/32")
 	return proxy.TrackerOptions{
 		NodeName: nodeName, NodePortAddresses: proxy.NodePortAddresses{All: true},
 		LocalTraffic: proxy.LocalTraffic{Sources: pods},
-		ServiceCIDRs: parsePrefixes("10.96.0.0/16", "fd00:96::/112"),
+		ServiceCIDRs: snapshots.Prefixes("10.96.0.0/16", "fd00:96::/112"),
 	}
 }
 

@@ -84,11 +84,16 @@ func before(words []string, option string) []string {
 // after returns the word after an option.
 func after(words []string, option string) string { return words[slices.Index(words, option)+1] }
 
-func tamperedServer(r *rand.Rand, one []string, all [][]string, real []string) [][]string {
-	name := before(one, "-s")
-	ipvsadm := func(action string, words ...string) []string {
+// ipvsadmOf returns commands about a server with a name.
+func ipvsadmOf(name []string) func(action string, words ...string) []string {
+	return func(action string, words ...string) []string {
 		return append(append([]string{"ipvsadm", action}, name...), words...)
 	}
+}
+
+func tamperedServer(r *rand.Rand, one []string, all [][]string, real []string) [][]string {
+	name := before(one, "-s")
+	ipvsadm := ipvsadmOf(name)
 	switch r.IntN(6) {
 	case 0:
 		return [][]string{ipvsadm("-D")}
@@ -106,9 +111,7 @@ func tamperedServer(r *rand.Rand, one []string, all [][]string, real []string) [
 
 func tamperedReal(r *rand.Rand, one []string) [][]string {
 	name := append(before(one, "-r"), "-r", after(one, "-r"))
-	ipvsadm := func(action string, words ...string) []string {
-		return append(append([]string{"ipvsadm", action}, name...), words...)
-	}
+	ipvsadm := ipvsadmOf(name)
 	switch r.IntN(5) {
 	case 0:
 		return [][]string{ipvsadm("-d")}

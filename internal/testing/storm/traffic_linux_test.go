@@ -68,18 +68,14 @@ const (
 	sourcePorts = 28_000
 )
 
-// source returns the source of the next connection.
+// source returns the source of the next connection. The kernel chooses the address of the node.
 func (s *station) source(f flight) netip.AddrPort {
 	n := s.made.Add(1)
-	family := f.family()
 	leaf, prefix := s.from.leaf()
-	if f.source.IsValid() {
+	if f.source.IsValid() || leaf == "" {
 		return netip.AddrPortFrom(f.source, uint16(firstPort+n%sourcePorts))
 	}
-	if leaf == "" {
-		return netip.AddrPortFrom(everything(family).Addr(), uint16(firstPort+n%sourcePorts))
-	}
-	addr := nth(ofFamily(leaf, family, prefix), int(1+n%sourceAddrs))
+	addr := nth(ofFamily(leaf, f.family(), prefix), int(1+n%sourceAddrs))
 	return netip.AddrPortFrom(addr, uint16(firstPort+n/sourceAddrs%sourcePorts))
 }
 

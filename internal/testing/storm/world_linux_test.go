@@ -8,10 +8,10 @@ import (
 	"testing"
 
 	"github.com/vishvananda/netlink"
-	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/internal/kernel/netns"
 	"github.com/vipkit/vipkit/internal/testing/lab"
+	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
@@ -51,10 +51,10 @@ const (
 // prefixes returns the prefixes of a leaf, alternating between IPv4 and IPv6.
 func prefixes(leaf string) []netip.Prefix {
 	return map[string][]netip.Prefix{
-		atPods:    parsePrefixes("10.1.0.0/16", "fd00:10:1::/112"),
-		atRemote:  parsePrefixes("10.3.0.0/16", "fd00:10:3::/112", "10.96.0.0/16", "fd00:96::/112", "203.0.113.0/24", "2001:db8:e::/112"),
-		atClients: parsePrefixes("10.2.0.0/16", "fd00:10:2::/112"),
-		atOutside: parsePrefixes("192.0.2.0/24", "2001:db8:1::/112", "198.51.100.0/24", "2001:db8:2::/112"),
+		atPods:    snapshots.Prefixes("10.1.0.0/16", "fd00:10:1::/112"),
+		atRemote:  snapshots.Prefixes("10.3.0.0/16", "fd00:10:3::/112", "10.96.0.0/16", "fd00:96::/112", "203.0.113.0/24", "2001:db8:e::/112"),
+		atClients: snapshots.Prefixes("10.2.0.0/16", "fd00:10:2::/112"),
+		atOutside: snapshots.Prefixes("192.0.2.0/24", "2001:db8:1::/112", "198.51.100.0/24", "2001:db8:2::/112"),
 	}[leaf]
 }
 
@@ -108,21 +108,7 @@ func (w *world) flushConntrack() error {
 	return w.node.Netlink().ConntrackTableFlush(connections)
 }
 
-func everything(family v1.IPFamily) netip.Prefix {
-	if family == v1.IPv4Protocol {
-		return netip.MustParsePrefix("0.0.0.0/0")
-	}
-	return netip.MustParsePrefix("::/0")
-}
-
 func single(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
-
-func parsePrefixes(texts ...string) (all []netip.Prefix) {
-	for _, text := range texts {
-		all = append(all, netip.MustParsePrefix(text))
-	}
-	return all
-}
 
 // nth returns the address n of a prefix.
 func nth(p netip.Prefix, n int) netip.Addr {
