@@ -34,7 +34,6 @@ func TestCluster(t *testing.T) {
 		{"kube-proxy is replaced", testReplace},
 		{"ClusterIP and NodePort", testTraffic},
 		{"load balancer", testLoadBalancer},
-		{"session affinity", testAffinity},
 		{"rolling update", testRollingUpdate},
 		{"rolling update of a load balancer's only pod", testLoadBalancerUpdate},
 		{"API server crashes", testAPIServerCrash},

@@ -1,7 +1,6 @@
 package e2e_test
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"net"
@@ -17,6 +16,7 @@ import (
 	"github.com/vipkit/vipkit/internal/kernel/netns"
 	"github.com/vipkit/vipkit/internal/peer/controlplane"
 	"github.com/vipkit/vipkit/internal/testing/lab"
+	"github.com/vipkit/vipkit/internal/testing/netnstest"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
@@ -103,13 +103,7 @@ func (n *node) setMode(mode string) {
 // run runs the program once, with further flags.
 func (n *node) run(program string, flags ...string) {
 	n.t.Helper()
-	err := n.ns.Do(func() error {
-		out, err := exec.CommandContext(n.t.Context(), program, append(flags, n.flags...)...).CombinedOutput()
-		if err != nil {
-			return fmt.Errorf("%v on %s: %w\n%s", flags, n.name, err, out)
-		}
-		return nil
-	})
+	_, err := netnstest.Run(n.t, n.ns, "", program, append(flags, n.flags...)...)
 	testenv.NoError(n.t, err)
 }
 
@@ -164,15 +158,9 @@ func (n *node) relay(dial func(ctx context.Context) (net.Conn, error)) {
 // tables lists the ruleset in nf_tables of the node.
 func (n *node) tables(nft string) string {
 	n.t.Helper()
-	var out []byte
-	err := n.ns.Do(func() (err error) {
-		out, err = exec.CommandContext(n.t.Context(), nft, "list", "ruleset").CombinedOutput()
-		return err
-	})
-	if err != nil {
-		n.t.Fatalf("nft on %s: %v\n%s", n.name, err, out)
-	}
-	return string(bytes.TrimSpace(out))
+	out, err := netnstest.Run(n.t, n.ns, "", nft, "list", "ruleset")
+	testenv.NoError(n.t, err)
+	return strings.TrimSpace(out)
 }
 
 // pair is an address, or a range, of each family.

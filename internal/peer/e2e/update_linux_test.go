@@ -12,7 +12,6 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/vipkit/vipkit/internal/kernel/netns"
 	"github.com/vipkit/vipkit/internal/testing/netnstest"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
@@ -87,47 +86,6 @@ func testLoadBalancerUpdate(t *testing.T, c *cluster) {
 	reports(1, http.StatusOK)
 	c.stopPod(second, time.Second)
 	l.wantNoFailures(t, 100)
-}
-
-// testAffinity checks that clients reach the same pod again, as long as it exists.
-func testAffinity(t *testing.T, c *cluster) {
-	s := c.makeService("sticky", v1.ServiceSpec{
-		Type: v1.ServiceTypeNodePort, Selector: map[string]string{"app": "web"}, SessionAffinity: v1.ServiceAffinityClientIP,
-	})
-	sticksTo := func(from *netns.NS, network string, to netip.AddrPort) (name string) {
-		t.Helper()
-		eventually(t, fmt.Sprintf("%s %v keeps its pod", network, to), func() error {
-			name = ""
-			for range 20 {
-				a, err := ask(t.Context(), from, network, to)
-				if err != nil {
-					return err
-				}
-				if name != "" && a.Name != name {
-					return fmt.Errorf("got a reply of %s after one of %s", a.Name, name)
-				}
-				name = a.Name
-			}
-			return nil
-		})
-		return name
-	}
-	for _, n := range c.nodes {
-		for _, network := range []string{"tcp", "udp"} {
-			for _, to := range clusterIPs(s) {
-				sticksTo(n.ns, network, to)
-			}
-		}
-		for _, a := range n.addresses {
-			to := netip.AddrPortFrom(a.Addr(), uint16(s.Spec.Ports[0].NodePort))
-			old := sticksTo(c.network.outside, "tcp", to)
-			c.startPod("web", c.pods[old].node)
-			c.stopPod(c.pods[old], 0)
-			if now := sticksTo(c.network.outside, "tcp", to); now == old {
-				t.Errorf("%v: got a reply of %s, want one of another pod, as it was removed", to, old)
-			}
-		}
-	}
 }
 
 // testModes restarts all agents in the other mode, under load. Nothing of the old mode must

@@ -130,14 +130,6 @@ func (s *system) start(path string, args ...string) *program {
 	return p
 }
 
-// count returns how often the log of the program has a text.
-func (p *program) count(text string) int {
-	p.t.Helper()
-	log, err := os.ReadFile(p.log)
-	testenv.NoError(p.t, err)
-	return strings.Count(string(log), text)
-}
-
 // kill ends the program at once.
 func (p *program) kill() {
 	p.t.Helper()

@@ -5,89 +5,109 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/netip"
-	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/internal/peer/controlplane"
 	"github.com/vipkit/vipkit/internal/testing/agenttest"
-	"github.com/vipkit/vipkit/internal/testing/lab"
+	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
 const (
-	webIP    = "10.96.0.10" // of a Service with a port of TCP and one of UDP
-	stickyIP = "10.96.0.11" // with session affinity
-	faultyIP = "10.96.0.12" // with an endpoint that refuses connections
-	cable    = "clients"    // the interface that gets these addresses
+	cable = "clients" // the interface that gets addresses of Services
+	// Pods 11 of this node and of the other one are those of [agenttest.Node].
+	servingPod = 11
 )
 
 // userspaceNode is a node with Windows, with a client, and with servers in pods that answer with the
 // addresses of the pods.
 type userspaceNode struct {
 	*agenttest.Node
-	t         *testing.T
-	system    *system
-	path      string // of the program
-	manifests string // path of their file
-	proxy     *program
+	t      *testing.T
+	system *system
+	path   string // of the program
 }
 
-func newUserspaceNode(t *testing.T) *userspaceNode {
-	t.Helper()
+// TestUserspaceAgent has the agent serve real connections in mode userspace, for the objects of an API
+// server, also at a high rate while endpoints change. Objects change, the agent is killed, and then it
+// removes all.
+func TestUserspaceAgent(t *testing.T) {
 	needWine(t)
-	n := &userspaceNode{Node: agenttest.NewNode(t, 8080, 5353), t: t, manifests: filepath.Join(t.TempDir(), "services.yaml"), path: buildExample(t, "manifestproxy")}
+	c := newCluster(t)
+	n := &userspaceNode{Node: agenttest.NewNode(t, podPort, podPort+1), t: t, path: buildExample(t, "kubeproxy")}
 	n.system = startSystem(t, n.Do)
 	n.system.serveNetsh(n.NS)
-	return n
+	flags := []string{
+		"-kubeconfig", n.relay(c), "-hostname-override", nodeName, "-proxy-mode", "userspace", "-interface", cable, "-netsh", "-v=1",
+	}
+	agent := n.system.start(n.path, flags...)
+
+	s := ports(tcp("http", 80), tcp("admin", 8080))
+	s.Type = v1.ServiceTypeNodePort
+	c.create("web", s, here(servingPod), there(servingPod))
+	web := c.get("web")
+	vip, nodePort := web.Spec.ClusterIP, fmt.Sprintf("%s:%d", agenttest.NodeIP, web.Spec.Ports[0].NodePort)
+	for _, address := range []string{vip + ":80", vip + ":8080", nodePort} {
+		n.awaitAnswers(address, agenttest.Pod1IP, agenttest.Pod2IP)
+	}
+	n.connectOften(c, vip+":80")
+	c.setPods("web", there(servingPod))
+	n.awaitAnswers(vip+":80", agenttest.Pod2IP)
+	c.change("web", func(s *v1.ServiceSpec) { s.Ports = s.Ports[:1] })
+	n.until(func() error {
+		if answer, err := n.Ask(t.Context(), vip+":8080"); err == nil {
+			return fmt.Errorf("a port that was removed: got answer %+v, want an error", answer)
+		}
+		return nil
+	})
+	n.awaitAnswers(vip+":80", agenttest.Pod2IP) // its address stays
+	c.create("other", ports(tcp("http", 80)), here(servingPod))
+	other := c.get("other").Spec.ClusterIP
+	n.awaitAnswers(other+":80", agenttest.Pod1IP)
+	c.delete("other")
+	n.wantAddresses(false, other)
+
+	agent.kill()
+	n.wantAddresses(true, vip)
+	agent = n.system.start(n.path, flags...)
+	n.awaitAnswers(vip+":80", agenttest.Pod2IP)
+	agent.kill()
+	if err := n.system.start(n.path, append(flags, "-cleanup")...).cmd.Wait(); err != nil {
+		t.Errorf("-cleanup: %v", err)
+	}
+	n.wantAddresses(false, vip)
+	n.wantAddresses(true, agenttest.NodeIP)
 }
 
-// flags are flags of the program.
-func (n *userspaceNode) flags(more ...string) []string {
-	return append([]string{"-backend", "userspace", "-netsh", "-interface", cable}, more...)
-}
-
-// start starts the program.
-func (n *userspaceNode) start() {
-	n.proxy = n.system.start(n.path, n.flags("-manifests", "Z:"+n.manifests, "-node", "node-1", "-node-ip", agenttest.NodeIP)...)
-}
-
-const webManifest = `
-{apiVersion: v1, kind: Service, metadata: {name: web}, spec: {clusterIP: ` + webIP + `, ports: [
-  {name: http, port: 80}, {name: dns, port: 53, protocol: UDP}]}}
----
-{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: web-1, labels: {kubernetes.io/service-name: web}}, addressType: IPv4,
-  ports: [{name: http, port: 8080}, {name: dns, port: 5353, protocol: UDP}], endpoints: [%s]}
----`
-
-const otherManifests = `
-{apiVersion: v1, kind: Service, metadata: {name: sticky}, spec: {clusterIP: ` + stickyIP + `, sessionAffinity: ClientIP, ports: [{port: 80}]}}
----
-{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: sticky-1, labels: {kubernetes.io/service-name: sticky}}, addressType: IPv4,
-  ports: [{port: 8080}], endpoints: [{addresses: [` + agenttest.Pod1IP + `]}, {addresses: [` + agenttest.Pod2IP + `]}]}
----
-{apiVersion: v1, kind: Service, metadata: {name: faulty}, spec: {clusterIP: ` + faultyIP + `, ports: [{port: 80}]}}
----
-{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: faulty-1, labels: {kubernetes.io/service-name: faulty}}, addressType: IPv4,
-  ports: [{port: 8079}], endpoints: [{addresses: [` + agenttest.Pod1IP + `]}]}
----
-{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: faulty-2, labels: {kubernetes.io/service-name: faulty}}, addressType: IPv4,
-  ports: [{port: 8080}], endpoints: [{addresses: [` + agenttest.Pod2IP + `]}]}
-`
-
-// write replaces the manifests: without pods there is no Service web.
-func (n *userspaceNode) write(pods ...string) {
+// awaitAnswers waits until exactly these servers answer connections to an address.
+func (n *userspaceNode) awaitAnswers(address string, servers ...string) {
 	n.t.Helper()
-	text := otherManifests
-	if len(pods) > 0 {
-		text = fmt.Sprintf(webManifest, "{addresses: ["+strings.Join(pods, "]}, {addresses: [")+"]}") + text
-	}
-	err := os.WriteFile(n.manifests+".new", []byte(text), 0o600)
-	if err := errors.Join(err, os.Rename(n.manifests+".new", n.manifests)); err != nil {
-		n.t.Error(err)
-	}
+	n.until(func() error {
+		got, err := n.answers(address, 10)
+		for _, s := range servers {
+			if err == nil && (got[s] == 0 || len(got) != len(servers)) {
+				err = fmt.Errorf("answers from %s: got %v, want some of each of %q", address, got, servers)
+			}
+		}
+		return err
+	})
+}
+
+// relay has connections in the namespace of the node reach the API server, and returns the path of a
+// kubeconfig for it.
+func (n *userspaceNode) relay(c *cluster) string {
+	n.t.Helper()
+	l, err := n.Listen(n.t.Context(), "tcp", "127.0.0.1:0")
+	testenv.NoError(n.t, err)
+	config := c.kubeconfig("https://" + l.Addr().String())
+	controlplane.Relay(n.t, l, func(ctx context.Context) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "tcp", strings.TrimPrefix(c.host, "https://"))
+	})
+	return config
 }
 
 // until waits until a condition holds, whose error says what is missing.
@@ -119,37 +139,6 @@ func (n *userspaceNode) answers(address string, times int) (map[string]int, erro
 	return all, nil
 }
 
-// wantAnswers checks that this number of servers answers connections to an address, and all of them.
-func (n *userspaceNode) wantAnswers(address string, servers int) {
-	n.t.Helper()
-	if got, err := n.answers(address, 20); err != nil || len(got) != servers {
-		n.t.Errorf("20 connections to %s: answers %v, error %v, want %d servers", address, got, err, servers)
-	}
-}
-
-// askUDP sends a datagram and returns the answer, from whatever address it comes: Wine binds sockets of
-// UDP to all addresses, so that the kernel chooses the source of answers.
-func (n *userspaceNode) askUDP(address string) (string, error) {
-	c, err := n.Client.ListenPacket(n.t.Context(), "udp4", ":0")
-	if err != nil {
-		return "", err
-	}
-	defer func() { _ = c.Close() }() // Nothing is lost.
-	if err := c.SetDeadline(time.Now().Add(2 * time.Second)); err != nil {
-		return "", err
-	}
-	if _, err := c.WriteTo([]byte("who"), net.UDPAddrFromAddrPort(netip.MustParseAddrPort(address))); err != nil {
-		return "", err
-	}
-	line := make([]byte, 200)
-	size, _, err := c.ReadFrom(line)
-	if err != nil {
-		return "", err
-	}
-	answer, err := lab.ParseAnswer(string(line[:size]))
-	return answer.Own.Addr().String(), err
-}
-
 // wantAddresses waits until the interface has all of some addresses, or none of them.
 func (n *userspaceNode) wantAddresses(want bool, addresses ...string) {
 	n.t.Helper()
@@ -163,46 +152,6 @@ func (n *userspaceNode) wantAddresses(want bool, addresses ...string) {
 	})
 }
 
-// TestUserspace has manifestproxy serve real connections: with failover, with session affinity, and at
-// a high rate while endpoints change. The addresses of Services come and go, also those of a process
-// that was killed.
-func TestUserspace(t *testing.T) {
-	n := newUserspaceNode(t)
-	n.write(agenttest.Pod1IP, agenttest.Pod2IP)
-	n.start()
-	for _, address := range []string{webIP, stickyIP, faultyIP} {
-		n.until(func() error {
-			_, err := n.Ask(t.Context(), address+":80")
-			return err
-		})
-	}
-	n.wantAnswers(webIP+":80", 2)
-	n.wantAnswers(stickyIP+":80", 1)
-	n.wantAnswers(faultyIP+":80", 1)
-	n.until(func() error {
-		answer, err := n.askUDP(webIP + ":53")
-		if err == nil && answer != agenttest.Pod1IP && answer != agenttest.Pod2IP {
-			err = fmt.Errorf("datagram: got answer %q, want that of a pod", answer)
-		}
-		return err
-	})
-	n.connectOften()
-
-	n.write()
-	n.wantAddresses(false, webIP)
-	if answer, err := n.Ask(t.Context(), webIP+":80"); err == nil {
-		t.Errorf("connection to a Service that was removed: got answer %+v, want an error", answer)
-	}
-	n.wantAnswers(stickyIP+":80", 1)
-	n.proxy.kill()
-	n.wantAddresses(true, stickyIP, faultyIP)
-	if err := n.system.start(n.path, n.flags("-cleanup")...).cmd.Wait(); err != nil {
-		t.Errorf("-cleanup: %v", err)
-	}
-	n.wantAddresses(false, stickyIP, faultyIP)
-	n.wantAddresses(true, agenttest.NodeIP)
-}
-
 // Of the load: how many connections a second, for how long, how many at a time at most, and how many
 // also a busy machine makes.
 const (
@@ -212,42 +161,40 @@ const (
 	least    = 200
 )
 
-// connectOften makes new connections while the endpoints change. None must fail. A machine that is too
-// slow for the rate makes fewer of them.
-func (n *userspaceNode) connectOften() {
+// connectOften makes new connections while the endpoints of the Service web change. None must fail. A machine
+// that is too slow for the rate makes fewer of them.
+func (n *userspaceNode) connectOften(c *cluster, address string) {
 	n.t.Helper()
 	ctx, cancel := context.WithTimeout(n.t.Context(), patience)
 	defer cancel()
-	loaded := make(chan struct{})
-	var changes sync.WaitGroup
-	before := n.proxy.count(" changed=")
-	changes.Go(func() {
-		sets := [][]string{{agenttest.Pod1IP}, {agenttest.Pod2IP}, {agenttest.Pod1IP, agenttest.Pod2IP}}
-		again := time.NewTicker(700 * time.Millisecond)
-		defer again.Stop()
-		for i := 0; ; i++ {
-			select {
-			case <-loaded:
-				return
-			case <-again.C:
-				n.write(sets[i%len(sets)]...)
-			}
+	var answers map[string]int
+	var failures []error
+	loaded, began := make(chan struct{}), time.Now()
+	go func() {
+		defer close(loaded)
+		answers, failures = n.load(ctx, address)
+	}()
+	again := time.NewTicker(700 * time.Millisecond)
+	defer again.Stop()
+	sets := [][]pod{{here(servingPod)}, {there(servingPod)}, {here(servingPod), there(servingPod)}}
+	changes := 0
+	for done := false; !done; {
+		select {
+		case <-loaded:
+			done = true
+		case <-again.C:
+			c.setPods("web", sets[changes%len(sets)]...)
+			changes++
 		}
-	})
-	began := time.Now()
-	answers, failures := n.load(ctx, webIP+":80")
-	took := time.Since(began)
-	close(loaded)
-	changes.Wait()
-	changed := n.proxy.count(" changed=") - before
-	total := 0
+	}
+	took, total := time.Since(began), 0
 	for _, count := range answers {
 		total += count
 	}
-	n.t.Logf("%d connections in %v, %.0f a second, with %d changes; answers %v", total, took.Round(time.Millisecond), float64(total)/took.Seconds(), changed, answers)
-	if len(failures) > 0 || total < least || len(answers) != 2 || changed < 3 {
+	n.t.Logf("%d connections in %v, %.0f a second, with %d changes; answers %v", total, took.Round(time.Millisecond), float64(total)/took.Seconds(), changes, answers)
+	if len(failures) > 0 || total < least || len(answers) != 2 || changes < 3 {
 		n.t.Errorf("got %d connections to %d servers during %d changes, want at least %d to 2 during 3; %d failures: %v",
-			total, len(answers), changed, least, len(failures), errors.Join(failures[:min(len(failures), 5)]...))
+			total, len(answers), changes, least, len(failures), errors.Join(failures[:min(len(failures), 5)]...))
 	}
 }
 

@@ -2,6 +2,7 @@ package netnstest
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -134,15 +135,20 @@ func Program(t testing.TB, name string) string {
 // includes its standard error.
 func Run(t testing.TB, ns *netns.NS, input, path string, args ...string) (string, error) {
 	t.Helper()
+	return RunContext(t.Context(), ns, input, Program(t, path), args...)
+}
+
+// RunContext is Run of a program that exists, until ctx ends.
+func RunContext(ctx context.Context, ns *netns.NS, input, path string, args ...string) (string, error) {
 	var out, errs bytes.Buffer
-	cmd := exec.CommandContext(t.Context(), Program(t, path), args...)
+	cmd := exec.CommandContext(ctx, path, args...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(input), &out, &errs
 	err := ns.Do(cmd.Start)
 	if err == nil {
 		err = cmd.Wait()
 	}
 	if err != nil {
-		return "", fmt.Errorf("%s %s: %w: %s", filepath.Base(path), strings.Join(args, " "), err, &errs)
+		return "", fmt.Errorf("%s %s: %w: %s", filepath.Base(path), strings.Join(args, " "), errors.Join(err, ctx.Err()), &errs)
 	}
 	return out.String(), nil
 }

@@ -1,17 +1,17 @@
 package storm
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/vipkit/vipkit/internal/testing/netnstest"
 )
 
 // flush removes all rules, or all virtual servers.
@@ -169,15 +169,5 @@ func (s *storm) runOnNode(input string, command ...string) (string, error) {
 func (s *storm) runWithin(limit time.Duration, input string, command ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(s.t.Context(), limit)
 	defer cancel()
-	var out, stderr bytes.Buffer
-	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(input), &out, &stderr
-	err := s.world.node.Do(cmd.Start)
-	if err == nil {
-		err = cmd.Wait()
-	}
-	if err != nil {
-		return "", fmt.Errorf("%v: %w: %.300s", command, errors.Join(err, ctx.Err()), stderr.Bytes())
-	}
-	return out.String(), nil
+	return netnstest.RunContext(ctx, s.world.node, input, command[0], command[1:]...)
 }
