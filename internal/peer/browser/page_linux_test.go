@@ -88,7 +88,7 @@ func open(t *testing.T) *browser {
 	t.Helper()
 	program, err := exec.LookPath("chromium")
 	if err != nil {
-		t.Skip("no chromium: install the Debian package chromium")
+		testenv.CannotRun(t, "needs the Debian package chromium")
 	}
 	b := &browser{T: t, url: serve(t)}
 	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(program), chromedp.NoSandbox, chromedp.UserDataDir(t.TempDir()))
