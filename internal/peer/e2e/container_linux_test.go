@@ -176,7 +176,7 @@ func (x *container) drop() error {
 // wantConfined checks in /proc that a process has no more than the container of a manifest may have.
 func wantConfined(t *testing.T, n *node, spec *v1.Container) {
 	t.Helper()
-	pid, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", n.agent.process.Pid))
+	pid, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", n.agent.ID()))
 	testenv.NoError(t, err)
 	folder := filepath.Join("/proc", strings.TrimSpace(string(pid)))
 	status, err := os.ReadFile(filepath.Join(folder, "status"))

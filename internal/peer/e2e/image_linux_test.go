@@ -128,7 +128,7 @@ func (c *cluster) certificates(t *testing.T) string {
 func (c *cluster) runInitContainer(n *node, root string, pod *v1.PodSpec) {
 	c.t.Helper()
 	c.startContainer(n, root, pod, &pod.InitContainers[0])
-	if err := <-n.agent.ended; err != nil {
+	if err := n.agent.Wait(); err != nil {
 		c.t.Errorf("the container %s: %v\n%s", pod.InitContainers[0].Name, err, n.logTail())
 	}
 	n.agent = nil

@@ -17,6 +17,7 @@ import (
 	"github.com/vipkit/vipkit/internal/peer/controlplane"
 	"github.com/vipkit/vipkit/internal/testing/lab"
 	"github.com/vipkit/vipkit/internal/testing/netnstest"
+	"github.com/vipkit/vipkit/internal/testing/servertest"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
@@ -35,14 +36,8 @@ type node struct {
 	pods      int    // number of pods that were started
 
 	flags  []string
-	folder string // of the agent's files
-	agent  *agent
-}
-
-// agent is the process that replaces kube-proxy.
-type agent struct {
-	process *os.Process
-	ended   chan error
+	folder string              // of the agent's files
+	agent  *servertest.Process // replaces kube-proxy
 }
 
 // startAgent runs the program in the node's namespace, until it is stopped or the test ends.
@@ -54,16 +49,9 @@ func (n *node) startAgent(program string) {
 // start starts a program with other flags.
 func (n *node) start(program string, flags ...string) {
 	n.t.Helper()
-	log, err := os.OpenFile(n.logPath(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-	testenv.NoError(n.t, err)
-	defer func() { _ = log.Close() }() // The process has its own descriptor.
 	command := exec.Command(program, flags...)
 	command.Dir = n.folder
-	command.Stdout, command.Stderr = log, log
-	testenv.NoError(n.t, lab.Start(n.ns, command))
-	a := &agent{process: command.Process, ended: make(chan error, 1)}
-	go func() { a.ended <- command.Wait() }()
-	n.agent = a
+	n.agent = servertest.Start(n.t, n.logPath(), command, n.ns.Do)
 }
 
 // stopAgent sends the agent a signal and waits for its end.
@@ -72,9 +60,8 @@ func (n *node) stopAgent(signal os.Signal) {
 	if n.agent == nil {
 		return
 	}
-	_ = n.agent.process.Signal(signal) // If it has ended by itself, Wait returns an error.
-	err := <-n.agent.ended
-	if signal != os.Kill && err != nil {
+	n.agent.Signal(signal) // If it has ended by itself, Wait returns an error.
+	if err := n.agent.Wait(); signal != os.Kill && err != nil {
 		n.t.Errorf("the agent of %s: %v\n%s", n.name, err, n.logTail())
 	}
 	n.agent = nil

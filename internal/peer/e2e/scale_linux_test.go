@@ -296,7 +296,7 @@ func (u usage) String() string {
 
 func (n *node) usage() usage {
 	n.t.Helper()
-	folder := fmt.Sprintf("/proc/%d/", n.agent.process.Pid)
+	folder := fmt.Sprintf("/proc/%d/", n.agent.ID())
 	stat, err := os.ReadFile(folder + "stat")
 	testenv.NoError(n.t, err)
 	// The second field is the program's name in parentheses.

@@ -14,6 +14,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/backends/kernelspace/hcntest"
+	"github.com/vipkit/vipkit/internal/kernel/netns"
 	"github.com/vipkit/vipkit/internal/testing/agenttest"
 	"github.com/vipkit/vipkit/internal/testing/netnstest"
 	"github.com/vipkit/vipkit/internal/testing/servertest"
@@ -33,14 +34,17 @@ type world struct {
 	path    string // of the agent
 	flags   []string
 	healthz string // its address
-	agent   *program
+	agent   *servertest.Process
 }
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	needWine(t)
 	w := &world{cluster: newCluster(t), hns: newHNS(t), path: buildExample(t, "kubeproxy"), healthz: servertest.FreeAddress(t)}
-	w.system = startSystem(t, func(start func() error) error { return start() })
+	ns, err := netns.Current()
+	testenv.NoError(t, err)
+	testenv.CloseAtEnd(t, ns)
+	w.system = startSystem(t, ns)
 	w.system.serveHNS(w.hns)
 	w.flags = []string{
 		"-kubeconfig", w.config, "-hostname-override", nodeName, "-network-name", networkName, "-v=1",
@@ -153,7 +157,7 @@ func (w *world) killOften() {
 	for round := range 20 {
 		switch round % 4 {
 		case 1:
-			w.agent.kill()
+			w.agent.Kill()
 			w.churn(round)
 		case 3:
 			w.killAtWrite(1+round/4, func() { w.churn(round) })
@@ -176,7 +180,7 @@ func (w *world) killUnchanged(round int) {
 	w.t.Helper()
 	w.awaitSync()
 	want, before := w.awaitObjects("before a kill"), w.written()
-	w.agent.kill()
+	w.agent.Kill()
 	w.start()
 	w.awaitSync()
 	if got := w.written() - before; got != 0 {
@@ -202,7 +206,7 @@ func (w *world) killAtWrite(n int, change func()) {
 		defer close(killed)
 		select {
 		case <-reached:
-			w.agent.kill()
+			w.agent.Kill()
 			killed <- true
 		case <-time.After(patience):
 		}
@@ -217,12 +221,12 @@ func (w *world) killAtWrite(n int, change func()) {
 // cleanUp removes everything, by another process.
 func (w *world) cleanUp() {
 	w.t.Helper()
-	w.agent.kill()
+	w.agent.Kill()
 	state := filepath.Join(w.system.folder, "ProgramData", "vipkit", "vipkit.kernelspace")
 	if _, err := os.Stat(state); err != nil {
 		w.t.Errorf("the state file: %v", err)
 	}
-	if err := w.system.start(w.path, append(w.flags, "-cleanup")...).cmd.Wait(); err != nil {
+	if err := w.system.start(w.path, append(w.flags, "-cleanup")...).Wait(); err != nil {
 		w.t.Errorf("-cleanup: %v", err)
 	}
 	w.await("after -cleanup", "")

@@ -3,7 +3,6 @@ package windows_test
 import (
 	"bufio"
 	"context"
-	"errors"
 	"net"
 	"net/netip"
 	"os"
@@ -17,6 +16,8 @@ import (
 	"time"
 
 	"github.com/vipkit/vipkit/backends/kernelspace/hcntest"
+	"github.com/vipkit/vipkit/internal/kernel/netns"
+	"github.com/vipkit/vipkit/internal/testing/servertest"
 	"github.com/vipkit/vipkit/internal/testing/simhns"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
@@ -30,9 +31,9 @@ const (
 // system is an installation of Windows.
 type system struct {
 	t      *testing.T
-	within func(func() error) error // starts its processes
-	env    []string                 // of its programs
-	folder string                   // drive C
+	ns     *netns.NS // of its processes
+	env    []string  // of its programs
+	folder string    // drive C
 }
 
 // needWine skips a test where Windows cannot be installed.
@@ -45,8 +46,8 @@ func needWine(t *testing.T) {
 	}
 }
 
-// startSystem installs a Windows, whose processes within starts. It is removed when the test ends.
-func startSystem(t *testing.T, within func(func() error) error) *system {
+// startSystem installs a Windows in a network namespace. It is removed when the test ends.
+func startSystem(t *testing.T, ns *netns.NS) *system {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	// It also ends with this process, in whatever way that ends.
@@ -57,12 +58,12 @@ func startSystem(t *testing.T, within func(func() error) error) *system {
 	run.Stderr = os.Stderr
 	out, err := run.StdoutPipe()
 	testenv.NoError(t, err)
-	testenv.NoError(t, within(run.Start))
+	testenv.NoError(t, ns.Do(run.Start))
 	t.Cleanup(func() {
 		cancel()
 		_ = run.Wait() // SIGTERM has ended it.
 	})
-	s := &system{t: t, within: within, env: os.Environ()}
+	s := &system{t: t, ns: ns, env: os.Environ()}
 	lines := bufio.NewScanner(out)
 	for lines.Scan() && lines.Text() != "" {
 		if prefix, is := strings.CutPrefix(lines.Text(), "WINEPREFIX="); is {
@@ -102,41 +103,20 @@ func portOf(l net.Listener) string {
 	return strconv.Itoa(int(netip.MustParseAddrPort(l.Addr().String()).Port()))
 }
 
-// program is a process of Windows.
-type program struct {
-	t   *testing.T
-	cmd *exec.Cmd
-	log string
-}
-
 // start runs a program until it ends, is killed, or the test ends. If the test fails, its log has
 // that of the program.
-func (s *system) start(path string, args ...string) *program {
+func (s *system) start(path string, args ...string) *servertest.Process {
 	s.t.Helper()
-	log, err := os.CreateTemp(s.t.TempDir(), "log")
-	testenv.NoError(s.t, err)
-	p := &program{t: s.t, cmd: exec.CommandContext(s.t.Context(), wine, append([]string{path}, args...)...), log: log.Name()}
-	p.cmd.Env, p.cmd.Stdout, p.cmd.Stderr = s.env, log, log
-	err = s.within(p.cmd.Start)
-	testenv.NoError(s.t, errors.Join(err, log.Close()))
+	command := exec.Command(wine, append([]string{path}, args...)...)
+	command.Env = s.env
+	log := filepath.Join(s.t.TempDir(), "log")
+	p := servertest.Start(s.t, log, command, s.ns.Do)
 	s.t.Cleanup(func() {
-		if p.cmd.ProcessState == nil {
-			p.kill()
-		}
-		if text, err := os.ReadFile(p.log); s.t.Failed() {
-			s.t.Logf("log of process %d (%v):\n%s", p.cmd.Process.Pid, err, text)
+		if text, err := os.ReadFile(log); s.t.Failed() {
+			s.t.Logf("log of process %d (%v):\n%s", p.ID(), err, text)
 		}
 	})
 	return p
-}
-
-// kill ends the program at once.
-func (p *program) kill() {
-	p.t.Helper()
-	_ = p.cmd.Process.Kill() // It fails if the program has ended.
-	if err := p.cmd.Wait(); err == nil || err.Error() != "signal: killed" {
-		p.t.Errorf("killing a program: got result %v, want signal: killed", err)
-	}
 }
 
 // buildExample builds an example for Windows, like a user.

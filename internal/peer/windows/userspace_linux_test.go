@@ -39,7 +39,7 @@ func TestUserspaceAgent(t *testing.T) {
 	needWine(t)
 	c := newCluster(t)
 	n := &userspaceNode{Node: agenttest.NewNode(t, podPort, podPort+1), t: t, path: buildExample(t, "kubeproxy")}
-	n.system = startSystem(t, n.Do)
+	n.system = startSystem(t, n.NS)
 	n.system.serveNetsh(n.NS)
 	flags := []string{
 		"-kubeconfig", n.relay(c), "-hostname-override", nodeName, "-proxy-mode", "userspace", "-interface", cable, "-netsh", "-v=1",
@@ -71,12 +71,12 @@ func TestUserspaceAgent(t *testing.T) {
 	c.delete("other")
 	n.wantAddresses(false, other)
 
-	agent.kill()
+	agent.Kill()
 	n.wantAddresses(true, vip)
 	agent = n.system.start(n.path, flags...)
 	n.awaitAnswers(vip+":80", agenttest.Pod2IP)
-	agent.kill()
-	if err := n.system.start(n.path, append(flags, "-cleanup")...).cmd.Wait(); err != nil {
+	agent.Kill()
+	if err := n.system.start(n.path, append(flags, "-cleanup")...).Wait(); err != nil {
 		t.Errorf("-cleanup: %v", err)
 	}
 	n.wantAddresses(false, vip)

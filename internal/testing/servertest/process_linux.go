@@ -8,9 +8,10 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"syscall"
 	"testing"
 	"time"
+
+	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
 // patience is how long a server may take until it serves.
@@ -21,47 +22,55 @@ type Process struct {
 	command *exec.Cmd
 	logPath string
 	ended   chan struct{} // closed when the process has ended
+	err     error         // how it has ended
 }
 
 // Run starts a program. Its output is appended to a file, whose last part is in the failure
 // messages of Await.
 func Run(t testing.TB, logPath, program string, args ...string) *Process {
 	t.Helper()
-	p := &Process{command: exec.Command(program, args...), logPath: logPath, ended: make(chan struct{})}
-	if err := p.start(); err != nil {
-		t.Fatalf("starting %s: %v", program, err)
+	return Start(t, logPath, exec.Command(program, args...), func(start func() error) error {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		return start()
+	})
+}
+
+// Start is Run where within starts the program, such as in a network namespace: see [testenv.Start].
+func Start(t testing.TB, logPath string, command *exec.Cmd, within func(func() error) error) *Process {
+	t.Helper()
+	p := &Process{command: command, logPath: logPath, ended: make(chan struct{})}
+	log, err := os.OpenFile(logPath, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	testenv.NoError(t, err)
+	defer func() { _ = log.Close() }() // The program has a descriptor of its own.
+	command.Stdout, command.Stderr = log, log
+	if err := testenv.Start(command, within); err != nil {
+		t.Fatalf("starting %s: %v", command.Path, err)
 	}
+	go func() {
+		p.err = command.Wait()
+		close(p.ended)
+	}()
 	t.Cleanup(p.Kill)
 	return p
 }
 
-func (p *Process) start() error {
-	log, err := os.OpenFile(p.logPath, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	p.command.Stdout, p.command.Stderr = log, log
-	p.command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	started := make(chan error)
-	go func() {
-		// Pdeathsig is sent when the thread ends, not the process.
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		defer func() { _ = log.Close() }() // The program has a descriptor of its own.
-		err := p.command.Start()
-		started <- err
-		if err == nil {
-			_ = p.command.Wait() // Kill has ended it, or its log has the cause.
-		}
-		close(p.ended)
-	}()
-	return <-started
+// ID returns the process ID.
+func (p *Process) ID() int { return p.command.Process.Pid }
+
+// Signal sends a signal to the process. If it has ended already, Signal does nothing.
+func (p *Process) Signal(signal os.Signal) { _ = p.command.Process.Signal(signal) }
+
+// Wait waits until the process has ended, and returns an error unless its status is 0.
+func (p *Process) Wait() error {
+	<-p.ended
+	return p.err
 }
 
 // Kill ends the process, and waits until it has ended. If it has ended already, Kill does
 // nothing.
 func (p *Process) Kill() {
-	_ = p.command.Process.Kill() // fails if the process has ended
+	p.Signal(os.Kill)
 	<-p.ended
 }
 

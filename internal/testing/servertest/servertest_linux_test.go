@@ -22,9 +22,8 @@ func TestEndsWithTheTest(t *testing.T) {
 	t.Run("inner", func(t *testing.T) {
 		p = Run(t, filepath.Join(t.TempDir(), "log"), sleep, "600")
 	})
-	<-p.ended
-	if state := p.command.ProcessState.String(); state != "signal: killed" {
-		t.Errorf("state of the program: got %q, want %q", state, "signal: killed")
+	if err := p.Wait(); err == nil || err.Error() != "signal: killed" {
+		t.Errorf("result of the program: got %v, want signal: killed", err)
 	}
 	p.Kill()
 }

@@ -1,17 +1,15 @@
-package lab
+package testenv
 
 import (
 	"os/exec"
 	"syscall"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/vipkit/vipkit/internal/kernel/netns"
 )
 
-// Start starts a program in a network namespace. The kernel kills the program when this process ends, in
-// whatever way: otherwise it would keep the namespace.
-func Start(ns *netns.NS, cmd *exec.Cmd) error {
+// Start starts a program by within, which calls its argument on a thread that it has locked. The kernel kills the
+// program when this process ends, in whatever way: otherwise it would keep what it uses, such as a namespace.
+func Start(cmd *exec.Cmd, within func(func() error) error) error {
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
 	}
@@ -19,7 +17,7 @@ func Start(ns *netns.NS, cmd *exec.Cmd) error {
 	started := make(chan error, 1)
 	go func() {
 		// For the kernel, the end of this thread is the end of the parent.
-		err := ns.Do(func() error {
+		err := within(func() error {
 			if err := cmd.Start(); err != nil {
 				return err
 			}
