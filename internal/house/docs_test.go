@@ -73,25 +73,6 @@ func (s *source) isInternal() bool {
 	return slices.Contains(strings.Split(path.Dir(s.path), "/"), "internal")
 }
 
-// receiverName returns the name of the type of a method.
-func receiverName(f *ast.FuncDecl) string {
-	receiver := f.Recv.List[0].Type
-	for {
-		switch r := receiver.(type) {
-		case *ast.StarExpr:
-			receiver = r.X
-		case *ast.IndexExpr:
-			receiver = r.X
-		case *ast.IndexListExpr:
-			receiver = r.X
-		case *ast.Ident:
-			return r.Name
-		default:
-			return ""
-		}
-	}
-}
-
 // checkExample requires an example with output in every package that users import.
 func checkExample(d *folder) []finding {
 	first := d.sources[0]
