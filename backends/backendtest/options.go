@@ -5,8 +5,6 @@ import (
 	"net/netip"
 	"strings"
 
-	v1 "k8s.io/api/core/v1"
-
 	"github.com/vipkit/vipkit/endpoints"
 	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
@@ -120,8 +118,7 @@ func counterpartRanges() map[netip.Prefix]string {
 	}
 }
 
-// ipv6Of returns the IPv6 counterpart of an IPv4 address, with the same last byte except
-// for the addresses of hosts.
+// ipv6Of returns the IPv6 counterpart of an IPv4 address, with the same last byte.
 func ipv6Of(a netip.Addr) netip.Addr {
 	for p, base := range counterpartRanges() {
 		if !p.Contains(a) {
@@ -133,22 +130,9 @@ func ipv6Of(a netip.Addr) netip.Addr {
 		if p.Bits() == 16 {
 			out[14] = four[2]
 		}
-		if want, ok := fixedCounterparts()[a]; ok {
-			return want
-		}
 		return netip.AddrFrom16(out)
 	}
 	panic(fmt.Sprintf("backendtest: the testbed has no IPv6 address for %s", a))
-}
-
-// fixedCounterparts are the addresses of the testbed's hosts, which are chosen to look
-// alike.
-func fixedCounterparts() map[netip.Addr]netip.Addr {
-	out := map[netip.Addr]netip.Addr{}
-	for _, s := range hostSpecs() {
-		out[s.addr(v1.IPv4Protocol)] = s.addr(v1.IPv6Protocol)
-	}
-	return out
 }
 
 // counterpartPrefix returns the counterpart of a range in the other family. A range of IPv6

@@ -9,6 +9,7 @@ import (
 
 	"github.com/vipkit/vipkit/endpoints"
 	"github.com/vipkit/vipkit/internal/testing/lab"
+	build "github.com/vipkit/vipkit/internal/testing/objects"
 	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 	"github.com/vipkit/vipkit/proxy"
@@ -20,7 +21,7 @@ import (
 func (s *sample) randomFlights(r *rand.Rand) []flight {
 	var out []flight
 	add := func(to netip.AddrPort, from ...hostName) {
-		f := flight{from: pick(r, from...), to: to, protocol: pick(r, v1.ProtocolTCP, v1.ProtocolUDP)}
+		f := flight{from: build.OneOf(r, from...), to: to, protocol: build.OneOf(r, v1.ProtocolTCP, v1.ProtocolUDP)}
 		if r.IntN(2) == 0 {
 			f.to = netip.AddrPortFrom(ipv6Of(to.Addr()), to.Port())
 		}
@@ -32,7 +33,7 @@ func (s *sample) randomFlights(r *rand.Rand) []flight {
 	for _, to := range s.frontends() {
 		add(to, atClient, atLocal, atLocal2, atNode, atOutside, atStranger)
 	}
-	add(pick(r,
+	add(build.OneOf(r,
 		netip.AddrPortFrom(s.clusterIP(), samplePort+1),
 		netip.AddrPortFrom(s.externalAddr(), samplePort+1),
 		netip.MustParseAddrPort("10.96.77.77:80"),
@@ -46,12 +47,12 @@ func (s *sample) randomFlights(r *rand.Rand) []flight {
 func (c *Config) randomOptions(r *rand.Rand) proxy.TrackerOptions {
 	o := nodeOptions()
 	o.MasqueradeAll = r.IntN(4) == 0
-	o.LocalFallback = pick(r, endpoints.FallbackTerminating, endpoints.FallbackNone, endpoints.FallbackCluster)
-	o.NodePortAddresses = pick(r, proxy.NodePortAddresses{}, proxy.NodePortAddresses{All: true},
+	o.LocalFallback = build.OneOf(r, endpoints.FallbackTerminating, endpoints.FallbackNone, endpoints.FallbackCluster)
+	o.NodePortAddresses = build.OneOf(r, proxy.NodePortAddresses{}, proxy.NodePortAddresses{All: true},
 		proxy.NodePortAddresses{Prefixes: snapshots.Prefixes("172.18.0.0/24", "fd00:18::/64")},
 		proxy.NodePortAddresses{Prefixes: snapshots.Prefixes("172.18.1.2/32", "127.0.0.0/8")})
-	o.ServiceCIDRs = pick(r, nil, snapshots.Prefixes("10.96.0.0/16", "fd00:96::/112"), snapshots.Prefixes("fd00:96::/112"))
-	traffic := pick(r, o.LocalTraffic, o.LocalTraffic, proxy.LocalTraffic{},
+	o.ServiceCIDRs = build.OneOf(r, nil, snapshots.Prefixes("10.96.0.0/16", "fd00:96::/112"), snapshots.Prefixes("fd00:96::/112"))
+	traffic := build.OneOf(r, o.LocalTraffic, o.LocalTraffic, proxy.LocalTraffic{},
 		proxy.LocalTraffic{Interface: "cali-client"}, proxy.LocalTraffic{InterfacePrefix: "cali-"})
 	if traffic.Interface+traffic.InterfacePrefix == "" || !c.lacks(PodInterfaces) {
 		o.LocalTraffic = traffic

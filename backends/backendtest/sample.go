@@ -35,12 +35,12 @@ type sampleEndpoint struct {
 
 // randomSample makes a Service of a random kind; its names and addresses depend on number.
 func randomSample(r *rand.Rand, number int) sample {
-	s := sample{number: number, serviceType: pick(r, v1.ServiceTypeClusterIP, v1.ServiceTypeNodePort, v1.ServiceTypeLoadBalancer, v1.ServiceTypeLoadBalancer)}
-	s.internal = pick(r, v1.ServiceInternalTrafficPolicyCluster, v1.ServiceInternalTrafficPolicyCluster, v1.ServiceInternalTrafficPolicyLocal)
+	s := sample{number: number, serviceType: build.OneOf(r, v1.ServiceTypeClusterIP, v1.ServiceTypeNodePort, v1.ServiceTypeLoadBalancer, v1.ServiceTypeLoadBalancer)}
+	s.internal = build.OneOf(r, v1.ServiceInternalTrafficPolicyCluster, v1.ServiceInternalTrafficPolicyCluster, v1.ServiceInternalTrafficPolicyLocal)
 	s.externalIP = r.IntN(2) == 0
 	s.loadBalancer = s.serviceType == v1.ServiceTypeLoadBalancer
 	if s.serviceType != v1.ServiceTypeClusterIP || s.externalIP {
-		s.external = pick(r, v1.ServiceExternalTrafficPolicyCluster, v1.ServiceExternalTrafficPolicyLocal)
+		s.external = build.OneOf(r, v1.ServiceExternalTrafficPolicyCluster, v1.ServiceExternalTrafficPolicyLocal)
 	}
 	switch r.IntN(4) {
 	case 0:
@@ -59,11 +59,9 @@ func randomSample(r *rand.Rand, number int) sample {
 	return s
 }
 
-func pick[T any](r *rand.Rand, from ...T) T { return from[r.IntN(len(from))] }
-
 func randomConditions(r *rand.Rand) discoveryv1.EndpointConditions {
 	yes, no := true, false
-	return pick(r,
+	return build.OneOf(r,
 		discoveryv1.EndpointConditions{},
 		discoveryv1.EndpointConditions{Ready: &yes},
 		discoveryv1.EndpointConditions{Ready: &no, Serving: &yes, Terminating: &yes},

@@ -46,7 +46,7 @@ func severalAddrs() []nodeAddr {
 	}
 	add("eth0", snapshots.Prefixes("172.18.2.3/24", "172.18.2.4/24", "fd00:18:2::3/64", "fd00:18:2::4/64"))
 	add("eth1", snapshots.Prefixes("172.18.3.2/32", "fd00:18:3::2/128"), "10.1.0.0/24", "172.18.0.3/32", "fd00:10:1::/64")
-	add("eth2", snapshots.Prefixes("192.0.2.1/24", "2001:db8:1::1/64"), "192.0.2.10/32", "2001:db8:1::10/128")
+	add("eth2", snapshots.Prefixes("192.0.2.1/24", "2001:db8:1::1/64"), "192.0.2.10/32", "2001:db8:1::a/128")
 	add(idleName, snapshots.Prefixes("172.18.4.9/32", "fd00:18:4::9/128"))
 	// The source of packets to a secondary address is the first address of its range.
 	return append(all, nodeAddr{towards: snapshots.Prefixes("172.18.2.4/32"), addr: all[0].addr})

@@ -21,7 +21,7 @@ func AwaitPage(ctx context.Context, t testing.TB, dial Dial, url string, parts .
 	t.Helper()
 	var last string
 	for {
-		text, err := page(ctx, dial, url)
+		text, err := Page(ctx, dial, url)
 		if err == nil && hasAll(text, parts) {
 			return
 		}
@@ -36,7 +36,8 @@ func AwaitPage(ctx context.Context, t testing.TB, dial Dial, url string, parts .
 	}
 }
 
-func page(ctx context.Context, dial Dial, url string) (text string, err error) {
+// Page gets a page: its status and its body. No connection outlives the call.
+func Page(ctx context.Context, dial Dial, url string) (text string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)

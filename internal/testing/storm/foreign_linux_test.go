@@ -11,7 +11,9 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/vipkit/vipkit/internal/pause"
 	"github.com/vipkit/vipkit/internal/testing/netnstest"
+	"github.com/vipkit/vipkit/internal/testing/objects"
 )
 
 // flush removes all rules, or all virtual servers.
@@ -48,7 +50,7 @@ func (s *storm) tamperSomething(one *step) (func(), error) {
 		return nil, nil
 	}
 	r := rand.New(rand.NewPCG(one.Chance, 0))
-	for range pick(r, 1, 1, 2, 4) {
+	for range objects.OneOf(r, 1, 1, 2, 4) {
 		if err := s.tamperOnce(r); err != nil {
 			return nil, err
 		}
@@ -126,7 +128,7 @@ func (s *storm) foreign(*step) (func(), error) {
 			} else {
 				_ = s.nft("add table ip foreign\ndelete table ip foreign\nadd table ip foreign\nadd chain ip foreign some\nadd rule ip foreign some counter\n")
 			}
-			pause(ctx, 10*time.Millisecond)
+			_ = pause.For(ctx, 10*time.Millisecond) // The loop ends with ctx, too.
 		}
 	})
 	return func() {

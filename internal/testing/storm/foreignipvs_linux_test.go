@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/vipkit/vipkit/internal/testing/objects"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -111,8 +112,8 @@ func (s *storm) squat(one *step) (func(), error) {
 		return nil, nil
 	}
 	r := rand.New(rand.NewPCG(one.Chance, 0))
-	at := netip.AddrPortFrom(pick(r, absent...), servicePort).String()
-	protocol := pick(r, "-t", "-u")
+	at := netip.AddrPortFrom(objects.OneOf(r, absent...), servicePort).String()
+	protocol := objects.OneOf(r, "-t", "-u")
 	if _, err := s.runOnNode("", "ipvsadm", "-A", protocol, at, "-s", "rr"); err != nil {
 		return nil, err
 	}

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/internal/testing/objects"
 )
 
 // step is one step of a history. Its meaning does not depend on earlier steps, so that a
@@ -96,7 +98,7 @@ func history(r *rand.Rand, o *options) iter.Seq[step] {
 
 // episode returns some steps. While a fault lasts, there are changes.
 func (a *generator) episode() (steps []step) {
-	for range 1 + a.IntN(pick(a.Rand, 2, 2, 5)) {
+	for range 1 + a.IntN(objects.OneOf(a.Rand, 2, 2, 5)) {
 		one := a.step()
 		one.After = a.pause(400 * time.Millisecond)
 		steps = append(steps, one)
@@ -125,7 +127,7 @@ func (a *generator) step() step {
 			return step{Do: doChange, change: a.change()}
 		}
 		// Tampering has many variants, so about half of the faults are of this kind.
-		name := pick(a.Rand, append(slices.Sorted(maps.Keys(faults())), append(slices.Repeat([]string{"tamper"}, 10), "flush", "kill", "errors")...)...)
+		name := objects.OneOf(a.Rand, append(slices.Sorted(maps.Keys(faults())), append(slices.Repeat([]string{"tamper"}, 10), "flush", "kill", "errors")...)...)
 		if f := faults()[name]; !a.options.without[name] && f.fits(a.options) {
 			return f.random(a.Rand, name)
 		}
@@ -146,7 +148,7 @@ func (a *generator) change() change {
 		}
 	}
 	if known := slices.Sorted(maps.Keys(a.specs)); a.IntN(4) == 0 {
-		c.Services[pick(a.Rand, known...)] = nil
+		c.Services[objects.OneOf(a.Rand, known...)] = nil
 	}
 	maps.Copy(a.specs, c.Services)
 	maps.DeleteFunc(a.specs, func(_ int, s *spec) bool { return s == nil })
@@ -181,7 +183,7 @@ func (a *generator) edited(s spec) *spec {
 
 func (a *generator) spec() *spec {
 	s := &spec{
-		Type:     pick(a.Rand, v1.ServiceTypeClusterIP, v1.ServiceTypeNodePort, v1.ServiceTypeLoadBalancer, v1.ServiceTypeLoadBalancer),
+		Type:     objects.OneOf(a.Rand, v1.ServiceTypeClusterIP, v1.ServiceTypeNodePort, v1.ServiceTypeLoadBalancer, v1.ServiceTypeLoadBalancer),
 		Internal: a.IntN(5) == 0, External: a.IntN(3) == 0, Ranges: max(0, a.IntN(7)-3), ExternalIP: a.IntN(2) == 0,
 		Local: a.size(), First: a.IntN(4),
 	}
@@ -192,7 +194,7 @@ func (a *generator) spec() *spec {
 		s.Affinity = 1 + int32(a.IntN(100))
 	}
 	if a.IntN(30) == 0 && !a.options.without[large] {
-		s.Local = a.around(pick(a.Rand, 256, 512, 1024, 1100))
+		s.Local = a.around(objects.OneOf(a.Rand, 256, 512, 1024, 1100))
 	}
 	return a.affordable(s)
 }
@@ -224,8 +226,6 @@ func (a *generator) size() int {
 }
 
 func (a *generator) around(n int) int { return max(0, n-1+a.IntN(3)) }
-
-func pick[T any](r *rand.Rand, from ...T) T { return from[r.IntN(len(from))] }
 
 // writeHistory writes steps, one per line.
 func writeHistory(w io.Writer, steps []step) error {

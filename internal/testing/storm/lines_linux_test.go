@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"strings"
 	"time"
+
+	"github.com/vipkit/vipkit/internal/testing/objects"
 )
 
 // rule is a rule of iptables that belongs to an agent, as iptables-save writes it.
@@ -53,7 +55,7 @@ func splitWords(line string) (words []string) {
 
 // tamperLines changes a rule of an agent in the tables of iptables.
 func (s *storm) tamperLines(r *rand.Rand, flavour string) error {
-	program := pick(r, "iptables-", "iptables-", "ip6tables-") + flavour
+	program := objects.OneOf(r, "iptables-", "iptables-", "ip6tables-") + flavour
 	all, err := s.rules(program)
 	if err != nil || len(all) == 0 {
 		return err
@@ -79,7 +81,7 @@ func (s *storm) tamperLines(r *rand.Rand, flavour string) error {
 
 func tamperedLines(r *rand.Rand, one *rule, all []rule) string {
 	isOurs := strings.HasPrefix(one.chain, "VIPKIT-")
-	verdict := pick(r, "DROP", "ACCEPT", "RETURN")
+	verdict := objects.OneOf(r, "DROP", "ACCEPT", "RETURN")
 	if verdict == "DROP" && one.table == "nat" {
 		verdict = "RETURN" // iptables rejects DROP in table nat
 	}
@@ -87,9 +89,9 @@ func tamperedLines(r *rand.Rand, one *rule, all []rule) string {
 	case 0:
 		return fmt.Sprintf("-D %s %d\n", one.chain, one.number)
 	case 1:
-		return fmt.Sprintf("-%s %s %s\n", pick(r, "A", "I"), one.chain, one.text())
+		return fmt.Sprintf("-%s %s %s\n", objects.OneOf(r, "A", "I"), one.chain, one.text())
 	case 2:
-		return fmt.Sprintf("-D %s %d\n-%s %s %s\n", one.chain, one.number, pick(r, "A", "I"), one.chain, one.text())
+		return fmt.Sprintf("-D %s %d\n-%s %s %s\n", one.chain, one.number, objects.OneOf(r, "A", "I"), one.chain, one.text())
 	case 3:
 		if isOurs {
 			return fmt.Sprintf("-I %s %d -j %s\n", one.chain, one.number, verdict)

@@ -7,6 +7,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
+
+	"github.com/vipkit/vipkit/internal/testing/objects"
 )
 
 // object is an object of nf_tables in the JSON of nft: a table, chain, rule, set, map or
@@ -141,9 +143,9 @@ func makeDormant(_ *rand.Rand, o object, _ []object) []map[string]any {
 func insertRule(r *rand.Rand, o object, _ []object) []map[string]any {
 	rule := object{"rule", map[string]any{
 		"family": o.body["family"], "table": o.body["table"], "chain": o.body["name"],
-		"expr": []any{map[string]any{pick(r, "drop", "accept", "return", "counter"): nil}},
+		"expr": []any{map[string]any{objects.OneOf(r, "drop", "accept", "return", "counter"): nil}},
 	}}
-	return []map[string]any{command(pick(r, "insert", "add"), rule)}
+	return []map[string]any{command(objects.OneOf(r, "insert", "add"), rule)}
 }
 
 func rename(_ *rand.Rand, o object, _ []object) []map[string]any {
@@ -151,7 +153,7 @@ func rename(_ *rand.Rand, o object, _ []object) []map[string]any {
 }
 
 func duplicate(r *rand.Rand, o object, _ []object) []map[string]any {
-	return []map[string]any{command(pick(r, "insert", "add"), o.with("handle", nil))}
+	return []map[string]any{command(objects.OneOf(r, "insert", "add"), o.with("handle", nil))}
 }
 
 func move(r *rand.Rand, o object, _ []object) []map[string]any {
@@ -309,7 +311,7 @@ func (s *storm) tamper(r *rand.Rand) error {
 	const tries = 30
 	for range tries {
 		// Most objects are elements and rules.
-		some := kinds[pick(r, append(slices.Sorted(maps.Keys(kinds)), "rule", "rule", "element")...)]
+		some := kinds[objects.OneOf(r, append(slices.Sorted(maps.Keys(kinds)), "rule", "rule", "element")...)]
 		if len(some) == 0 {
 			continue
 		}

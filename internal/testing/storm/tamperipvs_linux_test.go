@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+
+	"github.com/vipkit/vipkit/internal/testing/objects"
 )
 
 // tamperIPVS changes a virtual server, a set, the device or a setting of an agent, by the programs
@@ -14,7 +16,7 @@ import (
 func (s *storm) tamperIPVS(r *rand.Rand) error {
 	const tries = 30
 	for range tries {
-		choose := pick(r, s.serverTampering, s.serverTampering, s.setTampering, s.setTampering, s.deviceTampering, s.settingTampering)
+		choose := objects.OneOf(r, s.serverTampering, s.serverTampering, s.setTampering, s.setTampering, s.deviceTampering, s.settingTampering)
 		commands, err := choose(r)
 		if err != nil {
 			return err
@@ -71,9 +73,9 @@ func (s *storm) serverTampering(r *rand.Rand) ([][]string, error) {
 		return nil, nil
 	}
 	if r.IntN(2) == 0 {
-		return tamperedServer(r, pick(r, servers...), servers, pick(r, real...)), nil
+		return tamperedServer(r, objects.OneOf(r, servers...), servers, objects.OneOf(r, real...)), nil
 	}
-	return tamperedReal(r, pick(r, real...)), nil
+	return tamperedReal(r, objects.OneOf(r, real...)), nil
 }
 
 // before returns the words before an option.
@@ -104,9 +106,9 @@ func tamperedServer(r *rand.Rand, one []string, all [][]string, real []string) [
 	case 3:
 		return [][]string{ipvsadm("-a", "-r", after(real, "-r"), "-m", "-w", "1")}
 	case 4:
-		return [][]string{ipvsadm("-E", pick(r, all...)[len(name):]...)}
+		return [][]string{ipvsadm("-E", objects.OneOf(r, all...)[len(name):]...)}
 	}
-	return [][]string{ipvsadm("-E", "-s", pick(r, "rr", "wlc", "sh", "dh", "fo"))}
+	return [][]string{ipvsadm("-E", "-s", objects.OneOf(r, "rr", "wlc", "sh", "dh", "fo"))}
 }
 
 func tamperedReal(r *rand.Rand, one []string) [][]string {
@@ -116,13 +118,13 @@ func tamperedReal(r *rand.Rand, one []string) [][]string {
 	case 0:
 		return [][]string{ipvsadm("-d")}
 	case 1:
-		return [][]string{ipvsadm("-e", "-m", "-w", pick(r, "0", "2", "1000000"))}
+		return [][]string{ipvsadm("-e", "-m", "-w", objects.OneOf(r, "0", "2", "1000000"))}
 	case 2:
-		return [][]string{ipvsadm("-e", "-m", "-w", pick(r, "0", "1"), "-x", fmt.Sprint(1+r.IntN(2000)))}
+		return [][]string{ipvsadm("-e", "-m", "-w", objects.OneOf(r, "0", "1"), "-x", fmt.Sprint(1+r.IntN(2000)))}
 	case 3:
-		return [][]string{ipvsadm("-e", pick(r, "-g", "-i"), "-w", "1")}
+		return [][]string{ipvsadm("-e", objects.OneOf(r, "-g", "-i"), "-w", "1")}
 	}
-	return [][]string{ipvsadm("-d"), ipvsadm("-a", pick(r, "-m", "-g"), "-w", fmt.Sprint(r.IntN(3)))}
+	return [][]string{ipvsadm("-d"), ipvsadm("-a", objects.OneOf(r, "-m", "-g"), "-w", fmt.Sprint(r.IntN(3)))}
 }
 
 // setTampering returns commands that change a set or an entry.
@@ -146,7 +148,7 @@ func (s *storm) setTampering(r *rand.Rand) ([][]string, error) {
 	if len(sets) == 0 || len(entries) == 0 {
 		return nil, nil
 	}
-	one, other, set := pick(r, entries...), pick(r, entries...), pick(r, sets...)
+	one, other, set := objects.OneOf(r, entries...), objects.OneOf(r, entries...), objects.OneOf(r, sets...)
 	ipset := func(words ...string) [][]string { return [][]string{append([]string{"ipset"}, words...)} }
 	switch r.IntN(9) {
 	case 0, 1:
@@ -156,14 +158,14 @@ func (s *storm) setTampering(r *rand.Rand) ([][]string, error) {
 	case 4:
 		return ipset(append([]string{"-exist", "add", one[0], one[1]}, other[2:]...)...), nil
 	case 5:
-		option := pick(r, []string{"nomatch"}, []string{"skbmark", "0x76500001"})
+		option := objects.OneOf(r, []string{"nomatch"}, []string{"skbmark", "0x76500001"})
 		return ipset(append([]string{"-exist", "add", one[0], one[1]}, option...)...), nil
 	case 6:
 		return ipset("flush", one[0]), nil
 	case 7:
 		return ipset("swap", one[0], set), nil
 	}
-	return pick(r, ipset("destroy", set), append(ipset("flush"), []string{"ipset", "-exist", "add", foreignSet, foreignEntry})), nil
+	return objects.OneOf(r, ipset("destroy", set), append(ipset("flush"), []string{"ipset", "-exist", "add", foreignSet, foreignEntry})), nil
 }
 
 // deviceTampering returns commands that change the device or its addresses.
@@ -192,12 +194,12 @@ func (s *storm) deviceTampering(r *rand.Rand) ([][]string, error) {
 		if len(absent) == 0 {
 			return nil, nil
 		}
-		return [][]string{ip("addr", "add", single(pick(r, absent...)).String())}, nil
+		return [][]string{ip("addr", "add", single(objects.OneOf(r, absent...)).String())}, nil
 	}
 	if len(own) == 0 {
 		return nil, nil
 	}
-	return [][]string{ip("addr", "del", pick(r, own...))}, nil
+	return [][]string{ip("addr", "del", objects.OneOf(r, own...))}, nil
 }
 
 // absentAddrs returns addresses that a Service may get and that none has, in order.
@@ -232,6 +234,6 @@ func (s *storm) settingTampering(r *rand.Rand) ([][]string, error) {
 		return nil, nil
 	}
 	slices.Sort(written)
-	file := pick(r, written...)
+	file := objects.OneOf(r, written...)
 	return [][]string{{"sh", "-c", "echo " + s.world.ipvs.settings[file] + " >" + file}}, nil
 }

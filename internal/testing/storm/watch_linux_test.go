@@ -3,14 +3,16 @@ package storm
 import (
 	"context"
 	"math/rand/v2"
-	"net/http"
 	"net/netip"
+	"strings"
 	"sync"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/internal/kernel/netns"
+	"github.com/vipkit/vipkit/internal/pause"
+	"github.com/vipkit/vipkit/internal/testing/agenttest"
 )
 
 // connect makes connections of random flights at the rate in the options.
@@ -75,7 +77,7 @@ func (s *storm) watchControl(ctx context.Context, c client) {
 		begin := time.Now()
 		got := s.traffic.try(ctx, controlOf(c), s.options.patience())
 		s.judge.control(trial{begin, time.Now(), got.answered()})
-		pause(ctx, 100*time.Millisecond)
+		_ = pause.For(ctx, 100*time.Millisecond) // The loop ends with ctx, too.
 	}
 }
 
@@ -88,28 +90,13 @@ func (s *storm) watchHealth(ctx context.Context) {
 		at := time.Now()
 		ok := isHealthy(ctx, s.world.node)
 		s.judge.addHealth(healthSample{at, ok})
-		pause(ctx, 100*time.Millisecond)
+		_ = pause.For(ctx, 100*time.Millisecond) // The loop ends with ctx, too.
 	}
 }
 
 func isHealthy(ctx context.Context, node *netns.NS) bool {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	client := http.Client{Transport: &http.Transport{DialContext: node.Dial, DisableKeepAlives: true}}
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+healthAddress+"/healthz", http.NoBody)
-	if err != nil {
-		return false
-	}
-	response, err := client.Do(request)
-	if err != nil {
-		return false
-	}
-	return response.Body.Close() == nil && response.StatusCode == http.StatusOK
-}
-
-func pause(ctx context.Context, d time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(d):
-	}
+	text, err := agenttest.Page(ctx, node.Dial, "http://"+healthAddress+"/healthz")
+	return err == nil && strings.HasPrefix(text, "200 ")
 }
