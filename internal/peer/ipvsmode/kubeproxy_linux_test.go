@@ -3,15 +3,11 @@
 package ipvsmode
 
 import (
-	"bufio"
 	"context"
 	"fmt"
 	"io"
 	"net"
-	"os"
-	"os/exec"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -29,20 +25,18 @@ import (
 	utiliptables "k8s.io/kubernetes/pkg/util/iptables"
 
 	"github.com/vipkit/vipkit/internal/kernel/netns"
-	"github.com/vipkit/vipkit/internal/testing/testenv"
+	"github.com/vipkit/vipkit/internal/testing/agenttest"
 )
 
-// kubeProxyVariable makes this program run the proxiers of kube-proxy's mode ipvs.
-const kubeProxyVariable = "VIPKIT_KUBE_PROXY"
-
-// synced is what it writes when the kernel has everything.
+// synced is what kube-proxy logs when the kernel has everything.
 const synced = "synced"
 
-// beKubeProxy programs the objects, and then waits until it is killed or the test has ended.
-func beKubeProxy() int {
+// beKubeProxy runs the proxiers of kube-proxy's mode ipvs: it programs the objects, and then waits until it is killed.
+func beKubeProxy(_ []string, stderr io.Writer) int {
+	log := func(text any) { _, _ = fmt.Fprintln(stderr, text) } // A test notices a missing line.
 	klog.SetLogger(funcr.New(func(_, text string) {
 		if strings.Contains(text, `"error"`) {
-			fmt.Fprintln(os.Stderr, text)
+			log(text)
 		}
 	}, funcr.Options{}))
 	bit, no := int32(14), false
@@ -63,7 +57,7 @@ func beKubeProxy() int {
 		map[v1.IPFamily]net.IP{v1.IPv4Protocol: net.ParseIP(nodeIP), v1.IPv6Protocol: net.ParseIP(nodeIP6)},
 		nil, health, false)
 	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
+		log(err)
 		return 1
 	}
 	services, slices := everyKind()
@@ -75,9 +69,8 @@ func beKubeProxy() int {
 	}
 	p.OnServiceSynced()
 	p.OnEndpointSlicesSynced()
-	fmt.Println(synced)
-	_, _ = io.Copy(io.Discard, os.Stdin) // ends with the test
-	return 0
+	log(synced)
+	select {}
 }
 
 // noNode is a source of the Node object that has none.
@@ -89,28 +82,7 @@ func (noNode) Node() *v1.Node { return nil }
 // runKubeProxy runs kube-proxy on the node until the returned function kills it.
 func runKubeProxy(t *testing.T, node *netns.NS) (kill func()) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
-	cmd := exec.CommandContext(ctx, "/proc/self/exe")
-	cmd.Env = append(os.Environ(), kubeProxyVariable+"=1", "PATH="+os.Getenv("PATH")+":/usr/sbin:/sbin")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Stderr = os.Stderr
-	if _, err := cmd.StdinPipe(); err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	testenv.NoError(t, err)
-	testenv.NoError(t, node.Do(cmd.Start))
-	killed := false
-	kill = func() {
-		if !killed {
-			killed = true
-			cancel()
-			_ = cmd.Wait() // It is killed.
-		}
-	}
-	t.Cleanup(kill)
-	if line, err := bufio.NewReader(out).ReadString('\n'); strings.TrimSpace(line) != synced {
-		t.Fatalf("kube-proxy: got %q, error %v, want %q", line, err, synced)
-	}
-	return kill
+	p := agenttest.Start(t, node, 5*time.Minute, agenttest.Command(t))
+	p.Await(synced)
+	return p.Kill
 }

@@ -20,16 +20,14 @@ import (
 	"github.com/vipkit/vipkit/backends/nftables"
 	"github.com/vipkit/vipkit/examples/kubeproxy/ipvstakeover"
 	"github.com/vipkit/vipkit/internal/kernel/netns"
+	"github.com/vipkit/vipkit/internal/testing/agenttest"
 	"github.com/vipkit/vipkit/internal/testing/netnstest"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
 func TestMain(m *testing.M) {
-	if os.Getenv(kubeProxyVariable) != "" {
-		os.Exit(beKubeProxy())
-	}
-	os.Exit(netnstest.Main(m, testenv.Processes))
+	os.Exit(agenttest.Main(beKubeProxy, func() int { return netnstest.Main(m, testenv.Processes) }))
 }
 
 // TestToIPVS takes over from kube-proxy to the backend ipvs: open connections go on, what
