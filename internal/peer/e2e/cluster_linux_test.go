@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -60,7 +59,6 @@ func (c *cluster) startAgents() {
 	c.t.Helper()
 	for _, n := range c.nodes {
 		n.startAgent(c.program)
-		c.t.Cleanup(func() { n.stopAgent(syscall.SIGTERM) })
 	}
 }
 

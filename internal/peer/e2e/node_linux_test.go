@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/vipkit/vipkit/internal/kernel/netns"
@@ -52,6 +53,7 @@ func (n *node) start(program string, flags ...string) {
 	command := exec.Command(program, flags...)
 	command.Dir = n.folder
 	n.agent = servertest.Start(n.t, n.logPath(), command, n.ns.Do)
+	n.t.Cleanup(func() { n.stopAgent(syscall.SIGTERM) })
 }
 
 // stopAgent sends the agent a signal and waits for its end.
