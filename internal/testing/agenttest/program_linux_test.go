@@ -3,7 +3,6 @@ package agenttest
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"strings"
 	"syscall"
@@ -11,6 +10,7 @@ import (
 	"time"
 
 	"github.com/vipkit/vipkit/internal/testing/netnstest"
+	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
 const patience = 2 * time.Minute
@@ -47,23 +47,6 @@ func TestStatus(t *testing.T) {
 	if got := p.Wait(); got != -1 {
 		t.Errorf("a program that does not end: got status %d, want -1 (killed)", got)
 	}
-}
-
-// failing is a test that records its failures.
-type failing struct {
-	testing.TB
-	said []string
-}
-
-func (f *failing) Helper() {}
-
-func (f *failing) Errorf(format string, args ...any) {
-	f.said = append(f.said, fmt.Sprintf(format, args...))
-}
-
-func (f *failing) Fatalf(format string, args ...any) {
-	f.Errorf(format, args...)
-	panic(f)
 }
 
 // awaitLogged waits until a program has logged some lines that no Await has received.
@@ -112,19 +95,13 @@ func TestFailures(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			p := startAgent(t, c.arg)
-			f := &failing{TB: t}
-			p.t = f
-			func() {
-				defer func() {
-					if r := recover(); r != nil && r != any(f) {
-						panic(r)
-					}
-				}()
+			said := testenv.Record(t, func(r testing.TB) {
+				p.t = r
 				c.do(p)
-			}()
+			})
 			p.t = t
-			if said := strings.Join(f.said, "\n"); len(f.said) != 1 || !strings.Contains(said, c.want) {
-				t.Errorf("failure: got %q, want one with %q", said, c.want)
+			if len(said) != 1 || !strings.Contains(said[0], c.want) {
+				t.Errorf("failures: got %q, want one with %q", said, c.want)
 			}
 		})
 	}

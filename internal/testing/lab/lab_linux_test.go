@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
-	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -114,30 +113,11 @@ func TestWrongPlans(t *testing.T) {
 		"unknown setting":  {Host{Name: "a", Sysctls: map[string]string{"net/nothing": "1"}}, "host a: netns: set sysctl"},
 		"port used before": {Host{Name: "a", Serve: []uint16{80, 80}}, "server a: listen tcp"},
 	} {
-		r := &recorder{TB: t}
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			New(r, Host{Name: "node"}, test.host)
-		}()
-		<-done
-		if !strings.Contains(r.said, test.want) {
-			t.Errorf("%s: got failure %q, want one with %q", what, r.said, test.want)
+		said := testenv.Record(t, func(t testing.TB) { New(t, Host{Name: "node"}, test.host) })
+		if len(said) != 1 || !strings.Contains(said[0], test.want) {
+			t.Errorf("%s: got failures %q, want one with %q", what, said, test.want)
 		}
 	}
-}
-
-// recorder is a test that records its first failure, and ends the goroutine there.
-type recorder struct {
-	testing.TB
-	said string
-}
-
-func (r *recorder) Helper() {}
-
-func (r *recorder) Fatalf(format string, args ...any) {
-	r.said = fmt.Sprintf(format, args...)
-	runtime.Goexit()
 }
 
 // endVariable names the environment variable that makes TestNothingIsLeft end in another way.

@@ -5,7 +5,6 @@ import (
 	"net"
 	"os"
 	"os/exec"
-	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -125,28 +124,11 @@ func TestDeniedUserSeesTheReason(t *testing.T) {
 	}
 }
 
-// recorder is a test that ends with a message.
-type recorder struct {
-	testing.TB
-	message string
-}
-
-func (r *recorder) Fatal(args ...any) {
-	r.message = fmt.Sprint(args...)
-	runtime.Goexit()
-}
-
 // Root, as in CI, also notices that a package lacks Main, without which users get no namespaces.
 func TestNamespacesNeedMain(t *testing.T) {
 	t.Setenv("XTABLES_LOCKFILE", "") // Main sets it.
-	r := &recorder{TB: t}
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		netnstest.NeedNamespaces(r)
-	}()
-	<-ended
-	if !strings.Contains(r.message, "does not call netnstest.Main") {
-		t.Errorf("got %q, want a message about Main", r.message)
+	said := testenv.Record(t, netnstest.NeedNamespaces)
+	if len(said) != 1 || !strings.Contains(said[0], "does not call netnstest.Main") {
+		t.Errorf("got %q, want a message about Main", said)
 	}
 }

@@ -28,33 +28,14 @@ func TestEndsWithTheTest(t *testing.T) {
 	p.Kill()
 }
 
-// failing is a test that records why it failed.
-type failing struct {
-	testing.TB
-	why string
-}
-
-func (f *failing) Helper() {}
-
-func (f *failing) Fatalf(format string, args ...any) {
-	if s, ok := args[len(args)-1].(string); ok {
-		f.why = format + s
-	}
-	panic(f)
-}
-
 // TestSaysWhyItEnded waits for a server that ends at once.
 func TestSaysWhyItEnded(t *testing.T) {
 	shell, err := exec.LookPath("sh")
 	testenv.NoError(t, err)
 	p := Run(t, filepath.Join(t.TempDir(), "log"), shell, "-c", "echo no luck today; exit 1")
-	f := &failing{TB: t}
-	func() {
-		defer func() { _ = recover() }() // the end of f
-		p.Await(f, &http.Client{}, "http://"+FreeAddress(t))
-	}()
-	if !strings.Contains(f.why, "ended before it served") || !strings.Contains(f.why, "no luck today") {
-		t.Errorf("failure message: got %q, want that the program ended, and its output", f.why)
+	said := testenv.Record(t, func(t testing.TB) { p.Await(t, &http.Client{}, "http://"+FreeAddress(t)) })
+	if len(said) != 1 || !strings.Contains(said[0], "ended before it served") || !strings.Contains(said[0], "no luck today") {
+		t.Errorf("failure messages: got %q, want that the program ended, and its output", said)
 	}
 }
 

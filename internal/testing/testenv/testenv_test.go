@@ -2,37 +2,18 @@ package testenv
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 )
 
-// recorder is a test that records Skip and Fatalf, and continues.
-type recorder struct {
-	testing.TB
-	ended string
-}
-
-func (r *recorder) Helper()                   {}
-func (r *recorder) Skip(args ...any)          { r.end("skipped: " + fmt.Sprint(args...)) }
-func (r *recorder) Fatalf(f string, a ...any) { r.end("failed: " + fmt.Sprintf(f, a...)) }
-
-func (r *recorder) end(how string) {
-	if r.ended == "" {
-		r.ended = how
-	}
-}
-
 func TestCannotRun(t *testing.T) {
 	for ci, want := range map[string]string{
 		"":     "skipped: no luck",
-		"true": "failed: CI must be able to run this test: no luck",
+		"true": "CI must be able to run this test: no luck",
 	} {
 		t.Setenv("CI", ci)
-		r := &recorder{TB: t}
-		CannotRun(r, "no luck")
-		if r.ended != want {
-			t.Errorf("CI=%q: got %q, want %q", ci, r.ended, want)
-		}
+		Same(t, []string{want}, Record(t, func(t testing.TB) { CannotRun(t, "no luck") }), "CI=%q", ci)
 	}
 }
 
@@ -46,11 +27,8 @@ func TestRandomIsRepeated(t *testing.T) {
 		t.Errorf("without a seed: got %d twice, want different numbers", a)
 	}
 	t.Setenv(SeedVariable, "seven")
-	r := &recorder{TB: t}
-	Random(r)
-	if want := `failed: VIPKIT_SEED: got "seven", want a number from 0 to 18446744073709551615, as an earlier run logged it`; r.ended != want {
-		t.Errorf("a seed that is not a number: got %q, want %q", r.ended, want)
-	}
+	want := []string{`VIPKIT_SEED: got "seven", want a number from 0 to 18446744073709551615, as an earlier run logged it`}
+	Same(t, want, Record(t, func(t testing.TB) { Random(t) }), "a seed that is not a number")
 }
 
 // TestGrowth measures operations whose time is known.
@@ -67,10 +45,9 @@ func TestGrowth(t *testing.T) {
 		{"linear", func(n int) time.Duration { return time.Duration(n) * time.Millisecond }, false},
 		{"square", func(n int) time.Duration { return time.Duration(n*n) * time.Millisecond / 8 }, true},
 	} {
-		e := &ending{TB: t}
-		Growth(e, 8, func(n int) func() { return func() { spend(c.time(n)) } })
-		if got := len(e.said) > 0; got != c.refused {
-			t.Errorf("%s: got errors %q, want some: %t", c.name, e.said, c.refused)
+		said := Record(t, func(t testing.TB) { Growth(t, 8, func(n int) func() { return func() { spend(c.time(n)) } }) })
+		if got := len(said) > 0; got != c.refused {
+			t.Errorf("%s: got errors %q, want some: %t", c.name, said, c.refused)
 		}
 	}
 }
@@ -81,27 +58,28 @@ func TestVariables(t *testing.T) {
 	count := func(t testing.TB) any { return Count(t, variable, 7) }
 	names := func(t testing.TB) any { return Names(t, variable, []string{"a", "b"}) }
 	for _, test := range []struct {
-		read        func(testing.TB) any
-		text        string
-		want, ended string
+		read       func(testing.TB) any
+		text       string
+		want, said string
 	}{
 		{flag, "", "false", ""},
 		{flag, "1", "true", ""},
-		{flag, "0", "false", `failed: VIPKIT_TEST_VARIABLE: got "0", want 1 or nothing`},
-		{flag, "no", "false", `failed: VIPKIT_TEST_VARIABLE: got "no", want 1 or nothing`},
+		{flag, "0", "", `VIPKIT_TEST_VARIABLE: got "0", want 1 or nothing`},
+		{flag, "no", "", `VIPKIT_TEST_VARIABLE: got "no", want 1 or nothing`},
 		{count, "", "7", ""},
 		{count, "3", "3", ""},
-		{count, "0", "0", `failed: VIPKIT_TEST_VARIABLE: got "0", want a number from 1 on`},
-		{count, "many", "0", `failed: VIPKIT_TEST_VARIABLE: got "many", want a number from 1 on`},
+		{count, "0", "", `VIPKIT_TEST_VARIABLE: got "0", want a number from 1 on`},
+		{count, "many", "", `VIPKIT_TEST_VARIABLE: got "many", want a number from 1 on`},
 		{names, "", "[]", ""},
 		{names, "b", "[b]", ""},
 		{names, "a, b", "[a b]", ""},
-		{names, "a c", "[a c]", `failed: VIPKIT_TEST_VARIABLE: unknown name "c", want some of ["a" "b"]`},
+		{names, "a c", "", `VIPKIT_TEST_VARIABLE: unknown name "c", want some of ["a" "b"]`},
 	} {
 		t.Setenv(variable, test.text)
-		r := &recorder{TB: t}
-		if got := fmt.Sprint(test.read(r)); got != test.want || r.ended != test.ended {
-			t.Errorf("%q: got %s, %s; want %s, %s", test.text, got, r.ended, test.want, test.ended)
+		got := ""
+		said := Record(t, func(t testing.TB) { got = fmt.Sprint(test.read(t)) })
+		if got != test.want || strings.Join(said, ";") != test.said {
+			t.Errorf("%q: got %s, %q; want %s, %q", test.text, got, said, test.want, test.said)
 		}
 	}
 }
