@@ -6,31 +6,17 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/tools/clientcmd"
-	"k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/vipkit/vipkit/internal/peer/controlplane"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
-// build builds a program of a module, and returns its path.
-func build(t *testing.T, module, pkg string) string {
-	t.Helper()
-	program := filepath.Join(t.TempDir(), filepath.Base(pkg))
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-C", module, "-o", program, pkg).CombinedOutput(); err != nil {
-		t.Fatalf("building: %v\n%s", err, out)
-	}
-	return program
-}
-
 // TestConfigurations compares what the agent accepts with what kube-proxy accepts.
 func TestConfigurations(t *testing.T) {
-	theirs, ours := build(t, ".", "k8s.io/kubernetes/cmd/kube-proxy"), build(t, "../../examples/kubeproxy", "github.com/vipkit/vipkit/examples/kubeproxy")
+	theirs, ours := controlplane.Build(t, ".", "k8s.io/kubernetes/cmd/kube-proxy"), controlplane.Build(t, "../../examples/kubeproxy", "github.com/vipkit/vipkit/examples/kubeproxy")
 	t.Run("files", func(t *testing.T) { testFiles(t, theirs, ours) })
 	t.Run("fields", func(t *testing.T) { testFields(t, ours) })
 	t.Run("flags", func(t *testing.T) { testFlags(t, theirs, ours) })
@@ -108,29 +94,12 @@ ipvs: {excludeCIDRs: [x]}; mode: ipvs|ipvs: {excludeCIDRs: [x]}`
 	return all
 }
 
-// writeKubeconfig writes a kubeconfig for the API server.
-func writeKubeconfig(t *testing.T, cp *controlplane.ControlPlane) (path string) {
-	t.Helper()
-	config := cp.Config()
-	path = filepath.Join(t.TempDir(), "kubeconfig")
-	err := clientcmd.WriteToFile(api.Config{
-		Clusters:       map[string]*api.Cluster{"test": {Server: config.Host, InsecureSkipTLSVerify: true}},
-		AuthInfos:      map[string]*api.AuthInfo{"test": {Token: config.BearerToken}},
-		Contexts:       map[string]*api.Context{"test": {Cluster: "test", AuthInfo: "test"}},
-		CurrentContext: "test",
-	}, path)
-	testenv.NoError(t, err)
-	return path
-}
-
 // TestAllocatorCommand runs the example command with a cluster and its ranges.
 func TestAllocatorCommand(t *testing.T) {
-	program := filepath.Join(t.TempDir(), "allocator")
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", program, "github.com/vipkit/vipkit/examples/allocator").CombinedOutput(); err != nil {
-		t.Fatalf("building: %v\n%s", err, out)
-	}
+	program, kubeconfig := controlplane.Build(t, ".", "github.com/vipkit/vipkit/examples/allocator"), filepath.Join(t.TempDir(), "kubeconfig")
 	cp := controlplane.Start(t, controlplane.Options{ServiceRange: "10.99.0.0/24,fd00:99::/112"})
-	store := "kubernetes:" + writeKubeconfig(t, cp)
+	controlplane.Kubeconfig(t, kubeconfig, cp.Config().Host, cp.Config().BearerToken)
+	store := "kubernetes:" + kubeconfig
 	awaitAddress(t, cp, "10.99.0.1")
 	for _, c := range []struct {
 		command string
@@ -163,13 +132,8 @@ func awaitAddress(t *testing.T, cp *controlplane.ControlPlane, name string) {
 	t.Helper()
 	client, err := kubernetes.NewForConfig(cp.Config())
 	testenv.NoError(t, err)
-	for end := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
+	testenv.Eventually(t, patience, "the API server has its own address "+name, func() error {
 		_, err := client.NetworkingV1().IPAddresses().Get(t.Context(), name, metav1.GetOptions{})
-		if err == nil {
-			return
-		}
-		if !apierrors.IsNotFound(err) || time.Now().After(end) {
-			t.Fatalf("the API server's own address %s: %v", name, err)
-		}
-	}
+		return err
+	})
 }

@@ -101,15 +101,13 @@ func (r *register) await(more int) {
 		defer r.mu.Unlock()
 		return r.ours
 	}
-	limit, again := time.After(patience), time.NewTicker(10*time.Millisecond)
-	defer again.Stop()
-	for want := count() + more; count() < want; {
-		select {
-		case <-again.C:
-		case <-limit:
-			r.t.Fatalf("addresses allocated: got %d, want %d", count(), want)
+	want := count() + more
+	testenv.Eventually(r.t, patience, "our pools have allocated more addresses", func() error {
+		if got := count(); got < want {
+			return fmt.Errorf("got %d, want %d", got, want)
 		}
-	}
+		return nil
+	})
 }
 
 // hasReservation reports whether the state has a reservation, and fails the test if it has a

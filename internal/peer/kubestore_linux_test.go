@@ -217,22 +217,16 @@ func makeLeak(t *testing.T, client kubernetes.Interface) (name string) {
 // of that age that it considers leaked.
 func awaitRepair(t *testing.T, client kubernetes.Interface, leak string) {
 	t.Helper()
-	limit, again := time.After(patience), time.NewTicker(time.Second)
-	defer again.Stop()
-	for {
+	testenv.Eventually(t, patience, "the API server has deleted IPAddress "+leak, func() error {
 		_, err := client.NetworkingV1().IPAddresses().Get(t.Context(), leak, metav1.GetOptions{})
 		switch {
 		case apierrors.IsNotFound(err):
-			return
+			return nil
 		case err != nil:
-			t.Fatal(err)
+			return err
 		}
-		select {
-		case <-again.C:
-		case <-limit:
-			t.Fatalf("IPAddress %s still exists, want the API server to delete it", leak)
-		}
-	}
+		return errors.New("it exists")
+	})
 }
 
 // churnServices makes Services, and deletes every other one.

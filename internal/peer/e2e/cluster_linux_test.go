@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -40,7 +38,7 @@ type cluster struct {
 func newCluster(t *testing.T, modes ...string) *cluster {
 	t.Helper()
 	c := &cluster{
-		t: t, network: newNetwork(t), pods: map[string]*pod{}, program: buildAgent(t),
+		t: t, network: newNetwork(t), pods: map[string]*pod{}, program: controlplane.Build(t, "../../../examples/kubeproxy", "github.com/vipkit/vipkit/examples/kubeproxy"),
 		cp: controlplane.Start(t, controlplane.Options{Flags: []string{"--allow-privileged"}}),
 	}
 	var err error
@@ -60,17 +58,6 @@ func (c *cluster) startAgents() {
 	for _, n := range c.nodes {
 		n.startAgent(c.program)
 	}
-}
-
-// buildAgent builds the program under test, like a user.
-func buildAgent(t *testing.T) string {
-	t.Helper()
-	program := filepath.Join(t.TempDir(), "kubeproxy")
-	build := exec.CommandContext(t.Context(), "go", "build", "-C", "../../../examples/kubeproxy", "-o", program)
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("building the agent: %v\n%s", err, out)
-	}
-	return program
 }
 
 // runControllers runs the controller that makes the EndpointSlices of Services.
@@ -174,14 +161,5 @@ func clusterIPs(s *v1.Service) []netip.AddrPort {
 // eventually repeats a check until it passes.
 func eventually(t *testing.T, what string, check func() error) {
 	t.Helper()
-	const patience = 2 * time.Minute
-	for end := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
-		err := check()
-		if err == nil {
-			return
-		}
-		if time.Now().After(end) {
-			t.Fatalf("waited %v until %s: %v", patience, what, err)
-		}
-	}
+	testenv.Eventually(t, 2*time.Minute, what, check)
 }

@@ -112,14 +112,7 @@ func (n *node) logPath() string { return filepath.Join(n.folder, "log") }
 func (n *node) writeKubeconfig(name, token string) string {
 	n.t.Helper()
 	path := filepath.Join(n.folder, name)
-	text := fmt.Sprintf(`apiVersion: v1
-kind: Config
-current-context: test
-clusters: [{name: test, cluster: {server: "https://%s", insecure-skip-tls-verify: true}}]
-contexts: [{name: test, context: {cluster: test, user: test}}]
-users: [{name: test, user: {token: %q}}]
-`, apiAddress, token)
-	testenv.NoError(n.t, os.WriteFile(path, []byte(text), 0o600))
+	controlplane.Kubeconfig(n.t, path, "https://"+apiAddress, token)
 	return path
 }
 

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -12,6 +11,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/internal/peer/controlplane"
 	"github.com/vipkit/vipkit/internal/testing/netnstest"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
@@ -19,7 +19,7 @@ import (
 // testReplace replaces kube-proxy on a node with exactly the documented commands, under load,
 // and then goes back to kube-proxy.
 func testReplace(t *testing.T, c *cluster) {
-	kubeProxy := buildKubeProxy(t)
+	kubeProxy := controlplane.Build(t, ".", "k8s.io/kubernetes/cmd/kube-proxy")
 	s := c.makeService("old", v1.ServiceSpec{Type: v1.ServiceTypeNodePort})
 	pods := []*pod{c.startPod("old", c.nodes[0]), c.startPod("old", c.nodes[1])}
 	nodes := []*node{c.nodes[0], c.nodes[2]}
@@ -54,16 +54,6 @@ func testReplace(t *testing.T, c *cluster) {
 		reaches(t, n.ns, "tcp", clusterIPs(s)[0], pods...)
 		n.stopAgent(os.Kill) // The agents of later parts remove its rules.
 	}
-}
-
-// buildKubeProxy builds kube-proxy.
-func buildKubeProxy(t *testing.T) string {
-	t.Helper()
-	program := filepath.Join(t.TempDir(), "kube-proxy")
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", program, "k8s.io/kubernetes/cmd/kube-proxy").CombinedOutput(); err != nil {
-		t.Fatalf("building kube-proxy: %v\n%s", err, out)
-	}
-	return program
 }
 
 // configureKubeProxy writes the configuration of kube-proxy.

@@ -40,7 +40,7 @@ type world struct {
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	needWine(t)
-	w := &world{cluster: newCluster(t), hns: newHNS(t), path: buildExample(t, "kubeproxy"), healthz: servertest.FreeAddress(t)}
+	w := &world{cluster: newCluster(t), hns: newHNS(t), path: buildAgent(t), healthz: servertest.FreeAddress(t)}
 	ns, err := netns.Current()
 	testenv.NoError(t, err)
 	testenv.CloseAtEnd(t, ns)

@@ -3,7 +3,6 @@ package windows_test
 import (
 	"fmt"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"testing"
 
@@ -88,14 +87,7 @@ func newCluster(t *testing.T) *cluster {
 func (c *cluster) kubeconfig(server string) string {
 	c.t.Helper()
 	path := filepath.Join(c.t.TempDir(), "kubeconfig")
-	text := fmt.Sprintf(`apiVersion: v1
-kind: Config
-current-context: test
-clusters: [{name: test, cluster: {server: %q, insecure-skip-tls-verify: true}}]
-contexts: [{name: test, context: {cluster: test, user: test}}]
-users: [{name: test, user: {token: %q}}]
-`, server, c.token)
-	testenv.NoError(c.t, os.WriteFile(path, []byte(text), 0o600))
+	controlplane.Kubeconfig(c.t, path, server, c.token)
 	return "Z:" + path
 }
 

@@ -17,6 +17,7 @@ import (
 
 	"github.com/vipkit/vipkit/backends/kernelspace/hcntest"
 	"github.com/vipkit/vipkit/internal/kernel/netns"
+	"github.com/vipkit/vipkit/internal/peer/controlplane"
 	"github.com/vipkit/vipkit/internal/testing/servertest"
 	"github.com/vipkit/vipkit/internal/testing/simhns"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
@@ -119,14 +120,9 @@ func (s *system) start(path string, args ...string) *servertest.Process {
 	return p
 }
 
-// buildExample builds an example for Windows, like a user.
-func buildExample(t *testing.T, name string) (path string) {
+// buildAgent builds the agent for Windows.
+func buildAgent(t *testing.T) (path string) {
 	t.Helper()
-	path = filepath.Join(t.TempDir(), name+".exe")
-	build := exec.CommandContext(t.Context(), "go", "build", "-C", filepath.Join(repository, "examples", name), "-o", path, ".")
-	build.Env = append(os.Environ(), "GOOS=windows", "GOARCH=amd64", "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("building %s: %v\n%s", name, err, out)
-	}
-	return path
+	return controlplane.Build(t, filepath.Join(repository, "examples/kubeproxy"), "github.com/vipkit/vipkit/examples/kubeproxy",
+		"GOOS=windows", "GOARCH=amd64", "CGO_ENABLED=0")
 }

@@ -38,7 +38,7 @@ type userspaceNode struct {
 func TestUserspaceAgent(t *testing.T) {
 	needWine(t)
 	c := newCluster(t)
-	n := &userspaceNode{Node: agenttest.NewNode(t, podPort, podPort+1), t: t, path: buildExample(t, "kubeproxy")}
+	n := &userspaceNode{Node: agenttest.NewNode(t, podPort, podPort+1), t: t, path: buildAgent(t)}
 	n.system = startSystem(t, n.NS)
 	n.system.serveNetsh(n.NS)
 	flags := []string{
@@ -113,17 +113,7 @@ func (n *userspaceNode) relay(c *cluster) string {
 // until waits until a condition holds, whose error says what is missing.
 func (n *userspaceNode) until(condition func() error) {
 	n.t.Helper()
-	again := time.NewTicker(20 * time.Millisecond)
-	defer again.Stop()
-	for end := time.Now().Add(patience); ; <-again.C {
-		err := condition()
-		if err == nil {
-			return
-		}
-		if time.Now().After(end) {
-			n.t.Fatal(err)
-		}
-	}
+	testenv.Eventually(n.t, patience, "the condition holds", condition)
 }
 
 // answers returns who answers connections to an address, and how often.

@@ -17,7 +17,6 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/vipkit/vipkit/internal/kernel/netns"
-	"github.com/vipkit/vipkit/internal/pause"
 	"github.com/vipkit/vipkit/internal/testing/netnstest"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
@@ -171,11 +170,10 @@ func buildAndEnd(t *testing.T, end string) {
 // awaitNoLink waits until the host at the other end of the link is gone.
 func awaitNoLink(t *testing.T, machine *netns.NS, after string) {
 	t.Helper()
-	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); {
-		if _, err := machine.Netlink().LinkByName("held"); errors.As(err, &netlink.LinkNotFoundError{}) {
-			return
+	testenv.Eventually(t, 20*time.Second, "the namespaces of the lab are removed after a "+after, func() error {
+		if _, err := machine.Netlink().LinkByName("held"); !errors.As(err, &netlink.LinkNotFoundError{}) {
+			return fmt.Errorf("the link to one of them is there: %v", err)
 		}
-		testenv.NoError(t, pause.For(t.Context(), time.Millisecond))
-	}
-	t.Errorf("after a %s: the namespaces of the lab are still there, want them to be removed", after)
+		return nil
+	})
 }
