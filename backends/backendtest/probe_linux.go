@@ -6,12 +6,12 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"sync"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/internal/testing/lab"
+	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
 // How long probes wait for an answer, which takes less than a millisecond on an
@@ -118,21 +118,13 @@ func (b *testbed) open(p *probe) ([]*lab.Flow, error) {
 // probeAll makes many probes, several at the same time, and returns the replies
 // of each in the order of the probes.
 func (b *testbed) probeAll(ctx context.Context, probes []probe) ([][]lab.Reply, error) {
-	replies, errs := make([][]lab.Reply, len(probes)), make([]error, len(probes))
-	slots := make(chan struct{}, probesAtOnce)
-	var wg sync.WaitGroup
-	for i, p := range probes {
-		slots <- struct{}{}
-		wg.Go(func() {
-			replies[i], errs[i] = b.probe(ctx, p)
-			<-slots
-		})
-	}
-	wg.Wait()
-	for i, err := range errs {
-		if err != nil {
-			return nil, fmt.Errorf("probe from %s to %v/%s: %w", probes[i].from, probes[i].to, probes[i].protocol, err)
+	replies := make([][]lab.Reply, len(probes))
+	err := testenv.Each(len(probes), probesAtOnce, func(i int) (err error) {
+		p := probes[i]
+		if replies[i], err = b.probe(ctx, p); err != nil {
+			return fmt.Errorf("probe from %s to %v/%s: %w", p.from, p.to, p.protocol, err)
 		}
-	}
-	return replies, nil
+		return nil
+	})
+	return replies, err
 }

@@ -8,7 +8,6 @@ import (
 	"net"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -16,6 +15,7 @@ import (
 
 	"github.com/vipkit/vipkit/internal/kernel/netns"
 	"github.com/vipkit/vipkit/internal/testing/lab"
+	"github.com/vipkit/vipkit/internal/testing/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -52,20 +52,14 @@ func (s *stage) reachable(flights []flight) []flight {
 // transferAll makes the transfers, several at a time.
 func (s *stage) transferAll(t *testing.T, flights []flight) {
 	t.Helper()
-	errs, slots := make([]error, len(flights)), make(chan struct{}, probesAtOnce/4)
-	var wg sync.WaitGroup
-	for i, f := range flights {
-		slots <- struct{}{}
-		wg.Go(func() {
-			errs[i] = s.transfer(t.Context(), f)
-			<-slots
-		})
-	}
-	wg.Wait()
-	for i, err := range errs {
-		if err != nil {
-			t.Errorf("%s: %v", flights[i], err)
+	err := testenv.Each(len(flights), probesAtOnce/4, func(i int) error {
+		if err := s.transfer(t.Context(), flights[i]); err != nil {
+			return fmt.Errorf("%s: %w", flights[i], err)
 		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
 	}
 }
 

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -105,20 +104,7 @@ func makeAny(ctx context.Context, client kubernetes.Interface, name, clusterIP s
 // fill creates IPAddress objects that managedBy manages.
 func fill(b *testing.B, client kubernetes.Interface, managedBy string) {
 	b.Helper()
-	var left atomic.Int64
-	left.Store(existing)
-	var wg sync.WaitGroup
-	for range 16 {
-		wg.Go(func() {
-			for n := left.Add(-1); n >= 0; n = left.Add(-1) {
-				if err := makeAddress(b.Context(), client, int(n), managedBy); err != nil {
-					b.Error(err)
-					return
-				}
-			}
-		})
-	}
-	wg.Wait()
+	testenv.NoError(b, testenv.Each(existing, 16, func(i int) error { return makeAddress(b.Context(), client, i, managedBy) }))
 }
 
 // makeAddress creates one of many IPAddress objects, of a Service that does not exist (yet).

@@ -118,27 +118,7 @@ func (n *node) logStages(t *testing.T) {
 // fill creates the Services, with sixteen clients.
 func (c *cluster) fill(services int) {
 	c.t.Helper()
-	var all sync.WaitGroup
-	failures := make(chan error, services)
-	numbers := make(chan int)
-	for range 16 {
-		all.Go(func() {
-			for i := range numbers {
-				if err := c.makeFiller(i); err != nil {
-					failures <- err
-				}
-			}
-		})
-	}
-	for i := range services {
-		numbers <- i
-	}
-	close(numbers)
-	all.Wait()
-	close(failures)
-	for err := range failures {
-		c.t.Fatal(err)
-	}
+	testenv.NoError(c.t, testenv.Each(services, 16, c.makeFiller))
 }
 
 // makeFiller creates a Service and its EndpointSlice, like the controller.

@@ -7,9 +7,9 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
+	"github.com/vipkit/vipkit/internal/testing/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -35,7 +35,7 @@ func (s *storm) calm() {
 		if !s.awaitVerified() || !s.awaitAgreement(time.Now()) {
 			return
 		}
-		s.flushConntrack()
+		testenv.NoError(s.t, s.world.flushConntrack())
 		s.judge.repaired()
 	}
 	if s.options.isIPVS() {
@@ -172,13 +172,6 @@ func (s *storm) checkSpread(snapshot proxy.Snapshot, all []flight) (wrong []wron
 	return wrong
 }
 
-// flushConntrack removes all conntrack entries of the node.
-func (s *storm) flushConntrack() {
-	if err := s.world.flushConntrack(); err != nil {
-		s.t.Fatal(err)
-	}
-}
-
 // someFlights returns flights to check in a calm, at most so many and absent ones, some of them
 // more than once.
 func someFlights(snapshot proxy.Snapshot, most int) []flight {
@@ -193,24 +186,20 @@ func someFlights(snapshot proxy.Snapshot, most int) []flight {
 // check makes connections, and returns the wrong ones.
 func (s *storm) check(snapshot proxy.Snapshot, all []flight, patience time.Duration) (wrong []wrongFlight) {
 	if s.judge.isBroken() {
-		s.flushConntrack()
+		testenv.NoError(s.t, s.world.flushConntrack())
 	}
 	const atOnce = 200
-	slots := make(chan struct{}, atOnce)
-	var mu sync.Mutex
-	var tried sync.WaitGroup
-	for _, f := range all {
-		slots <- struct{}{}
-		tried.Go(func() {
-			defer func() { <-slots }()
-			if w := s.checkOne(snapshot, f, patience); w != nil {
-				mu.Lock()
-				defer mu.Unlock()
-				wrong = append(wrong, *w)
-			}
-		})
+	found := make([]*wrongFlight, len(all))
+	err := testenv.Each(len(all), atOnce, func(i int) error {
+		found[i] = s.checkOne(snapshot, all[i], patience)
+		return nil
+	})
+	testenv.NoError(s.t, err)
+	for _, w := range found {
+		if w != nil {
+			wrong = append(wrong, *w)
+		}
 	}
-	tried.Wait()
 	return wrong
 }
 
