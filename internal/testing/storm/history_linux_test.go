@@ -227,17 +227,7 @@ func (a *generator) size() int {
 
 func (a *generator) around(n int) int { return max(0, n-1+a.IntN(3)) }
 
-// writeHistory writes steps, one per line.
-func writeHistory(w io.Writer, steps []step) error {
-	for i := range steps {
-		if _, err := fmt.Fprintln(w, steps[i].String()); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// readHistory reads steps in the format of writeHistory. Lines that begin with # are
+// readHistory reads steps in the format of historyText. Lines that begin with # are
 // comments.
 func readHistory(r io.Reader) (steps []step, err error) {
 	known := append(slices.Collect(maps.Keys(faults())), doChange, doCalm)

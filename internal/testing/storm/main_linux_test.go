@@ -121,10 +121,10 @@ func (s *storm) keep() {
 		}
 	}
 	folder := os.Getenv(folderVariable)
-	text, err := historyText(s.options.backend, steps)
-	if err != nil || folder == "" {
+	if folder == "" {
 		return // No file is requested.
 	}
+	text := historyText(s.options.backend, steps)
 	if folder == toOutput {
 		fmt.Print(text) // without the indentation of a log
 		return

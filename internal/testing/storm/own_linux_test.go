@@ -41,9 +41,7 @@ func TestHistory(t *testing.T) {
 	if cmp.Equal(one, someHistory(2, steps), cmp.AllowUnexported(step{})) {
 		t.Error("seeds 1 and 2 give the same history")
 	}
-	text, err := historyText("nftables", one)
-	testenv.NoError(t, err)
-	read, err := readHistory(strings.NewReader(text))
+	read, err := readHistory(strings.NewReader(historyText("nftables", one)))
 	testenv.NoError(t, err)
 	if diff := cmp.Diff(one, read, cmp.AllowUnexported(step{})); diff != "" {
 		t.Errorf("written and read (-want +got):\n%s", diff)
