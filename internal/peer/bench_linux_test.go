@@ -6,9 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"sync/atomic"
-	"syscall"
 	"testing"
-	"time"
 
 	v1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -177,16 +175,9 @@ func theirPairs(b *testing.B, text string, percent float64) {
 
 func loop(b *testing.B, do func() error) {
 	b.Helper()
-	before := processorTime(b)
+	elapsed := testenv.ProcessorTime(b)
 	for b.Loop() {
 		testenv.NoError(b, do())
 	}
-	b.ReportMetric(float64((processorTime(b)-before).Nanoseconds())/float64(b.N), "cpu-ns/op")
-}
-
-func processorTime(b *testing.B) time.Duration {
-	b.Helper()
-	var u syscall.Rusage
-	testenv.NoError(b, syscall.Getrusage(syscall.RUSAGE_SELF, &u))
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+	b.ReportMetric(float64(elapsed().Nanoseconds())/float64(b.N), "cpu-ns/op")
 }

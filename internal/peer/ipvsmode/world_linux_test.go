@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/vipkit/vipkit/internal/kernel/netns"
 	"github.com/vipkit/vipkit/internal/testing/lab"
@@ -32,9 +31,6 @@ func newWorld(t *testing.T) *world {
 	return &world{l.NS("clients"), l.NS("node")}
 }
 
-// patience is how long connecting, or an answer, may take.
-const patience = 10 * time.Second
-
 // conversation is an open connection, or a flow of UDP.
 type conversation struct {
 	*lab.Conn
@@ -44,8 +40,6 @@ type conversation struct {
 
 // ask returns the answer.
 func (c *conversation) ask(ctx context.Context) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
 	a, err := c.Ask(ctx)
 	return fmt.Sprintf("%v for %v", a.Own.Addr(), a.Client.Addr()), err
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/internal/testing/lab"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -32,7 +33,7 @@ func TestCheckNodeNamesLegacyFirewalls(t *testing.T) {
 				"-A INPUT -p icmp -j ACCEPT", "-A INPUT -p icmpv6 -j ACCEPT")
 			for _, to := range vips {
 				ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
-				if err := ask(ctx, p.clients["pod"], "tcp", to); !isTimeout(err) {
+				if _, err := lab.Ask(ctx, p.clients["pod"], "tcp", to); !isTimeout(err) {
 					t.Errorf("connecting to %s with the firewall: got %v, want no answer", to, err)
 				}
 				cancel()

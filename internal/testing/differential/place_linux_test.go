@@ -1,10 +1,8 @@
 package differential
 
 import (
-	"context"
 	"fmt"
 	"testing"
-	"time"
 
 	"github.com/vipkit/vipkit/internal/kernel/netns"
 	"github.com/vipkit/vipkit/internal/testing/lab"
@@ -54,7 +52,7 @@ func (p place) openFlows(t *testing.T) (all []flow) {
 					t.Fatalf("%s: %v", f.name, err)
 				}
 				testenv.CloseAtEnd(t, f)
-				if err := f.exchange(t); err != nil {
+				if _, err := f.Ask(t.Context()); err != nil {
 					t.Fatalf("%s: %v", f.name, err)
 				}
 				all = append(all, f)
@@ -62,18 +60,4 @@ func (p place) openFlows(t *testing.T) (all []flow) {
 		}
 	}
 	return all
-}
-
-// exchange sends a question, and waits for its answer.
-func (f flow) exchange(t *testing.T) error {
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	_, err := f.Ask(ctx)
-	return err
-}
-
-// ask makes a connection, and wants an answer.
-func ask(ctx context.Context, from *netns.NS, network, address string) error {
-	_, err := lab.Ask(ctx, from, network, address)
-	return err
 }

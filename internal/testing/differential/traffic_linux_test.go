@@ -60,7 +60,7 @@ func (p place) wantService(t *testing.T, when string, n int, lacks func(client s
 					continue
 				}
 				asking.Go(func() {
-					if err := ask(t.Context(), ns, network, to); err != nil {
+					if _, err := lab.Ask(t.Context(), ns, network, to); err != nil {
 						t.Errorf("%s: %s from %s to %s: %v", when, network, from, to, err)
 					}
 				})
@@ -114,7 +114,7 @@ func TestTrafficFromKindToKind(t *testing.T) {
 					t.Error("connections during the switch: got none, want some")
 				}
 				for _, f := range open {
-					if err := f.exchange(t); err != nil {
+					if _, err := f.Ask(t.Context()); err != nil {
 						t.Errorf("open during the switch: %s: %v", f.name, err)
 					}
 				}
@@ -141,7 +141,7 @@ func (p place) connectAll(t *testing.T) (stop func() (connections int)) {
 	for i, to := range []string{"10.96.0.10:80", "[fd00:96::10]:80"} {
 		asking.Go(func() {
 			for ; n[i] == 0 || ctx.Err() == nil; n[i]++ {
-				if err := ask(context.WithoutCancel(ctx), p.clients["pod"], "tcp", to); err != nil {
+				if _, err := lab.Ask(context.WithoutCancel(ctx), p.clients["pod"], "tcp", to); err != nil {
 					t.Errorf("connection %d to %s during the switch: %v", n[i], to, err)
 				}
 			}
@@ -216,7 +216,8 @@ func (p place) wantComesAndGoes(t *testing.T, kind string, address netip.Prefix,
 	connect := func(patience time.Duration) error {
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		defer cancel()
-		return ask(ctx, p.clients["pod"], "tcp", netip.AddrPortFrom(address.Addr(), 7777).String())
+		_, err := lab.Ask(ctx, p.clients["pod"], "tcp", netip.AddrPortFrom(address.Addr(), 7777).String())
+		return err
 	}
 	if err := connect(silence); !isTimeout(err) {
 		t.Errorf("%s: connecting to %v before: got %v, want no answer", kind, address, err)
