@@ -2,7 +2,6 @@ package backendtest
 
 import (
 	"fmt"
-	"os"
 	"runtime"
 	"slices"
 	"sync"
@@ -113,25 +112,18 @@ func lawLeaks(t *testing.T, s *stage) {
 	h := s.newHistory(testenv.Random(t), 10)
 	s.apply(t, h.next(t))
 	s.apply(t, h.next(t))
-	files, routines := openFiles(t), runtime.NumGoroutine()
+	files, routines := testenv.OpenFiles(t), runtime.NumGoroutine()
 	for range 50 {
 		s.apply(t, h.next(t))
 	}
 	var n, m int
 	for range 1000 { // a process that is about to end may take a moment
-		if n, m = openFiles(t), runtime.NumGoroutine(); n <= files && m <= routines {
+		if n, m = testenv.OpenFiles(t), runtime.NumGoroutine(); n <= files && m <= routines {
 			return
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
 	t.Errorf("after 50 more Applies: got %d open files and %d goroutines, want at most %d and %d as before", n, m, files, routines)
-}
-
-func openFiles(t testing.TB) int {
-	t.Helper()
-	all, err := os.ReadDir("/proc/self/fd")
-	testenv.NoError(t, err)
-	return len(all)
 }
 
 // A backend does not change a snapshot: other goroutines may read it during Apply.

@@ -3,7 +3,6 @@ package stagetest
 import (
 	"context"
 	"errors"
-	"os"
 	"runtime"
 	"runtime/debug"
 	"testing"
@@ -64,7 +63,5 @@ func waitDrift(ctx context.Context, wait func(context.Context) error) error {
 // Descriptors returns the number of open files of the process.
 func Descriptors(t *testing.T) int {
 	t.Helper()
-	all, err := os.ReadDir("/proc/self/fd")
-	testenv.NoError(t, err)
-	return len(all)
+	return testenv.OpenFiles(t)
 }

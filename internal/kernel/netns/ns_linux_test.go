@@ -212,20 +212,13 @@ func sysctls(t *testing.T, n *netns.NS, pattern string) map[string]string {
 // Close leaves no file descriptor open.
 func TestCloseLeavesNoDescriptors(t *testing.T) {
 	newNS(t) // From now on, the descriptors that the runtime opens once are open.
-	before := openFiles(t)
+	before := testenv.OpenFiles(t)
 	for range 20 {
 		n, err := netns.New()
 		testenv.NoError(t, err)
 		testenv.NoError(t, n.Close())
 	}
-	if after := openFiles(t); after != before {
+	if after := testenv.OpenFiles(t); after != before {
 		t.Errorf("open descriptors after 20 namespaces: got %d, want %d as before", after, before)
 	}
-}
-
-func openFiles(t *testing.T) int {
-	t.Helper()
-	files, err := os.ReadDir("/proc/self/fd")
-	testenv.NoError(t, err)
-	return len(files)
 }

@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -80,23 +79,10 @@ func startSystem(t *testing.T, ns *netns.NS) *system {
 
 // serveHNS has a simulated HNS answer the library that stands in for computenetwork.dll.
 func (s *system) serveHNS(sim *hcntest.Sim) {
-	t := s.t
-	t.Helper()
+	s.t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	testenv.NoError(t, err)
-	service := simhns.New(sim)
-	ctx, cancel := context.WithCancel(context.Background())
-	var ended sync.WaitGroup
-	ended.Go(func() {
-		if err := service.Serve(ctx, l); err != nil {
-			t.Error(err)
-		}
-	})
-	t.Cleanup(func() {
-		cancel()
-		ended.Wait()
-		service.Close()
-	})
+	testenv.NoError(s.t, err)
+	simhns.Start(s.t, sim, l)
 	s.env = append(s.env, "VIPKIT_HNS="+portOf(l))
 }
 

@@ -8,7 +8,10 @@ import (
 	"io"
 	"net"
 	"sync"
+	"testing"
 	"unicode/utf16"
+
+	"github.com/vipkit/vipkit/backends/kernelspace/hcn"
 )
 
 // request is what .ci/wine/computenetwork.c sends before the text of a call. Numbers have the lowest
@@ -53,6 +56,25 @@ func (s *Service) Serve(ctx context.Context, listener net.Listener) error {
 			_ = conn.Close()
 		})
 	}
+}
+
+// Start serves a client at a listener until the test ends.
+func Start(t testing.TB, client hcn.Client, listener net.Listener) *Service {
+	t.Helper()
+	s := New(client)
+	ctx, cancel := context.WithCancel(context.Background())
+	var ended sync.WaitGroup
+	ended.Go(func() {
+		if err := s.Serve(ctx, listener); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(func() {
+		cancel()
+		ended.Wait()
+		s.Close()
+	})
+	return s
 }
 
 func (s *Service) answer(conn net.Conn) error {

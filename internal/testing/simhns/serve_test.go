@@ -2,14 +2,12 @@ package simhns_test
 
 import (
 	"bytes"
-	"context"
 	"encoding/binary"
 	"encoding/hex"
 	"io"
 	"net"
 	"net/netip"
 	"slices"
-	"sync"
 	"testing"
 	"unicode/utf16"
 
@@ -35,20 +33,7 @@ func serve(t *testing.T) *served {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	testenv.NoError(t, err)
 	sim := hcntest.New(hcn.Version{Major: 9, Minor: 5}, netip.MustParseAddr("192.0.2.1"))
-	s := &served{simhns.New(sim), sim, listener.Addr().String()}
-	ctx, cancel := context.WithCancel(t.Context())
-	var ended sync.WaitGroup
-	ended.Go(func() {
-		if err := s.Serve(ctx, listener); err != nil {
-			t.Error(err)
-		}
-	})
-	t.Cleanup(func() {
-		cancel()
-		ended.Wait()
-		s.Close()
-	})
-	return s
+	return &served{simhns.Start(t, sim, listener), sim, listener.Addr().String()}
 }
 
 // send sends the bytes of a call, as computenetwork.c does.
