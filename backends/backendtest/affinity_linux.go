@@ -14,6 +14,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
+	"github.com/vipkit/vipkit/internal/ipaddr"
 	"github.com/vipkit/vipkit/internal/testing/lab"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 	"github.com/vipkit/vipkit/proxy"
@@ -48,7 +49,7 @@ func (c *Config) testAffinity(t *testing.T) {
 		return
 	}
 	for _, protocol := range transports() {
-		for _, family := range families() {
+		for _, family := range ipaddr.Families() {
 			t.Run(fmt.Sprintf("%s/%s", protocol, family), func(t *testing.T) {
 				s.apply(t, snapshotOf(t, nodeOptions(), affinitySample(300, all...).objects()))
 				for _, from := range []hostName{atClient, atNode, atOutside} {
@@ -101,15 +102,13 @@ type client struct {
 func clients(protocols []v1.Protocol, at ...hostName) (all []client) {
 	for _, from := range at {
 		for _, protocol := range protocols {
-			for _, family := range families() {
+			for _, family := range ipaddr.Families() {
 				all = append(all, client{from, protocol, family})
 			}
 		}
 	}
 	return all
 }
-
-func families() []v1.IPFamily { return []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol} }
 
 // transports are the protocols of most Services, and onlyTCP is the one of those.
 func transports() []v1.Protocol { return []v1.Protocol{v1.ProtocolTCP, v1.ProtocolUDP} }

@@ -10,6 +10,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/internal/ipaddr"
 	"github.com/vipkit/vipkit/internal/testing/lab"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
@@ -53,7 +54,7 @@ func TestFlowsHaveNewPorts(t *testing.T) {
 func TestFlowsLeavePortsOfOthers(t *testing.T) {
 	b := setUp(t)
 	client := b.host(atClient)
-	for _, family := range families() {
+	for _, family := range ipaddr.Families() {
 		to := netip.AddrPortFrom(b.addr(atLocal, family), endpointPort)
 		taken := netip.AddrPortFrom(b.addr(atClient, family), firstSourcePort+uint16(client.flows.Load())+1)
 		for i, p := range []probe{{source: taken}, {}, {source: taken}} {
@@ -75,7 +76,7 @@ func TestFlowsLeavePortsOfOthers(t *testing.T) {
 // A flow keeps the translation of its first packet until its entry of connection tracking is
 // removed. That is what flush is for.
 func TestFlushForgetsTranslations(t *testing.T) {
-	for _, family := range families() {
+	for _, family := range ipaddr.Families() {
 		b := setUpVerdicts(t)
 		n := findNFT(t, b.node())
 		seen := b.addr(atNode, family)

@@ -9,6 +9,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/internal/ipaddr"
 	"github.com/vipkit/vipkit/internal/testing/lab"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
@@ -57,7 +58,7 @@ func TestVerdicts(t *testing.T) {
 	b := setUpVerdicts(t)
 	var all []expectation
 	for _, from := range []hostName{atNode, atClient, atLocal, atLocal2, atRemoteNode, atRemote, atOutside, atStranger} {
-		for _, family := range families() {
+		for _, family := range ipaddr.Families() {
 			for _, protocol := range transports() {
 				all = append(all, wantedVerdicts(b, from, family, protocol)...)
 			}
@@ -111,7 +112,7 @@ func wantedVerdicts(b *testbed, from hostName, family v1.IPFamily, protocol v1.P
 func TestOtherRefusalsFail(t *testing.T) {
 	b := setUpVerdicts(t)
 	for _, from := range []hostName{atNode, atClient} {
-		for _, family := range families() {
+		for _, family := range ipaddr.Families() {
 			for _, protocol := range transports() {
 				p := probe{from: from, protocol: protocol, to: netip.AddrPortFrom(vip(family, toProhibited), 80)}
 				replies, err := b.probe(t.Context(), p)

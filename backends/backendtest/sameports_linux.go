@@ -12,6 +12,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/internal/ipaddr"
 	"github.com/vipkit/vipkit/internal/testing/lab"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
@@ -35,7 +36,7 @@ func (c *Config) testSamePorts(t *testing.T) {
 	s := c.setUp(t)
 	x := exposed(1, atRemote)
 	s.apply(t, resolve(t, s.tracker(nodeOptions()), x.objects()))
-	for _, family := range families() {
+	for _, family := range ipaddr.Families() {
 		var pair [2]flight
 		for i, from := range []hostName{atClient, atLocal} {
 			pair[i] = client{from, v1.ProtocolUDP, family}.flightsTo(x)[3] // the node port

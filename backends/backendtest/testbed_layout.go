@@ -135,8 +135,5 @@ func single(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) 
 
 // everything is the destination of the default route in the family of a.
 func everything(a netip.Addr) netip.Prefix {
-	if a.Is4() {
-		return netip.PrefixFrom(netip.IPv4Unspecified(), 0)
-	}
-	return netip.PrefixFrom(netip.IPv6Unspecified(), 0)
+	return netip.PrefixFrom(ipaddr.Unspecified(ipaddr.FamilyOf(a)), 0)
 }

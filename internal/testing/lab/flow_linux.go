@@ -14,6 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/internal/ipaddr"
 )
 
 // ICMP makes a flow send echo requests. Their answers have no name of a server.
@@ -48,7 +50,7 @@ func OpenFlow(protocol v1.Protocol, source, to netip.AddrPort, next func() uint1
 	if err := f.socket(); err != nil {
 		return nil, err
 	}
-	if err := f.bind(source, next); err != nil {
+	if err := f.bind(source, ipaddr.FamilyOf(to.Addr()), next); err != nil {
 		f.Close()
 		return nil, err
 	}
@@ -62,13 +64,10 @@ func OpenFlow(protocol v1.Protocol, source, to netip.AddrPort, next func() uint1
 }
 
 // bind gives a flow its source. A port of next that another program uses is not taken.
-func (f *Flow) bind(source netip.AddrPort, next func() uint16) error {
+func (f *Flow) bind(source netip.AddrPort, family v1.IPFamily, next func() uint16) error {
 	a := source.Addr()
 	if !a.IsValid() {
-		a = netip.IPv6Unspecified()
-		if f.is4 {
-			a = netip.IPv4Unspecified()
-		}
+		a = ipaddr.Unspecified(family)
 	}
 	if f.protocol == ICMP || source.Port() != 0 {
 		next = source.Port // of an echo request, the kernel chooses the identifier

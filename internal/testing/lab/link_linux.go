@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/vipkit/vipkit/internal/ipaddr"
 	"github.com/vipkit/vipkit/internal/kernel/netns"
 )
 
@@ -128,10 +129,7 @@ func contain(all []netip.Prefix, a netip.Addr) bool {
 
 // everything is the destination of the default route in the family of p.
 func everything(p netip.Prefix) netip.Prefix {
-	if p.Addr().Is4() {
-		return netip.PrefixFrom(netip.IPv4Unspecified(), 0)
-	}
-	return netip.PrefixFrom(netip.IPv6Unspecified(), 0)
+	return netip.PrefixFrom(ipaddr.Unspecified(ipaddr.FamilyOf(p.Addr())), 0)
 }
 
 // parse appends the prefixes of a text.

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/vipkit/vipkit/internal/ipaddr"
 	"github.com/vipkit/vipkit/internal/kernel/netns"
 )
 
@@ -86,7 +87,7 @@ func (s *Server) Close() error {
 }
 
 func (s *Server) answer(question string, client, own netip.AddrPort) []byte {
-	return fmt.Appendf(nil, "%s %s %v %v\n", question, s.name, unmapped(client), unmapped(own))
+	return fmt.Appendf(nil, "%s %s %v %v\n", question, s.name, ipaddr.Unmap(client), ipaddr.Unmap(own))
 }
 
 // Answer is the answer of a server.
@@ -178,7 +179,3 @@ func (s *Server) serveConn(conn net.Conn) {
 }
 
 func addrPort(a net.Addr) (netip.AddrPort, error) { return netip.ParseAddrPort(a.String()) }
-
-func unmapped(a netip.AddrPort) netip.AddrPort {
-	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
-}
