@@ -100,9 +100,7 @@ func (s *storm) withBackend(use func(proxy.Backend) error) error {
 		if err != nil {
 			return err
 		}
-		if c, ok := b.(io.Closer); ok {
-			defer c.Close() //nolint:errcheck // the backend has written nothing that must be kept
-		}
+		defer b.Close() //nolint:errcheck // the backend has written nothing that must be kept
 		return use(b)
 	})
 }
