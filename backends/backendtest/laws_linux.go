@@ -36,6 +36,7 @@ func (c *Config) testLaws(t *testing.T) {
 		{"EstablishedFlows", lawEstablishedFlows, false, LastingConnections},
 		{"Economy", onSubject(lawEconomy), true, ""},
 		{"Faults", onSubject(lawFaults), false, faultInjection},
+		{"FaultPackets", lawFaultPackets, false, faultInjection},
 		{"Cleanup", lawCleanup, true, ""},
 		{"Cancellation", onSubject(lawCancellation), true, ""},
 		{"Leaks", lawLeaks, false, ""},
@@ -66,7 +67,7 @@ func (c *Config) canCheck(l *law) bool {
 	switch {
 	case c.lacks(l.needs), l.needs == faultInjection && c.Faulty == nil:
 		return false
-	case slices.Contains([]string{"EstablishedFlows", "Marks", "HostMarks", "EveryRefusal"}, l.name) && c.course.misrouted:
+	case slices.Contains([]string{"EstablishedFlows", "FaultPackets", "Marks", "HostMarks", "EveryRefusal"}, l.name) && c.course.misrouted:
 		return false // They send packets, too.
 	case l.needs == ForeignMarks, l.needs == HostMarks:
 		return c.world.tables == "" // Otherwise programs of the world set marks.
