@@ -55,8 +55,8 @@ func (c *calls) every() (a proxy.Abilities) {
 		f := v.Field(i)
 		f.Set(reflect.MakeFunc(f.Type(), func([]reflect.Value) (results []reflect.Value) {
 			c.add(v.Type().Field(i).Name)
-			for j := range f.Type().NumOut() {
-				results = append(results, reflect.Zero(f.Type().Out(j)))
+			for out := range f.Type().Outs() {
+				results = append(results, reflect.Zero(out))
 			}
 			return results
 		}))

@@ -58,8 +58,8 @@ type Abilities struct {
 	Drain func(ctx context.Context) error
 }
 
-// NoAbilities, embedded in a [Backend], says that it has no abilities and nothing to close. Only
-// Apply and Cleanup are left to write.
+// NoAbilities is embedded in a [Backend] that has no abilities and nothing to close. Only Apply and
+// Cleanup are left to write.
 type NoAbilities struct{}
 
 // Abilities implements [Backend].

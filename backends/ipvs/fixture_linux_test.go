@@ -72,7 +72,7 @@ func (s *stage) restart(t testing.TB) {
 // number is the number of IPVS that moby/ipvs asks for once in a process.
 //
 //go:linkname number github.com/moby/ipvs.ipvsFamily
-var number int
+var number int //nolint:gochecknoglobals // it is a variable of moby/ipvs
 
 // asNewProcess gives the process the number that IPVS has now, and loads ip_vs.
 func asNewProcess(t testing.TB) {

@@ -66,7 +66,6 @@ func floors() map[string]int {
 
 		"backends/backendtest":                4,
 		"backends/kernelspace":                4,
-		"backends/script":                     4,
 		"backends/userspace/internal/winaddr": 4,
 		"internal/kernel/nft":                 4,
 
@@ -93,7 +92,7 @@ func floors() map[string]int {
 		"examples/kubeproxy":            10,
 		"examples/manifestproxy":        10,
 		"examples/quickstart":           10,
-		"examples/scale":                10,
+		"internal/testing/scale":        10,
 		"internal/peer":                 10,
 		"internal/peer/browser":         10,
 		"internal/peer/differential":    10,

@@ -145,17 +145,22 @@ func (c *content) add(ctx context.Context, p part, listed kind) {
 	case isList && len(c.objects)+len(frame.Items)+len(p.items) > maxObjects:
 		c.errs.add(p.line, p.item, errTooMany)
 	case isList:
-		for i, data := range frame.Items {
-			c.add(ctx, part{line: p.line, item: i, data: data}, k)
-		}
-		for i, n := range p.items {
-			p.items[i] = nil // It is not needed any more.
-			c.addNode(ctx, part{item: i, node: n, before: p.before}, k)
-		}
+		c.addItems(ctx, p, frame.Items, k)
 	case k == otherKind:
 		c.ignored[frame.APIVersion+" "+frame.Kind]++
 	default:
 		c.addObject(p, k)
+	}
+}
+
+// addItems adds the items of a List: those of a part in JSON, or else the nodes of a part in YAML.
+func (c *content) addItems(ctx context.Context, list part, items []json.RawMessage, k kind) {
+	for i, data := range items {
+		c.add(ctx, part{line: list.line, item: i, data: data}, k)
+	}
+	for i, n := range list.items {
+		list.items[i] = nil // It is not needed any more.
+		c.addNode(ctx, part{item: i, node: n, before: list.before}, k)
 	}
 }
 

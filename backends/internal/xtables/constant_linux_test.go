@@ -210,7 +210,7 @@ func TestExtensionsHaveTheirTables(t *testing.T) {
 		family v1.IPFamily
 		want   []string
 	}{
-		{newNames("vipkit"), v1.IPv4Protocol, []string{"iptable_nat", "xt_connmark", "xt_connmark", "iptable_filter"}},
+		{newNames(), v1.IPv4Protocol, []string{"iptable_nat", "xt_connmark", "xt_connmark", "iptable_filter"}},
 		{constant(NFT, true).Names, v1.IPv6Protocol, []string{"ip6table_nat", "xt_connmark", "xt_connmark", "ip6table_filter", "ip6table_mangle", "xt_set"}},
 	} {
 		f := constant(NFT, true).Families[0]

@@ -67,25 +67,32 @@ func (k *kernel) missing(ctx context.Context, of []Extension) (missing []Extensi
 		if len(some) == 0 {
 			continue
 		}
-		refusal := k.probe(ctx, t, "")
-		if says := fmt.Sprint(refusal); isRefusal(refusal) {
+		if refusal := k.probe(ctx, t, ""); isRefusal(refusal) {
+			says := refusal.Error()
 			if some[0].Rule == "" && (strings.Contains(says, "does not exist") || strings.Contains(says, "insmod")) {
 				missing = append(missing, some[0])
 			}
 			continue
 		}
-		for _, e := range some {
-			if err := k.probe(ctx, t, e.Rule); isRefusal(err) {
-				missing = append(missing, e)
-			} else if err != nil {
-				return nil, err
-			}
+		lacks, err := k.missingIn(ctx, t, some)
+		if err != nil {
+			return nil, err
 		}
-		if err := k.write(ctx, []Op{{Kind: backends.Remove, Key: Key{Table: t, Chain: k.names.Canary()}}}, gently); err != nil {
+		missing = append(missing, lacks...)
+	}
+	return missing, nil
+}
+
+// missingIn returns which of some extensions a table lacks that exists itself.
+func (k *kernel) missingIn(ctx context.Context, t Table, some []Extension) (missing []Extension, err error) {
+	for _, e := range some {
+		if err := k.probe(ctx, t, e.Rule); isRefusal(err) {
+			missing = append(missing, e)
+		} else if err != nil {
 			return nil, err
 		}
 	}
-	return missing, nil
+	return missing, k.write(ctx, []Op{{Kind: backends.Remove, Key: Key{Table: t, Chain: k.names.Canary()}}}, gently)
 }
 
 // probe tries a rule, or a table without one.

@@ -24,7 +24,7 @@ type stage struct{ *stagetest.Stage[Config] }
 
 // config returns a backend with the rules of [Names.render].
 func config(flavour Flavour) Config {
-	n := newNames("vipkit")
+	n := newNames()
 	return Config{
 		Options: Options{Flavour: flavour, LockWait: DefaultLockWait}, Names: n,
 		Families: []Family{{Family: v1.IPv4Protocol, Render: n.render}},

@@ -16,9 +16,9 @@ const (
 )
 
 // newNames returns names with open chains, and chains of service ports.
-func newNames(identity string) Names {
+func newNames() Names {
 	return Names{
-		Prefix: Prefix(identity),
+		Prefix: Prefix("vipkit"),
 		Chains: map[Table][]string{
 			NAT:    {"SERVICES", "NODEPORTS", "INPUT", "POSTROUTING", "MARK-MASQ", "MARK-NONPODS"},
 			Filter: {"SERVICES", "EXTERNAL-SERVICES", "NODEPORTS", "PROXY-FIREWALL", "FORWARD"},

@@ -23,7 +23,7 @@ func TestFindFrontends(t *testing.T) {
 		`-s 10.0.0.1/32 -d 10.96.0.1/32 -p udp -m udp --dport 53 -j X`:                                        "",
 		`-m addrtype --dst-type LOCAL -j NODEPORTS`:                                                           "", `-d 10.96.0.1/32`: "", ``: "",
 	} {
-		k := &kernel{Family: Family{Family: v1.IPv4Protocol}, names: newNames("vipkit")}
+		k := &kernel{Family: Family{Family: v1.IPv4Protocol}, names: newNames()}
 		k.findFrontends(saved{{NAT, "VIPKIT-SERVICES"}: {rule}, {Filter, "VIPKIT-SERVICES"}: {rule}, {NAT, "VIPKIT-FORWARD"}: {rule}})
 		got := ""
 		for _, p := range k.finds.Take() {

@@ -15,7 +15,7 @@ const portals = `-m comment --comment "kubernetes service portals" -j VIPKIT-SER
 // all its duplicates.
 func TestUnreachableJumps(t *testing.T) {
 	t.Parallel()
-	n := newNames("vipkit")
+	n := newNames()
 	ref := chainRef{NAT, "PREROUTING"}
 	const add, replace = "+ nat PREROUTING < " + portals, "= nat PREROUTING < " + portals
 	for _, c := range []struct {

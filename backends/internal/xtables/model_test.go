@@ -20,7 +20,7 @@ func (m model) restore(script string) error {
 		var err error
 		switch {
 		case strings.HasPrefix(line, "*"):
-			t, _ = newNames("vipkit").tableNamed(line[1:])
+			t, _ = newNames().tableNamed(line[1:])
 		case line == "COMMIT":
 			clear(m)
 			maps.Copy(m, work.clone())

@@ -20,7 +20,7 @@ import (
 // for each service port.
 func randomLoad(t *testing.T, r *rand.Rand) [][]Op {
 	t.Helper()
-	renderer := newNames("vipkit")
+	renderer := newNames()
 	node := &proxy.Node{
 		NodePorts:    proxy.NodePortAddresses{All: r.IntN(2) == 0, Prefixes: stagetest.Prefixes("172.18.0.2/32")},
 		LocalTraffic: proxy.LocalTraffic{Sources: stagetest.Prefixes("10.0.0.0/9", "10.128.0.0/9")[:r.IntN(3)]},
@@ -105,7 +105,7 @@ func checkForeign(t *testing.T, m model, foreign map[chainRef][]string) {
 func TestAdoption(t *testing.T) {
 	t.Parallel()
 	r := testenv.Random(t)
-	n := newNames("vipkit")
+	n := newNames()
 	foreign := map[chainRef][]string{
 		{NAT, "PREROUTING"}: {"-j CNI-HOSTPORT"}, {NAT, "CNI-HOSTPORT"}: {"-j RETURN"}, {Filter, "KUBE-SERVICES"}: {"-j DROP"},
 	}
@@ -144,7 +144,7 @@ func TestAdoption(t *testing.T) {
 func TestRejectionsStay(t *testing.T) {
 	t.Parallel()
 	r := testenv.Random(t)
-	n := newNames("vipkit")
+	n := newNames()
 	for step := range 300 {
 		m := model{}
 		m.write(t, slices.Concat(randomLoad(t, r)...), gently)
@@ -170,7 +170,7 @@ func TestRejectionsStay(t *testing.T) {
 // order within its halves does not matter.
 func TestPlans(t *testing.T) {
 	t.Parallel()
-	n := newNames("vipkit")
+	n := newNames()
 	ref := chainRef{Filter, "VIPKIT-SERVICES"}
 	wanted := written(t, "+ filter VIPKIT-SERVICES", "+ filter VIPKIT-SERVICES < a", "+ filter VIPKIT-SERVICES < b", "+ filter VIPKIT-SERVICES > y", "+ filter VIPKIT-SERVICES > z")
 	whole := Op{Kind: backends.Replace, Key: ref.key(), Value: "a\nb\ny\nz\n"}
@@ -210,7 +210,7 @@ func TestPlans(t *testing.T) {
 // the other tables are written.
 func TestPlansOfFixedChains(t *testing.T) {
 	t.Parallel()
-	n := newNames("vipkit")
+	n := newNames()
 	ref := chainRef{Filter, "VIPKIT-FORWARD"}
 	wanted := written(t, "+ filter VIPKIT-FORWARD : a")
 	empty := Op{Kind: backends.Replace, Key: ref.key()}

@@ -68,7 +68,7 @@ func TestReadSaved(t *testing.T) {
 	}
 	upToRule, _, _ := strings.Cut(savedText, "\nCOMMIT")
 	for _, text := range []string{savedText, savedMangle + savedText, savedText + savedMangle, upToRule} {
-		got, err := readSaved(text, newNames("vipkit"))
+		got, err := readSaved(text, newNames())
 		testenv.NoError(t, err)
 		if diff := cmp.Diff(want, got, cmp.AllowUnexported(chainRef{})); diff != "" {
 			t.Errorf("found rules of\n%s\n(-want +got):\n%s", text, diff)
@@ -91,7 +91,7 @@ func TestReadSavedOfAnotherProgram(t *testing.T) {
 		{"# Table `nat' is in order, use whatever you like\n", nil},
 		{"*nat\n-A INPUT -m comment --comment \"# Table `nat' is incompatible, use 'nft' tool\" -j ACCEPT\n", nil},
 	} {
-		if _, err := readSaved(c.text, newNames("vipkit")); !errors.Is(err, c.want) {
+		if _, err := readSaved(c.text, newNames()); !errors.Is(err, c.want) {
 			t.Errorf("%q: got error %v, want %v", c.text, err, c.want)
 		}
 	}
@@ -133,7 +133,7 @@ func TestOwnJumps(t *testing.T) {
 		`-i -j -j VIPKIT-SERVICES`:                                       false,
 		`-m set --match-set a -j VIPKIT-SERVICES src -j DROP`:            false,
 	} {
-		if got := newNames("vipkit").ownsJump(NAT, rule); got != want {
+		if got := newNames().ownsJump(NAT, rule); got != want {
 			t.Errorf("ownsJump(%s): got %t, want %t", rule, got, want)
 		}
 	}
@@ -148,7 +148,7 @@ func TestOwnRulesOfOnePrefix(t *testing.T) {
 		`-m comment --comment "kubernetes service portals (VIPKIT)" -j OTHER`:           {true, false},
 		`-j VIPKIT-IPVS-OUTPUT`: {false, true},
 	} {
-		if got := newNames("vipkit").ownsJump(NAT, rule); got != want.commented {
+		if got := newNames().ownsJump(NAT, rule); got != want.commented {
 			t.Errorf("with comments: ownsJump(%s): got %t, want %t", rule, got, want.commented)
 		}
 		if got := uncommented.ownsJump(NAT, rule); got != want.uncommented {
@@ -163,7 +163,7 @@ func FuzzReadSaved(f *testing.F) {
 	f.Add("*nat\n-A INPUT -m comment --comment \"a\n-A INPUT -j VIPKIT-SERVICES\" -j CNI\n:VIPKIT-SERVICES - \"\n-A INPUT \"")
 	f.Add("*nat\n:VIPKIT-SERVICES\n-A VIPKIT-SERVICES\n-A INPUT -g VIPKIT-SERVICES\n")
 	f.Fuzz(func(t *testing.T, text string) {
-		n := newNames("vipkit")
+		n := newNames()
 		found, err := readSaved(text, n)
 		if err != nil {
 			return

@@ -22,7 +22,7 @@ import (
 // mobyNumber is what moby/ipvs knows of IPVS, as long as the process runs.
 //
 //go:linkname mobyNumber github.com/moby/ipvs.ipvsFamily
-var mobyNumber int
+var mobyNumber int //nolint:gochecknoglobals // it is a variable of moby/ipvs
 
 // asNewProcess gives the process the number that IPVS has now.
 func asNewProcess(t testing.TB, c *Conn) {

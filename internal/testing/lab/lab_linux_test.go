@@ -172,7 +172,7 @@ func awaitNoLink(t *testing.T, machine *netns.NS, after string) {
 	t.Helper()
 	testenv.Eventually(t, 20*time.Second, "the namespaces of the lab are removed after a "+after, func() error {
 		if _, err := machine.Netlink().LinkByName("held"); !errors.As(err, &netlink.LinkNotFoundError{}) {
-			return fmt.Errorf("the link to one of them is there: %v", err)
+			return fmt.Errorf("the link to one of them is there: %w", err)
 		}
 		return nil
 	})

@@ -12,17 +12,17 @@ import (
 type Outcome int
 
 const (
-	// Silence: no answer within the patience of the flow.
+	// Silence is no answer within the patience of the flow.
 	Silence Outcome = iota
-	// Answered: by a server, or for ICMP by the host with the address.
+	// Answered is an answer by a server, or for ICMP by the host with the address.
 	Answered
-	// Refused: with the ICMP message that the port is unreachable, as of
+	// Refused is a refusal with the ICMP message that the port is unreachable, as of
 	// Services without endpoints. A UDP port without socket is refused in
 	// the same way.
 	Refused
-	// Reset: by TCP, as of a host without listener.
+	// Reset is a refusal by TCP, as of a host without listener.
 	Reset
-	// Failed: in any other way.
+	// Failed is any other outcome.
 	Failed
 )
 
