@@ -21,6 +21,9 @@ var (
 	errDenied      = errors.New("no route forwards the flow")
 	errNoEndpoint  = errors.New("no endpoint could be reached")
 	errNoResources = errors.New("out of resources")
+	// ErrNoPort is for [Hooks].Dial. It says that all source ports for an endpoint are in use. Another
+	// endpoint may have a free one.
+	ErrNoPort = errors.New("no source port is left for this endpoint")
 )
 
 // connect returns a connection to an endpoint of the flow's pool. It tries one endpoint

@@ -59,15 +59,13 @@ type tasks struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
-	slots  chan struct{} // one for each connection
+	slots  chan struct{} // one for each admitted connection
 	quota  *quota        // of the connections, with one more for each listener
 	pipes  bound
 
 	mu      sync.Mutex
 	closed  bool
 	closers map[io.Closer]struct{}
-	carried int           // admitted connections that have not ended
-	idle    chan struct{} // closed when the last of them ends; nil while no goroutine waits
 }
 
 // New returns an engine without Services. The caller must close it. The error names the
@@ -107,12 +105,10 @@ func (e *Engine) Close() {
 	t.mu.Lock()
 	t.closed = true
 	for c := range t.closers {
-		if _, is := c.(*connection); !is {
-			_ = c.Close() // An error would change nothing.
-		}
+		_ = c.Close() // An error would change nothing.
 	}
 	t.mu.Unlock()
-	e.EndAll()
+	e.sessions.endAll()
 	t.wg.Wait()
 }
 
@@ -120,7 +116,7 @@ func (e *Engine) Close() {
 // sessions. New ones are served as before.
 func (e *Engine) EndAll() {
 	for _, c := range e.connections() {
-		c.abort()
+		_ = c.Close()
 	}
 	e.sessions.endAll()
 }
@@ -131,11 +127,7 @@ func (t *tasks) track(c io.Closer) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.closed {
-		if connection, is := c.(*connection); is {
-			connection.abort()
-		} else {
-			_ = c.Close() // An error would change nothing.
-		}
+		_ = c.Close() // An error would change nothing.
 		return false
 	}
 	t.closers[c] = struct{}{}
@@ -160,50 +152,23 @@ func (t *tasks) untrack(c io.Closer) {
 	delete(t.closers, c)
 }
 
-// enter counts a connection as admitted.
-func (t *tasks) enter() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.carried++
-}
-
-// leave counts an admitted connection as ended.
-func (t *tasks) leave() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.carried--; t.carried == 0 && t.idle != nil {
-		close(t.idle)
-		t.idle = nil
-	}
-}
-
-// becomesIdle returns a channel that is closed when the last admitted connection has ended;
-// nil if there is none now.
-func (t *tasks) becomesIdle() <-chan struct{} {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.carried == 0 {
-		return nil
-	}
-	if t.idle == nil {
-		t.idle = make(chan struct{})
-	}
-	return t.idle
-}
-
-// AwaitIdle waits until all connections that [Engine.Serve] has accepted have ended. If ctx
-// ends first, it returns the error of ctx.
+// AwaitIdle waits until all connections that [Engine.Serve] has accepted have ended. Meanwhile no
+// listener may accept further ones. If ctx ends first, it returns the error of ctx.
 func (e *Engine) AwaitIdle(ctx context.Context) error {
-	idle := e.tasks.becomesIdle()
-	if idle == nil {
-		return nil
+	taken := 0
+	defer func() {
+		for range taken {
+			<-e.tasks.slots
+		}
+	}()
+	for ; taken < cap(e.tasks.slots); taken++ { // all slots are free: there is no connection
+		select {
+		case e.tasks.slots <- struct{}{}:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
 	}
-	select {
-	case <-idle:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	return nil
 }
 
 // CountConnections returns the counters of the engine.

@@ -121,7 +121,7 @@ func (e *Engine) enforceTimeouts() {
 		now := e.now()
 		for _, c := range e.connections() {
 			if c.overdue(now, &t) {
-				c.abort()
+				_ = c.Close()
 			}
 		}
 		e.sessions.closeSilent(now - t.Session)

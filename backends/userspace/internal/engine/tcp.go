@@ -69,9 +69,7 @@ func (e *Engine) admit(conn net.Conn, l Listener) {
 		return
 	}
 	e.tasks.slots <- struct{}{} // Close ends all connections, and so frees all slots.
-	e.tasks.enter()
 	leave := func() {
-		defer e.tasks.leave()
 		e.tasks.quota.give(by) // first: the slot must not be free while its share is in use
 		<-e.tasks.slots
 	}
@@ -97,7 +95,7 @@ func (e *Engine) serve(conn net.Conn, flow Flow) {
 	service, err := e.establish(c, flow)
 	if err != nil {
 		e.counts.lost(err)
-		c.abort()
+		_ = c.Close()
 		return
 	}
 	if service == nil {

@@ -6,9 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 	"sync"
-	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
@@ -26,30 +24,18 @@ const portTries = 64
 // not captured.
 type Dialer struct {
 	sockets *host.Sockets
-	// ports counts the ports from which connections are made. Ports of UDP sockets are
-	// lent by packetPorts, since the kernel does not prevent two UDP sockets from having
+	// ports lends ports to UDP sockets, since the kernel does not prevent two of them from having
 	// both addresses and ports in common.
-	ports       atomic.Uint32
-	packetPorts *engine.Ports
+	ports *ports
 }
 
 func newDialer(s *host.Sockets) *Dialer {
-	begin := uint32(os.Getpid()) * 7919 // processes begin at different ports
-	d := &Dialer{sockets: s, packetPorts: engine.NewPorts(firstSourcePort, sourcePorts, begin)}
-	d.ports.Store(begin)
-	return d
+	return &Dialer{sockets: s, ports: newPorts(firstSourcePort, sourcePorts)}
 }
 
 // StartAt makes a port the next one to be used, for tests. Endpoints that have been reached
 // with UDP go on with their own next port.
-func (d *Dialer) StartAt(port uint16) {
-	for begin := range uint32(sourcePorts) {
-		if begin*engine.Stride(sourcePorts)%uint32(sourcePorts) == uint32(port-firstSourcePort) {
-			d.packetPorts.StartAt(begin)
-			d.ports.Store(begin - 1) // nextPort adds one first
-		}
-	}
-}
+func (d *Dialer) StartAt(port uint16) { d.ports.startAt(port) }
 
 // Dial makes a connection, or opens a socket for the datagrams of one session, as
 // [engine.Hooks].Dial.
@@ -70,7 +56,7 @@ func (d *Dialer) dialTCP(ctx context.Context, dialer *net.Dialer, to engine.Dial
 	for range portTries {
 		var conn *net.TCPConn
 		err := d.sockets.Dial(dialer, func(dialer *net.Dialer) (err error) {
-			conn, err = dialer.DialTCP(ctx, "tcp", netip.AddrPortFrom(sourceOf(to), d.nextPort()), to.To)
+			conn, err = dialer.DialTCP(ctx, "tcp", netip.AddrPortFrom(sourceOf(to), d.ports.next()), to.To)
 			return err
 		})
 		switch {
@@ -82,12 +68,6 @@ func (d *Dialer) dialTCP(ctx context.Context, dialer *net.Dialer, to engine.Dial
 		taken = err
 	}
 	return nil, fmt.Errorf("%w: %w", engine.ErrNoPort, taken)
-}
-
-// nextPort returns the ports in turn; successive ones are far apart.
-func (d *Dialer) nextPort() uint16 {
-	n := uint64(d.ports.Add(1)) * uint64(engine.Stride(sourcePorts))
-	return firstSourcePort + uint16(n%uint64(sourcePorts))
 }
 
 func isTaken(err error) bool {
@@ -109,12 +89,12 @@ func reuseAddr(fd int) error { return unix.SetsockoptInt(fd, unix.SOL_SOCKET, un
 // dialUDP opens a socket for the datagrams of one session. It may share its port with sockets to
 // other endpoints.
 func (d *Dialer) dialUDP(ctx context.Context, dialer *net.Dialer, to engine.Dial) (net.Conn, error) {
-	on := engine.Path{To: to.To}
+	on := path{to: to.To}
 	if !to.FromNode {
-		on.From = to.From
+		on.from = to.From
 	}
 	for try := 1; ; try++ {
-		port, err := d.packetPorts.Take(on)
+		port, err := d.ports.take(on)
 		if err != nil {
 			return nil, err
 		}
@@ -125,9 +105,9 @@ func (d *Dialer) dialUDP(ctx context.Context, dialer *net.Dialer, to engine.Dial
 		})
 		if err == nil {
 			drain(conn)
-			return &lentConn{UDPConn: conn, give: sync.OnceFunc(func() { d.packetPorts.Give(on, port) })}, nil
+			return &lentConn{UDPConn: conn, give: sync.OnceFunc(func() { d.ports.give(on, port) })}, nil
 		}
-		d.packetPorts.Give(on, port)
+		d.ports.give(on, port)
 		switch {
 		case !isTaken(err):
 			return nil, err

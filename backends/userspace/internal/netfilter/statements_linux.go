@@ -13,7 +13,7 @@ import (
 )
 
 // Ports from which the backend reaches endpoints with TPROXY.
-const firstSourcePort, sourcePorts uint16 = 10_240, 20_000
+const firstSourcePort, sourcePorts = 10_240, 20_000
 
 // borrowed is the zone of connection tracking of flows that backends begin from addresses of clients.
 // All identities have it in common, since only the first one can set the zone of a packet.
