@@ -11,7 +11,6 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/vipkit/vipkit/backends/userspace/internal/host"
 	"github.com/vipkit/vipkit/backends/userspace/internal/netfilter"
 	"github.com/vipkit/vipkit/internal/kernel/netns"
 )
@@ -36,8 +35,8 @@ func Dump(ctx context.Context, c Capture) (string, error) {
 
 // ReachFrom makes a port the source port of the next connection to an endpoint, with TPROXY.
 func (b *Backend) ReachFrom(port uint16) {
-	if c, ok := b.capture.(*netfilter.Capture); ok && c.Dialer != nil {
-		c.Dialer.StartAt(port)
+	if c, ok := b.capture.(*netfilter.Capture); ok {
+		c.StartAt(port)
 	}
 }
 
@@ -45,8 +44,7 @@ func (b *Backend) ReachFrom(port uint16) {
 // capture, but what it does there works on Linux as well.
 type OnAddresses struct {
 	*Backend
-	ns      *netns.NS
-	sockets *host.Sockets
+	ns *netns.NS
 }
 
 // NewOnAddresses returns a backend for the network namespace of the calling thread, which adds
@@ -56,21 +54,17 @@ func NewOnAddresses(o Options, link string) (*OnAddresses, error) {
 	if err != nil {
 		return nil, err
 	}
-	sockets, err := host.OpenSockets()
+	o.Capture, o.Addresses.manager = Addresses, linkAddresses{ns, link}
+	b, err := New(o)
 	if err != nil {
 		return nil, errors.Join(err, ns.Close())
 	}
-	o.Capture, o.Addresses.manager, o.Addresses.namespace = Addresses, linkAddresses{ns, link}, sockets
-	b, err := New(o)
-	if err != nil {
-		return nil, errors.Join(err, sockets.Close(), ns.Close())
-	}
-	return &OnAddresses{b, ns, sockets}, nil
+	return &OnAddresses{b, ns}, nil
 }
 
 // Close closes the backend.
 func (b *OnAddresses) Close() error {
-	return errors.Join(b.Backend.Close(), b.sockets.Close(), b.ns.Close())
+	return errors.Join(b.Backend.Close(), b.ns.Close())
 }
 
 // linkAddresses adds addresses to a link of a namespace.

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"slices"
 	"sync"
@@ -22,13 +21,10 @@ import (
 // Backend is a [proxy.Backend] that carries the traffic of Services itself. It must be
 // closed. Its methods may be called from several goroutines at once.
 type Backend struct {
-	capture   capture
-	inner     proxy.Backend // over the capture
-	listeners listeners
-	engine    *engine.Engine
-	last      io.Closer // what must be closed last
-	instance  instance
-	tracked   bool // connection tracking remembers what is captured
+	capture  capture
+	inner    proxy.Backend // over the capture
+	engine   *engine.Engine
+	instance instance
 
 	mu      sync.Mutex
 	phase   phase
@@ -45,17 +41,22 @@ const (
 	closed
 )
 
-// capture delivers packets to Services to the listeners.
+// capture delivers packets to Services to its listeners.
 type capture interface {
 	proxy.OperationCounter
 	proxy.DriftChecker
+	listeners
+	// ServeBy has the engine serve the listeners, by goroutines that the group counts.
+	ServeBy(e *engine.Engine, served *sync.WaitGroup)
+	// Dial is as [engine.Hooks].Dial.
+	Dial(ctx context.Context, to engine.Dial) (net.Conn, error)
 	Close() error
 }
 
 // listeners accept the clients.
 type listeners interface {
-	// Open opens the listeners that all Services share, unless they are open, and has the
-	// engine serve them. If everything is applied again, it finds out what the node can serve.
+	// Open opens the listeners that all Services share, unless they are open. If everything is
+	// applied again, it finds out what the node can serve.
 	Open(ctx context.Context, again bool) error
 	// Follow gets each change of what the engine serves.
 	Follow(old, next proxy.Snapshot)
@@ -123,14 +124,31 @@ func (o *Options) open() (*Backend, error) {
 	if err := o.complete(); err != nil {
 		return nil, err
 	}
+	descriptors, err := descriptorLimit()
+	if err != nil {
+		return nil, err
+	}
 	switch o.Capture {
 	case Addresses:
-		return o.openAddresses()
+		return o.openAddresses(descriptors)
 	case Loopback:
-		return o.openLoopback()
+		return o.openLoopback(descriptors)
 	default:
-		return o.openSystem()
+		return o.openSystem(descriptors)
 	}
+}
+
+// start returns a backend over a capture, with an engine. It closes the capture if it fails.
+func (o *Options) start(c capture, inner proxy.Backend, config engine.Config) (*Backend, error) {
+	b := &Backend{capture: c, inner: inner, instance: alone{}}
+	o.configure(&config)
+	config.Hooks.Dial = c.Dial
+	var err error
+	if b.engine, err = engine.New(config); err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	c.ServeBy(b.engine, &b.wg)
+	return b, nil
 }
 
 // Apply implements [proxy.Backend]. The engine serves the new snapshot before the kernel
@@ -144,7 +162,7 @@ func (b *Backend) Apply(ctx context.Context, old, new proxy.Snapshot) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if err := b.listeners.Open(ctx, old.IsZero()); err != nil {
+	if err := b.capture.Open(ctx, old.IsZero()); err != nil {
 		return err
 	}
 	before := b.carried
@@ -158,7 +176,7 @@ func (b *Backend) Apply(ctx context.Context, old, new proxy.Snapshot) error {
 }
 
 func (b *Backend) carry(s proxy.Snapshot) {
-	b.listeners.Follow(b.carried, s)
+	b.capture.Follow(b.carried, s)
 	b.carried = s
 	b.engine.Apply(s)
 }
@@ -174,7 +192,7 @@ func (b *Backend) Cleanup(ctx context.Context) error {
 		return err
 	}
 	b.carry(proxy.Snapshot{})
-	err := b.listeners.CloseListeners()
+	err := b.capture.CloseListeners()
 	b.engine.EndAll()
 	return err
 }
@@ -217,7 +235,7 @@ func (b *Backend) stopAccepting() error {
 		return errClosed()
 	}
 	b.phase = draining
-	return b.listeners.StopAccepting()
+	return b.capture.StopAccepting()
 }
 
 // Close ends all connections and sessions. The kernel objects stay, so that traffic to
@@ -231,10 +249,10 @@ func (b *Backend) Close() error {
 		return nil
 	}
 	b.phase = closed
-	err := b.listeners.CloseListeners()
+	err := b.capture.CloseListeners()
 	b.engine.Close()
 	b.wg.Wait()
-	return errors.Join(err, b.instance.Close(), b.capture.Close(), b.last.Close())
+	return errors.Join(err, b.instance.Close(), b.capture.Close())
 }
 
 // Operations implements [proxy.OperationCounter]. It counts kernel objects that were written or
@@ -263,10 +281,26 @@ func (b *Backend) WaitDrift(ctx context.Context) error {
 // CheckNode implements [backends.NodeChecker]. With the capture [Addresses] it returns node ports at
 // which another program listens, and addresses that cannot be removed.
 func (b *Backend) CheckNode(s proxy.Snapshot) []*proxy.Problem {
+	found := b.instance.CheckNode(s)
 	if c, can := b.capture.(backends.NodeChecker); can {
-		return c.CheckNode(s)
+		found = append(found, c.CheckNode(s)...)
 	}
-	return b.checkSystem(s)
+	return found
+}
+
+// NeedsFlows implements [backends.FlowNeeder]: with [Redirect] connection tracking remembers
+// which flows are redirected, with [TPROXY] those from bridges.
+func (b *Backend) NeedsFlows() bool {
+	_, is := b.instance.(alone)
+	return !is
+}
+
+// Found implements [backends.Finder].
+func (b *Backend) Found() []*proxy.ServicePort {
+	if f, can := b.inner.(backends.Finder); can {
+		return f.Found()
+	}
+	return nil
 }
 
 // CountConnections implements [proxy.ConnectionCounter].

@@ -2,75 +2,46 @@ package userspace
 
 import (
 	"errors"
-	"fmt"
 	"math"
 	"os"
 
 	"golang.org/x/sys/unix"
-	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/internal/kinds"
 	"github.com/vipkit/vipkit/backends/userspace/internal/engine"
-	"github.com/vipkit/vipkit/backends/userspace/internal/host"
 	"github.com/vipkit/vipkit/backends/userspace/internal/netfilter"
-	"github.com/vipkit/vipkit/proxy"
 )
 
 // systemCapture is the default capture.
 const systemCapture = TPROXY
 
 // openSystem returns a backend with a capture of Linux.
-func (o *Options) openSystem() (*Backend, error) {
-	c := host.Config{
-		Identity: o.Identity, Families: o.Families, Port: o.Port,
-		AwaitEndpoints: o.Hooks.FirstConnection != nil,
-	}
-	var err error
-	if c.Sockets, err = host.OpenSockets(); err != nil {
-		return nil, fmt.Errorf("%w: %w", proxy.ErrUnsupported, err)
-	}
+func (o *Options) openSystem(descriptors int) (*Backend, error) {
 	own, err := kinds.Open(o.Identity, kinds.Userspace)
 	if err != nil {
-		return nil, errors.Join(err, c.Sockets.Close())
+		return nil, err
 	}
-	b, err := o.start(&c)
+	b, err := o.startSystem(engine.Config{Descriptors: descriptors})
 	if err != nil {
-		return nil, errors.Join(err, own.Close(), c.Sockets.Close())
+		return nil, errors.Join(err, own.Close())
 	}
 	b.instance = own
 	return b, nil
 }
 
-// start opens the capture and the engine.
-func (o *Options) start(c *host.Config) (*Backend, error) {
-	if o.Capture != TPROXY {
-		c.Node = host.NewNodeDialer(c.Sockets)
-	}
-	captured, err := netfilter.New(c, o.Capture == Redirect)
+func (o *Options) startSystem(config engine.Config) (*Backend, error) {
+	c, err := netfilter.New(netfilter.Config{
+		Identity: o.Identity, Families: o.Families, Port: o.Port,
+		AwaitEndpoints: o.Hooks.FirstConnection != nil, Redirect: o.Capture == Redirect,
+	})
 	if err != nil {
 		return nil, err
 	}
-	b := &Backend{
-		last: c.Sockets, capture: captured, tracked: true,
-		inner: backends.New(captured.Render, backends.Target[netfilter.Key, netfilter.Value](captured)),
-	}
-	var d dialer = captured.Dialer
-	if o.Capture == Redirect {
-		d = c.Node
-	}
-	config := o.engineConfig(d)
 	if o.Capture == TPROXY {
-		config.Link = c.Sockets.Link
+		config.Link = c.Link
 	}
-	if config.Descriptors, err = descriptorLimit(); err == nil {
-		b.engine, err = engine.New(config)
-	}
-	if err != nil {
-		return nil, errors.Join(err, b.capture.Close())
-	}
-	b.listeners = &sharedListeners{config: c, capture: captured, engine: b.engine, served: &b.wg, opened: map[v1.IPFamily]*host.Listeners{}}
-	return b, nil
+	return o.start(c, backends.New(c.Render, backends.Target[netfilter.Key, netfilter.Value](c)), config)
 }
 
 // descriptorLimit returns how many file descriptors the process may open. At the start, the Go

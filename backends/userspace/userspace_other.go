@@ -12,13 +12,10 @@ import (
 const systemCapture = Addresses
 
 // openSystem fails: the captures other than [Addresses] need Linux.
-func (o *Options) openSystem() (*Backend, error) {
+func (o *Options) openSystem(int) (*Backend, error) {
 	return nil, fmt.Errorf("%w: the capture %v needs Linux", proxy.ErrUnsupported, o.Capture)
 }
 
 // descriptorLimit returns 0, which stands for any number: the system has no such limit that a
 // program could ask for.
 func descriptorLimit() (int, error) { return 0, nil }
-
-// checkSystem returns nothing: the captures of Linux are not here.
-func (*Backend) checkSystem(proxy.Snapshot) []*proxy.Problem { return nil }

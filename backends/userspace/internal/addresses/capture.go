@@ -7,6 +7,7 @@ import (
 	"io"
 	"iter"
 	"maps"
+	"net"
 	"net/netip"
 	"slices"
 	"time"
@@ -14,6 +15,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/backends/userspace/internal/engine"
 	"github.com/vipkit/vipkit/backends/userspace/internal/host"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -31,20 +33,28 @@ type Manager interface {
 	Remove(ctx context.Context, a netip.Addr) error
 }
 
-// Config configures a [Capture].
-type Config struct {
-	Manager Manager
-	// State is the path of the file with the addresses that were added.
-	State string
+// Serving says what a capture serves, and where.
+type Serving struct {
+	// Sockets are closed with the capture.
+	Sockets *host.Sockets
 	// Families are the IP families to serve.
 	Families []v1.IPFamily
 	// AwaitEndpoints says that connections to service ports without endpoints are
 	// accepted, and wait for an endpoint.
 	AwaitEndpoints bool
+}
+
+func (s *Serving) serves(f v1.IPFamily) bool { return slices.Contains(s.Families, f) }
+
+// Config configures a [Capture].
+type Config struct {
+	Serving
+
+	Manager Manager
+	// State is the path of the file with the addresses that were added.
+	State string
 	// Usable is how long an address that was added may take until sockets can listen at it.
 	Usable time.Duration
-	// Namespace is where sockets are made; nil stands for [Anywhere].
-	Namespace Namespace
 }
 
 // Capture is a [backends.Target]: addresses on an interface, and sockets that listen at them. Its
@@ -77,11 +87,14 @@ func New(c Config) *Capture {
 		Config: c, state: newState(c.State),
 		needed: map[netip.Addr]bool{},
 	}
-	t.sockets = sockets{Frontends: host.NewFrontends(manager.isLocal), listeners: map[Key]io.Closer{}, namespace: orAnywhere(c.Namespace), originOf: originOf}
+	t.sockets = sockets{Frontends: host.NewFrontends(manager.isLocal), listeners: map[Key]io.Closer{}, namespace: c.Sockets}
 	return t
 }
 
-func (c *Capture) serves(f v1.IPFamily) bool { return slices.Contains(c.Families, f) }
+// Dial reaches an endpoint that is no frontend, as [engine.Hooks].Dial.
+func (c *Capture) Dial(ctx context.Context, to engine.Dial) (net.Conn, error) {
+	return host.NodeDialer{Frontends: c.Frontends, Sockets: c.namespace}.Dial(ctx, to)
+}
 
 // Check implements [backends.Checker].
 func (c *Capture) Check(_ *proxy.Node, port *proxy.ServicePort) error {

@@ -38,7 +38,7 @@ func TestDatagramsDoNotListAddresses(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		h := &counted{addrs: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}
-		c := New(Config{Manager: h, Families: []v1.IPFamily{v1.IPv4Protocol}})
+		c := New(Config{Manager: h, Serving: Serving{Families: []v1.IPFamily{v1.IPv4Protocol}}})
 		c.Follow(proxy.Snapshot{}, proxy.NewSnapshot(&proxy.Node{Name: "node-1"}, snapshots.Port("dns/UDP", ":30053")))
 		is := func(a string, want bool) {
 			t.Helper()

@@ -5,10 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net/netip"
 	"time"
 
-	"github.com/vipkit/vipkit/backends/userspace/internal/engine"
 	"github.com/vipkit/vipkit/backends/userspace/internal/neterr"
 	"github.com/vipkit/vipkit/internal/pause"
 )
@@ -62,15 +60,6 @@ func (c *Capture) listenInTime(ctx context.Context, k Key, end time.Time) error 
 			return err
 		}
 	}
-}
-
-// originOf returns the origin of a client. Only the node itself can have the address of a
-// listener, and the system prefers it as the source of connections to it.
-func originOf(k Key, client netip.Addr) engine.Origin {
-	if client == k.addr {
-		return engine.Node
-	}
-	return engine.ByAddress
 }
 
 // unlisten closes a listener, and forgets it. Its connections stay open.

@@ -79,9 +79,6 @@ func (e *Engine) dial(ctx context.Context, d *decision, to *endpoints.Endpoint, 
 	sees := d.view(to)
 	fromNode := d.fromNode || sees.from.IsValid() && slices.Contains(d.node.Addresses, sees.from)
 	as := Dial{Protocol: d.flow.Protocol, From: sees.from, FromNode: fromNode, To: to.Addr}
-	if e.config.AsNode {
-		as.From = netip.Addr{}
-	}
 	conn, err := e.reach(ctx, as, timeout)
 	switch {
 	case err == nil:

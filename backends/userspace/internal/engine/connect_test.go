@@ -5,7 +5,6 @@ import (
 	"errors"
 	"net"
 	"net/netip"
-	"slices"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -166,29 +165,6 @@ func TestHowWaitingEnds(t *testing.T) {
 				t.Errorf("a dropped flow: got error %v and %d calls, want %v and no further call", err, calls, errDenied)
 			}
 		})
-	}
-}
-
-// With Config.AsNode, dialers never get a client's address.
-func TestEndpointsSeeTheNode(t *testing.T) {
-	t.Parallel()
-	for asNode, want := range map[bool]netip.Addr{false: memoryClient.Addr(), true: {}} {
-		for _, protocol := range []v1.Protocol{v1.ProtocolTCP, v1.ProtocolUDP} {
-			var from []netip.Addr
-			w := newFixture(t, Config{AsNode: asNode, Hooks: Hooks{Dial: func(_ context.Context, d Dial) (net.Conn, error) {
-				from = append(from, d.From)
-				c, _ := net.Pipe()
-				return c, nil
-			}}}, protocol)
-			w.serveAt(memoryFrontend, memoryEndpoint)
-			d := w.decide(Flow{Protocol: protocol, Client: memoryClient, Frontend: memoryFrontend, Origin: Pod})
-			c, _, err := w.connect(t.Context(), &d)
-			testenv.NoError(t, err)
-			shut(c)
-			if !slices.Equal(from, []netip.Addr{want}) {
-				t.Errorf("AsNode %t, %s: got Dial.From %v, want %v", asNode, protocol, from, want)
-			}
-		}
 	}
 }
 

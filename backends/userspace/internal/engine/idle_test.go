@@ -28,7 +28,7 @@ func TestLongestIdle(t *testing.T) {
 	services := []*service{{}, {}, {}}
 	clients := []netip.Addr{alice, bob, carol}
 	for range 50 {
-		i, all := newIdleIndex(), []*session(nil)
+		i, all := idleIndex{}, []*session(nil)
 		for now := range int64(500) {
 			switch n := random.IntN(10); {
 			case n < 4 || len(all) == 0:
@@ -44,9 +44,9 @@ func TestLongestIdle(t *testing.T) {
 				all = slices.Delete(all, at, at+1)
 			}
 			c, s := clients[random.IntN(3)], services[random.IntN(3)]
-			checkLongest(t, &i.all, all, func(*session) bool { return true })
-			checkLongest(t, i.clients[c], all, func(x *session) bool { return x.holder.client == c })
-			checkLongest(t, i.services[s], all, func(x *session) bool { return x.holder.service == s })
+			checkLongest(t, i[nil], all, func(*session) bool { return true })
+			checkLongest(t, i[c], all, func(x *session) bool { return x.holder.client == c })
+			checkLongest(t, i[s], all, func(x *session) bool { return x.holder.service == s })
 		}
 	}
 }
@@ -141,8 +141,8 @@ func TestOldestSessionIsEvicted(t *testing.T) {
 				}
 				w.EndAll()
 				synctest.Wait()
-				if i := &w.sessions.idle; len(i.all)+len(i.clients)+len(i.services) != 0 {
-					t.Errorf("after the end of all: got %d sessions, of %d clients and %d service ports, want none", len(i.all), len(i.clients), len(i.services))
+				if left := len(w.sessions.idle); left != 0 {
+					t.Errorf("after the end of all: got sessions of %d groups, want none", left)
 				}
 			})
 		})

@@ -61,8 +61,8 @@ func TestConnectionsAfterClose(t *testing.T) {
 		w.admit(c, Listener{Destination: func(net.Conn) (netip.AddrPort, error) { return memoryFrontend, nil }})
 		c.wantReset(t)
 	}
-	if w.tasks.quota.total != 0 || len(w.tasks.slots) != 0 {
-		t.Errorf("got %d counted connections and %d slots in use, want none", w.tasks.quota.total, len(w.tasks.slots))
+	if len(w.tasks.quota.counts) != 0 || len(w.tasks.slots) != 0 {
+		t.Errorf("got counted connections %v and %d slots in use, want none", w.tasks.quota.counts, len(w.tasks.slots))
 	}
 	testenv.Same(t, 3, w.CountConnections().Accepted, "accepted connections")
 }

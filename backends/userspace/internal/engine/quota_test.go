@@ -32,8 +32,8 @@ func TestShares(t *testing.T) {
 		for range c.next {
 			q.give(holder{client: bob})
 		}
-		if q.total != 0 || len(q.clients)+len(q.services) != 0 {
-			t.Errorf("of %d: after all have ended: got %d flows of %d clients, want none", c.limit, q.total, len(q.clients))
+		if len(q.counts) != 0 {
+			t.Errorf("of %d: after all have ended: got counts %v, want none", c.limit, q.counts)
 		}
 	}
 }
@@ -72,8 +72,8 @@ func TestRefusedFlowsAreNotCounted(t *testing.T) {
 			t.Errorf("%v: got %v, want %v", client, got, want)
 		}
 	}
-	if q.take(holder{client: alice}) || q.total != 2 || len(q.clients) != 2 {
-		t.Errorf("a second flow of a client: got %d flows of %d clients, want it refused, and 2 of 2", q.total, len(q.clients))
+	if q.take(holder{client: alice}) || q.counts[nil] != 2 || q.counts[alice] != 1 {
+		t.Errorf("a second flow of a client: got counts %v, want it refused, and 2 flows of 2 clients", q.counts)
 	}
 	b := bound{limit: 1}
 	if !b.take() || b.take() || b.taken.Load() != 1 {

@@ -123,10 +123,12 @@ func (e *Engine) holderOf(f Flow) holder {
 }
 
 // originOf returns the origin of a flow, and whether it starts on the node. Both differ if
-// the node has an address in the range of pods: the origin is then Pod.
+// the node has an address in the range of pods: the origin is then Pod. Only the node itself can have
+// the address of a frontend, where that is not known otherwise, and the system prefers it as the source
+// of connections to it.
 func originOf(f Flow, node *proxy.Node) (o Origin, fromNode bool) {
 	source := f.Client.Addr()
-	fromNode = f.Origin == Node || f.Origin == ByAddress && (source.IsLoopback() || slices.Contains(node.Addresses, source))
+	fromNode = f.Origin == Node || f.Origin == ByAddress && (source.IsLoopback() || source == f.Frontend.Addr() || slices.Contains(node.Addresses, source))
 	switch {
 	case f.Origin == Pod, node.LocalTraffic.Match(source, ""):
 		return Pod, fromNode

@@ -143,7 +143,7 @@ func compareWithRoute(t *testing.T, e *Engine, s proxy.Snapshot, f Flow) bool {
 	p := proxy.Packet{Protocol: f.Protocol, Source: f.Client, Destination: f.Frontend, ToNode: true}
 	switch source := f.Client.Addr(); f.Origin {
 	case ByAddress:
-		p.FromNode = source.IsLoopback() || slices.Contains(s.Node().Addresses, source)
+		p.FromNode = source.IsLoopback() || source == f.Frontend.Addr() || slices.Contains(s.Node().Addresses, source)
 	case Pod:
 		p.Interface = podInterface
 	case Node:

@@ -17,8 +17,6 @@ type Listener struct {
 
 	// Origin is the origin of the listener's connections.
 	Origin Origin
-	// OriginOf returns the origin of a client's connection; nil stands for Origin.
-	OriginOf func(client netip.Addr) Origin
 	// Destination returns the frontend that a client has connected to; it must not
 	// wait. Nil stands for the local address of the connection.
 	Destination func(net.Conn) (netip.AddrPort, error)
@@ -119,9 +117,6 @@ func (c *counts) lost(err error) {
 
 func flowOf(conn net.Conn, l Listener) (Flow, error) {
 	f := Flow{Protocol: v1.ProtocolTCP, Client: addrOf(conn.RemoteAddr()), Frontend: addrOf(conn.LocalAddr()), Origin: l.Origin}
-	if l.OriginOf != nil {
-		f.Origin = l.OriginOf(f.Client.Addr())
-	}
 	if l.Destination == nil {
 		return f, nil
 	}

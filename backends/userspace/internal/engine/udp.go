@@ -39,7 +39,7 @@ type sessions struct {
 }
 
 func (t *sessions) begin(limit int) {
-	t.limit, t.byFlow, t.idle = limit, map[sessionKey]*session{}, newIdleIndex()
+	t.limit, t.byFlow, t.idle = limit, map[sessionKey]*session{}, idleIndex{}
 	t.sockets.limit = int64(limit + max(1, limit/endingShare))
 }
 
@@ -59,7 +59,7 @@ type session struct {
 	send     func(datagram []byte) error // does not wait
 	replier  Replier
 	used     atomic.Int64
-	entries  [3]*idleEntry // among all, those of the client, and those of the service port
+	entries  [3]*idleEntry // in the groups of the holder
 }
 
 // failureKey returns the key and the source under which a failure of the endpoint is recorded.
@@ -311,7 +311,7 @@ func (t *sessions) those(which func(*session) bool) (all []*session) {
 func (t *sessions) of(service *service) (all []*session) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	if own := t.idle.services[service]; own != nil {
+	if own := t.idle[service]; own != nil {
 		for _, p := range *own {
 			all = append(all, p.session)
 		}

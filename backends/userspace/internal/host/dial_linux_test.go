@@ -11,18 +11,19 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/internal/kernel/netns"
 	"github.com/vipkit/vipkit/internal/testing/lab"
+	"github.com/vipkit/vipkit/internal/testing/netnstest"
 	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// The dialer knows the frontends of the snapshot: their addresses, and node ports at the
+// Frontends are the frontends of the snapshot: their addresses, and node ports at the
 // addresses of the node.
-func TestFrontendsOfTheDialer(t *testing.T) {
+func TestFrontends(t *testing.T) {
 	t.Parallel()
-	d := NewNodeDialer(nil)
-	d.isLocal = func(netip.Addr) bool { return false }
+	d := NewFrontends(func(netip.Addr) bool { return false })
 	var last proxy.Snapshot
 	for _, step := range []struct {
 		next proxy.Snapshot
@@ -86,3 +87,11 @@ func TestPendingDialsHoldNoThreads(t *testing.T) {
 		t.Errorf("threads of %d pending attempts: got %d more, want a few", attempts, got)
 	}
 }
+
+// socketsIn returns Sockets for a namespace.
+func socketsIn(t *testing.T, ns *netns.NS) *Sockets {
+	t.Helper()
+	return netnstest.Open(t, ns, OpenSockets)
+}
+
+func TestMain(m *testing.M) { os.Exit(netnstest.Main(m, testenv.Namespaces)) }

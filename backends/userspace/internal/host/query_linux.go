@@ -10,7 +10,6 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
-	"github.com/vipkit/vipkit/internal/ipaddr"
 	"github.com/vipkit/vipkit/internal/kernel/rawnetlink"
 )
 
@@ -70,8 +69,12 @@ func (q *Query) Do(request *nl.NetlinkRequest, read func(answer []byte) error) e
 // of the interface by which packets leave, that of the loopback interface for the node's own
 // addresses. Both are 0 if there is no route.
 func (s *Sockets) route(to netip.Addr) (kind uint8, link int) {
+	family := uint8(unix.AF_INET6)
+	if to.Is4() {
+		family = unix.AF_INET
+	}
 	request := nl.NewNetlinkRequest(unix.RTM_GETROUTE, 0)
-	request.AddData(&nl.RtMsg{RtMsg: unix.RtMsg{Family: uint8(SocketFamily(ipaddr.FamilyOf(to))), Dst_len: uint8(to.BitLen())}})
+	request.AddData(&nl.RtMsg{RtMsg: unix.RtMsg{Family: family, Dst_len: uint8(to.BitLen())}})
 	request.AddData(nl.NewRtAttr(unix.RTA_DST, to.AsSlice()))
 	err := s.routes.Do(request, func(answer []byte) error {
 		if len(answer) < unix.SizeofRtMsg {
@@ -87,6 +90,12 @@ func (s *Sockets) route(to netip.Addr) (kind uint8, link int) {
 		return 0, 0
 	}
 	return kind, link
+}
+
+// IsLocal reports whether an address is one of the node's own.
+func (s *Sockets) IsLocal(a netip.Addr) bool {
+	kind, _ := s.route(a)
+	return kind == unix.RTN_LOCAL
 }
 
 // Link returns the number of the interface by which packets to an address leave, 0 if there

@@ -31,11 +31,11 @@ func TestHooksOfBaseChains(t *testing.T) {
 	} {
 		ns := netnstest.NewNS(t)
 		for _, priority := range []int32{0, -7} {
-			config := configIn(t, ns)
-			config.Identity.Priority = priority
+			config := testConfig(t)
+			config.Identity.Priority, config.Redirect = priority, redirect
 			var c *Capture
 			if err := ns.Do(func() (err error) {
-				c, err = New(config, redirect)
+				c, err = New(config)
 				return err
 			}); err != nil {
 				t.Fatal(err)

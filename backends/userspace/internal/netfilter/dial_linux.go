@@ -20,28 +20,24 @@ import (
 // of the node, and connections to the same endpoint, may use some of them.
 const portTries = 64
 
-// Dialer reaches endpoints from the address that they must see, for TPROXY. Its packets are
+// borrowingDialer reaches endpoints from the address that they must see, for TPROXY. Its packets are
 // not captured.
-type Dialer struct {
+type borrowingDialer struct {
 	sockets *host.Sockets
 	// ports lends ports to UDP sockets, since the kernel does not prevent two of them from having
 	// both addresses and ports in common.
 	ports *ports
 }
 
-func newDialer(s *host.Sockets) *Dialer {
-	return &Dialer{sockets: s, ports: newPorts(firstSourcePort, sourcePorts)}
+func newDialer(s *host.Sockets) *borrowingDialer {
+	return &borrowingDialer{sockets: s, ports: newPorts(firstSourcePort, sourcePorts)}
 }
-
-// StartAt makes a port the next one to be used, for tests. Endpoints that have been reached
-// with UDP go on with their own next port.
-func (d *Dialer) StartAt(port uint16) { d.ports.startAt(port) }
 
 // Dial makes a connection, or opens a socket for the datagrams of one session, as
 // [engine.Hooks].Dial.
-func (d *Dialer) Dial(ctx context.Context, to engine.Dial) (net.Conn, error) {
+func (d *borrowingDialer) Dial(ctx context.Context, to engine.Dial) (net.Conn, error) {
 	// Without keep-alives, which are not needed: the cluster removes dead endpoints.
-	dialer := &net.Dialer{Control: host.Control(reuseAddr, host.Transparent), KeepAlive: -1}
+	dialer := &net.Dialer{Control: control(reuseAddr, transparent), KeepAlive: -1}
 	if to.Protocol == v1.ProtocolUDP {
 		return d.dialUDP(ctx, dialer, to)
 	}
@@ -51,7 +47,7 @@ func (d *Dialer) Dial(ctx context.Context, to engine.Dial) (net.Conn, error) {
 // dialTCP makes a connection. The source port is of a range that clients rarely use; where a
 // client has the same port, chains borrowing and beside keep its own connections apart, also from
 // what the kernel keeps of a closed connection of the backend.
-func (d *Dialer) dialTCP(ctx context.Context, dialer *net.Dialer, to engine.Dial) (net.Conn, error) {
+func (d *borrowingDialer) dialTCP(ctx context.Context, dialer *net.Dialer, to engine.Dial) (net.Conn, error) {
 	var taken error
 	for range portTries {
 		var conn *net.TCPConn
@@ -88,7 +84,7 @@ func reuseAddr(fd int) error { return unix.SetsockoptInt(fd, unix.SOL_SOCKET, un
 
 // dialUDP opens a socket for the datagrams of one session. It may share its port with sockets to
 // other endpoints.
-func (d *Dialer) dialUDP(ctx context.Context, dialer *net.Dialer, to engine.Dial) (net.Conn, error) {
+func (d *borrowingDialer) dialUDP(ctx context.Context, dialer *net.Dialer, to engine.Dial) (net.Conn, error) {
 	on := path{to: to.To}
 	if !to.FromNode {
 		on.from = to.From

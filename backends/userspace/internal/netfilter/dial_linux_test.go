@@ -12,7 +12,6 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/backends/userspace/internal/engine"
-	"github.com/vipkit/vipkit/backends/userspace/internal/host"
 	"github.com/vipkit/vipkit/internal/kernel/netns"
 	"github.com/vipkit/vipkit/internal/testing/netnstest"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
@@ -42,9 +41,9 @@ func namer(t *testing.T, ns *netns.NS, at string) netip.AddrPort {
 }
 
 // dialerIn returns a dialer in a namespace.
-func dialerIn(t *testing.T, ns *netns.NS) *Dialer {
+func dialerIn(t *testing.T, ns *netns.NS) *borrowingDialer {
 	t.Helper()
-	return newDialer(netnstest.Open(t, ns, host.OpenSockets))
+	return newDialer(socketsIn(t, ns))
 }
 
 // checkAnswer sends a datagram, and checks that the answer is of the given server.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync/atomic"
 
 	v1 "k8s.io/api/core/v1"
 
@@ -13,52 +12,38 @@ import (
 	"github.com/vipkit/vipkit/internal/ipaddr"
 	"github.com/vipkit/vipkit/internal/kernel/nfnetlink"
 	"github.com/vipkit/vipkit/internal/kernel/nft"
-	"github.com/vipkit/vipkit/internal/kernel/rawnetlink"
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// kernel is the edge to nf_tables and to routing.
-type kernel struct {
-	renderer
-	*nft.Conn
-
-	routes routing
-	events *rawnetlink.Listener
-	batch  nfnetlink.Batch
-	// found are the frontends of the last listing.
-	found backends.Finds
-	ops   atomic.Uint64
-}
-
 // Found implements [backends.Finder].
-func (k *kernel) Found() []*proxy.ServicePort { return k.found.Take() }
+func (k *Capture) Found() []*proxy.ServicePort { return k.found.Take() }
 
 // Operations implements [proxy.OperationCounter].
-func (k *kernel) Operations() uint64 { return k.ops.Load() }
+func (k *Capture) Operations() uint64 { return k.ops.Load() }
 
-func (k *kernel) table(fam nfnetlink.Family) nfnetlink.Table {
+func (k *Capture) table(fam nfnetlink.Family) nfnetlink.Table {
 	return nfnetlink.Table{Family: fam, Name: k.Identity.Name}
 }
 
 // Replace implements [backends.Replacer].
-func (k *kernel) Replace(ctx context.Context, _ proxy.Snapshot, must bool) backends.Replacement[Key, Value] {
+func (k *Capture) Replace(ctx context.Context, _ proxy.Snapshot, must bool) backends.Replacement[Key, Value] {
 	if !must || k.Begin() != nil {
 		return nil // List fails in the same way, and returns the error
 	}
 	k.found.Take()
 	for _, f := range ipaddr.Families() {
-		l := lister{kernel: k, ctx: ctx, fam: nft.FamilyOf(f)}
+		l := lister{Capture: k, ctx: ctx, fam: nft.FamilyOf(f)}
 		// The tables are removed, whatever cannot be read in them.
 		_ = errors.Join(l.elements(setFrontends), l.elements(setNodePorts))
 		l.find(f)
 	}
-	return &replacement{kernel: k}
+	return &replacement{capture: k}
 }
 
 // replacement rebuilds the tables, in one transaction that begins by removing the old ones, or in
 // several ones if the send buffer is too small for it: then no table serves for a moment.
 type replacement struct {
-	kernel *kernel
+	capture *Capture
 	// begun says that the old tables have been removed.
 	begun bool
 }
@@ -71,7 +56,7 @@ func (*replacement) Pieces() int { return 1 }
 // commit that fails begins anew.
 func (r *replacement) Commit(ctx context.Context, ops []op) backends.Outcome {
 	done := 0
-	err := r.kernel.commit(ctx, ops, !r.begun, &done)
+	err := r.capture.commit(ctx, ops, !r.begun, &done)
 	if err != nil && !r.begun {
 		done = 0
 	}
@@ -83,11 +68,11 @@ func (r *replacement) Commit(ctx context.Context, ops []op) backends.Outcome {
 // served; their tables have been removed before.
 func (r *replacement) Finish(ctx context.Context) error {
 	all := ipaddr.Families()
-	return r.kernel.remove(ctx, slices.DeleteFunc(all[:], r.kernel.Serves)...)
+	return r.capture.remove(ctx, slices.DeleteFunc(all[:], r.capture.serves)...)
 }
 
 // Commit implements [backends.Target]. Routing that it has added stays if the tables are refused.
-func (k *kernel) Commit(ctx context.Context, ops []op) backends.Outcome {
+func (k *Capture) Commit(ctx context.Context, ops []op) backends.Outcome {
 	ordered, first, done := ops, 0, 0
 	var indexes []int
 	if removesTable := func(o op) bool { return o.Key.kind == kindTable && o.Kind == backends.Remove }; slices.ContainsFunc(ops, removesTable) {
@@ -107,8 +92,8 @@ func (k *kernel) Commit(ctx context.Context, ops []op) backends.Outcome {
 
 // commit makes one transaction if that is possible, and adds the operations that are carried out to done.
 // If rebuild is set, the transaction begins by removing the tables.
-func (k *kernel) commit(ctx context.Context, ops []op, rebuild bool, done *int) error {
-	w := writer{kernel: k}
+func (k *Capture) commit(ctx context.Context, ops []op, rebuild bool, done *int) error {
+	w := writer{Capture: k}
 	if err := w.write(ops, rebuild); err != nil {
 		return err
 	}
@@ -136,7 +121,7 @@ func (k *kernel) commit(ctx context.Context, ops []op, rebuild bool, done *int) 
 
 // addRoutes adds routing rules and routes. It adds nothing that exists: that a commit was refused before
 // does not matter.
-func (k *kernel) addRoutes(ops []op) error {
+func (k *Capture) addRoutes(ops []op) error {
 	for i := range ops {
 		if ops[i].Key.kind == kindRouting && ops[i].Kind != backends.Remove {
 			if err := k.routes.add(familyOf(ops[i].Key.fam)); err != nil {
@@ -147,7 +132,7 @@ func (k *kernel) addRoutes(ops []op) error {
 	return nil
 }
 
-func (k *kernel) removeRoutes(ops []op) error {
+func (k *Capture) removeRoutes(ops []op) error {
 	for i := range ops {
 		if ops[i].Key.kind == kindRouting && ops[i].Kind == backends.Remove {
 			if err := k.routes.remove(familyOf(ops[i].Key.fam)); err != nil {
@@ -159,13 +144,13 @@ func (k *kernel) removeRoutes(ops []op) error {
 }
 
 // Cleanup implements [backends.Cleaner].
-func (k *kernel) Cleanup(ctx context.Context) error {
+func (k *Capture) Cleanup(ctx context.Context) error {
 	all := ipaddr.Families()
 	return k.remove(ctx, all[:]...)
 }
 
 // remove removes everything of some IP families.
-func (k *kernel) remove(ctx context.Context, families ...v1.IPFamily) error {
+func (k *Capture) remove(ctx context.Context, families ...v1.IPFamily) error {
 	var own []nfnetlink.Table
 	for _, f := range families {
 		tables, err := k.Tables(ctx, nft.FamilyOf(f), k.Identity.Name)
@@ -194,7 +179,7 @@ func (k *kernel) remove(ctx context.Context, families ...v1.IPFamily) error {
 }
 
 // exists reports whether the table of a family exists. A dormant one must be replaced.
-func (k *kernel) exists(ctx context.Context, fam nfnetlink.Family) (bool, error) {
+func (k *Capture) exists(ctx context.Context, fam nfnetlink.Family) (bool, error) {
 	tables, err := k.Tables(ctx, fam, k.Identity.Name)
 	if slices.ContainsFunc(tables, nfnetlink.TableInfo.IsDormant) {
 		err = nft.MustReplace("the dormant table " + k.Identity.Name)

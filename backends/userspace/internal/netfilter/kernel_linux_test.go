@@ -12,8 +12,6 @@ import (
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/internal/kinds"
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
-	"github.com/vipkit/vipkit/backends/userspace/internal/host"
-	"github.com/vipkit/vipkit/internal/kernel/netns"
 	"github.com/vipkit/vipkit/internal/kernel/nfnetlink"
 	"github.com/vipkit/vipkit/internal/kernel/nft"
 	"github.com/vipkit/vipkit/internal/testing/netnstest"
@@ -42,21 +40,20 @@ func (r *fakeRouting) remove(f v1.IPFamily) error {
 	return r.fails
 }
 
-// configIn returns the config of a capture in a namespace.
-func configIn(t *testing.T, ns *netns.NS) *host.Config {
+// testConfig returns the config of a capture.
+func testConfig(t *testing.T) Config {
 	t.Helper()
 	identity, err := backends.Identity{}.Complete(kinds.Userspace.Defaults())
 	testenv.NoError(t, err)
-	return &host.Config{Identity: identity, Families: bothFamilies(), Sockets: netnstest.Open(t, ns, host.OpenSockets)}
+	return Config{Identity: identity, Families: bothFamilies()}
 }
 
 // kernelIn returns the edge to the kernel in a namespace, with a fake in place of
 // routing.
-func kernelIn(t *testing.T) (*kernel, *fakeRouting) {
+func kernelIn(t *testing.T) (*Capture, *fakeRouting) {
 	t.Helper()
 	ns := netnstest.NewNS(t)
-	config := configIn(t, ns)
-	k := netnstest.Open(t, ns, func() (*Capture, error) { return New(config, false) }).kernel
+	k := netnstest.Open(t, ns, func() (*Capture, error) { return New(testConfig(t)) })
 	r := &fakeRouting{is: map[v1.IPFamily]routingState{}}
 	k.routes = r
 	testenv.NoError(t, k.Begin())
@@ -65,7 +62,7 @@ func kernelIn(t *testing.T) (*kernel, *fakeRouting) {
 
 // refused returns an operation that the kernel refuses: it removes a chain to which another
 // one leads.
-func refused(t *testing.T, k *kernel) op {
+func refused(t *testing.T, k *Capture) op {
 	t.Helper()
 	add := func(kind kind, name string, rules func(*nft.Assembler)) op {
 		return op{Kind: backends.Add, Key: Key{kind: kind, fam: nfnetlink.IPv6, name: name}, Payload: &nft.Chain{Rules: rules}}
@@ -142,8 +139,7 @@ func TestReplacingWithoutMemory(t *testing.T) {
 func TestListsWhileSetsGrow(t *testing.T) {
 	t.Parallel()
 	ns := netnstest.NewNS(t)
-	config := configIn(t, ns)
-	c := netnstest.Open(t, ns, func() (*Capture, error) { return New(config, false) })
+	c := netnstest.Open(t, ns, func() (*Capture, error) { return New(testConfig(t)) })
 	var ports []*proxy.ServicePort
 	for i := range 6000 {
 		ports = append(ports, stagetest.Port(v1.IPv4Protocol, i, 1))

@@ -123,7 +123,7 @@ func (w chainWriter) ownSocket() nft.Statement {
 }
 
 // namelessSocket matches packets of a transparent socket without an address, such as the one of
-// [host.Replier], which sends from the addresses of frontends.
+// [replier], which sends from the addresses of frontends.
 func (w chainWriter) namelessSocket() nft.Statement {
 	return nft.Join(w.transparentSocket(), w.equals(&expr.Socket{Key: expr.SocketKeyWildcard, Register: reg}, 1))
 }
