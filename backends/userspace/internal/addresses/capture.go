@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -20,9 +21,9 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// Manager changes the addresses of an interface. Addresses may be called at any time, and from any
-// goroutine; calls of the other methods do not overlap. Errors wrap [backends.ErrUnavailable] if
-// no address can be changed at present: the interface or a privilege is missing.
+// Manager changes the addresses of an interface. Its methods are not called at the same time. Errors
+// wrap [backends.ErrUnavailable] if no address can be changed at present: the interface or a privilege
+// is missing.
 type Manager interface {
 	// Addresses returns the addresses of all interfaces of the host.
 	Addresses(ctx context.Context) ([]netip.Addr, error)
@@ -65,6 +66,9 @@ type Capture struct {
 
 	state *state
 
+	// host are the addresses of the host when they were listed last. It takes long to list them, and each
+	// datagram that might come from a node port asks for them.
+	host   atomic.Pointer[map[netip.Addr]bool]
 	needed map[netip.Addr]bool // those of service ports
 	// taken are the node ports at which another program listens, or which the system denies. Their
 	// service ports are served at all other frontends. left are the addresses that could not be
@@ -81,15 +85,16 @@ var (
 
 // New returns a capture. Its method ServeBy must be called before it is used.
 func New(c Config) *Capture {
-	manager := &lately{Manager: c.Manager}
-	c.Manager = manager
 	t := &Capture{
 		Config: c, state: newState(c.State),
 		needed: map[netip.Addr]bool{},
 	}
-	t.sockets = sockets{Frontends: host.NewFrontends(manager.isLocal), listeners: map[Key]io.Closer{}, namespace: c.Sockets}
+	t.host.Store(&map[netip.Addr]bool{})
+	t.sockets = sockets{Frontends: host.NewFrontends(t.isLocal), listeners: map[Key]io.Closer{}, namespace: c.Sockets}
 	return t
 }
+
+func (c *Capture) isLocal(a netip.Addr) bool { return (*c.host.Load())[a] }
 
 // Dial reaches an endpoint that is no frontend, as [engine.Hooks].Dial.
 func (c *Capture) Dial(ctx context.Context, to engine.Dial) (net.Conn, error) {
@@ -104,13 +109,18 @@ func (c *Capture) Check(_ *proxy.Node, port *proxy.ServicePort) error {
 	return host.CheckProtocol(port)
 }
 
-// present returns the addresses of the host.
+// present returns the addresses of the host. The caller must not change the map.
 func (c *Capture) present(ctx context.Context) (map[netip.Addr]bool, error) {
 	list, err := c.Manager.Addresses(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("userspace: listing the addresses of the node: %w", err)
 	}
-	return setOf(list), nil
+	all := make(map[netip.Addr]bool, len(list))
+	for _, a := range list {
+		all[a.Unmap().WithZone("")] = true
+	}
+	c.host.Store(&all)
+	return all, nil
 }
 
 // load reads the file, once. Addresses in it that the host does not have are not the backend's any
@@ -248,14 +258,16 @@ type writer struct {
 }
 
 // begin notes in the file which addresses will be added, before they are.
-func (w *writer) begin(ctx context.Context, addrs []netip.Addr) (err error) {
+func (w *writer) begin(ctx context.Context, addrs []netip.Addr) error {
 	w.failed = map[netip.Addr]error{}
-	if w.present, err = w.Capture.present(ctx); err == nil {
-		err = w.load(w.present)
+	present, err := w.Capture.present(ctx)
+	if err == nil {
+		err = w.load(present)
 	}
 	if err != nil {
 		return err
 	}
+	w.present = maps.Clone(present)
 	for _, a := range addrs {
 		if !w.present[a] {
 			w.state.add(a)

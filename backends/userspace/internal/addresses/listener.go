@@ -5,10 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"time"
 
+	"github.com/vipkit/vipkit/backends/userspace/internal/host"
 	"github.com/vipkit/vipkit/backends/userspace/internal/neterr"
-	"github.com/vipkit/vipkit/internal/pause"
 )
 
 // open opens the listener of a frontend. The node may lack one of its own addresses, and another program may have a
@@ -19,7 +18,8 @@ func (w *writer) open(ctx context.Context, k Key) error {
 		w.listeners[k] = nil
 		return nil
 	}
-	err := w.listenInTime(ctx, k, w.end)
+	// An address that was just added may need some time until the system has found that no other host uses it.
+	err := host.Retry(ctx, neterr.NotLocal, w.end, func() error { return w.listen(ctx, k) })
 	if err == nil {
 		return nil
 	}
@@ -42,23 +42,6 @@ func explain(k Key, err error) error {
 		return fmt.Errorf("another program of the node listens there: %w", err)
 	default:
 		return err
-	}
-}
-
-// listenInTime opens the socket of a frontend, and has the engine serve it. An address that was just
-// added may need some time until the system has found that no other host uses it.
-func (c *Capture) listenInTime(ctx context.Context, k Key, end time.Time) error {
-	for delay := 10 * time.Millisecond; ; delay = min(2*delay, time.Second/2) {
-		err := c.listen(ctx, k)
-		if err == nil {
-			return nil
-		}
-		if neterr.Of(err) != neterr.NotLocal || time.Now().After(end) {
-			return err
-		}
-		if err := pause.For(ctx, delay); err != nil {
-			return err
-		}
 	}
 }
 

@@ -36,14 +36,8 @@ type decision struct {
 	flow     Flow
 	fromNode bool
 	node     *proxy.Node
-	links    links
-	seen     view // the last result of decision.view
-}
-
-// links finds the link by which packets to an address leave.
-type links struct {
-	of     func(netip.Addr) int // Config.Link; may be nil
-	client int                  // that of the client; 0 before it is looked up
+	linkOf   func(netip.Addr) int // Config.Link; may be nil
+	seen     view                 // the last result of decision.view
 }
 
 // view is what an endpoint sees of a flow.
@@ -66,7 +60,7 @@ func (e *Engine) decide(f Flow) decision {
 	b, found := e.find(f, node)
 	e.mu.RUnlock()
 	dropped := proxy.TrafficRoute{Action: proxy.Drop}
-	d := decision{route: dropped, flow: f, node: node, service: b.service, links: links{of: e.config.Link}}
+	d := decision{route: dropped, flow: f, node: node, service: b.service, linkOf: e.config.Link}
 	if !found || !b.frontend.Allows(f.Client.Addr()) {
 		return d
 	}
@@ -155,9 +149,10 @@ func (d *decision) view(endpoint *endpoints.Endpoint) *view {
 		return &d.seen
 	}
 	v := view{by: endpoint, from: d.from(endpoint)}
-	if v.from.IsValid() && !d.fromNode && d.links.of != nil {
-		v.link = d.clientLink()
-		if v.link != unknownLink && v.link == d.links.of(endpoint.Addr.Addr()) {
+	if v.from.IsValid() && !d.fromNode && d.linkOf != nil {
+		const unknown = -1 // 0 is for the node
+		v.link = cmp.Or(d.linkOf(v.from), unknown)
+		if v.link == d.linkOf(endpoint.Addr.Addr()) {
 			// The endpoint's answers would reach the client directly and bypass
 			// the node.
 			v.from, v.link = netip.Addr{}, 0
@@ -166,14 +161,4 @@ func (d *decision) view(endpoint *endpoints.Endpoint) *view {
 	v.source = clientKey(v.from, d.flow.Origin)
 	d.seen = v
 	return &d.seen
-}
-
-// unknownLink is the link of clients whose link is not known.
-const unknownLink = -1
-
-func (d *decision) clientLink() int {
-	if d.links.client == 0 {
-		d.links.client = cmp.Or(d.links.of(d.flow.Client.Addr()), unknownLink)
-	}
-	return d.links.client
 }

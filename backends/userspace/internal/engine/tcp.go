@@ -23,30 +23,15 @@ type Listener struct {
 }
 
 // Serve accepts connections, and connects them to endpoints, until the engine or the
-// listener is closed. It counts other errors of the listener, and retries after a
-// delay. Serve closes the listener.
+// listener is closed. It closes the listener.
 func (e *Engine) Serve(l Listener) error {
-	if !e.tasks.track(l.Listener) {
-		return net.ErrClosed
-	}
-	defer e.tasks.untrack(l.Listener)
-	defer l.Close() //nolint:errcheck // an error would change nothing
-	var pause backoff
-	for {
+	return e.receive(l.Listener, func() error {
 		conn, err := l.Accept()
-		switch {
-		case err == nil:
-			pause = 0
+		if err == nil {
 			e.admit(conn, l)
-		case e.tasks.ctx.Err() != nil:
-			return nil
-		case errors.Is(err, net.ErrClosed):
-			return err
-		default:
-			e.report(err)
-			pause.wait(e.tasks.ctx)
 		}
-	}
+		return err
+	})
 }
 
 // admit begins to serve a connection. At the limit it waits for a free slot, and with it the

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
@@ -16,6 +17,7 @@ import (
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/userspace/internal/engine"
 	"github.com/vipkit/vipkit/backends/userspace/internal/host"
+	"github.com/vipkit/vipkit/backends/userspace/internal/neterr"
 	"github.com/vipkit/vipkit/internal/kernel/nfnetlink"
 	"github.com/vipkit/vipkit/internal/kernel/nft"
 	"github.com/vipkit/vipkit/internal/kernel/rawnetlink"
@@ -178,11 +180,20 @@ func (ls *listeners) listen(ctx context.Context, s *host.Sockets, at netip.AddrP
 	if translated {
 		claim = freeBind
 	}
-	if tcp, err = whileInUse(ctx, func() (*net.TCPListener, error) { return listen(ctx, s, at, claim) }); err != nil {
+	// A program that this process starts has the sockets that an earlier backend of the process has
+	// closed, until it runs.
+	retry := func(open func() error) error { return host.Retry(ctx, neterr.InUse, time.Now().Add(time.Second), open) }
+	if err = retry(func() error {
+		tcp, err = listen(ctx, s, at, claim)
+		return err
+	}); err != nil {
 		return nil, nil, err
 	}
 	ls.sockets = append(ls.sockets, tcp)
-	if udp, err = whileInUse(ctx, func() (*net.UDPConn, error) { return listenPacket(ctx, s, at, claim) }); err != nil {
+	if err = retry(func() error {
+		udp, err = listenPacket(ctx, s, at, claim)
+		return err
+	}); err != nil {
 		return nil, nil, err
 	}
 	ls.sockets = append(ls.sockets, udp)

@@ -7,25 +7,11 @@ import (
 	"net/netip"
 	"os"
 	"syscall"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/vipkit/vipkit/backends/userspace/internal/host"
-	"github.com/vipkit/vipkit/internal/pause"
 )
-
-// whileInUse calls open again for a moment as long as the address is in use: a program that this process
-// starts has the sockets that an earlier backend of the process has closed, until it runs.
-func whileInUse[S any](ctx context.Context, open func() (S, error)) (s S, err error) {
-	const tries, delay = 50, 20 * time.Millisecond
-	for range tries {
-		if s, err = open(); !errors.Is(err, unix.EADDRINUSE) || pause.For(ctx, delay) != nil {
-			break
-		}
-	}
-	return s, err
-}
 
 // listen opens a listener for connections. Claim sets the socket option that allows binding to
 // the address.
