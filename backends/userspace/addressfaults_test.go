@@ -14,8 +14,6 @@ import (
 	"testing"
 	"time"
 
-	v1 "k8s.io/api/core/v1"
-
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/internal/testing/objects"
 	"github.com/vipkit/vipkit/internal/testing/snapshots"
@@ -39,7 +37,7 @@ func wantFailed(t *testing.T, err error, want ...string) {
 // manyPorts returns service ports with addresses of their own.
 func manyPorts(n int, server netip.AddrPort) []*proxy.ServicePort {
 	return objects.Many(n, func(i int) *proxy.ServicePort {
-		return servicePort(fmt.Sprint("web", i), v1.ProtocolTCP, clusterIP(fmt.Sprintf("127.96.1.%d:18080", i)), server)
+		return servicePort(fmt.Sprint("web", i), clusterIP(fmt.Sprintf("127.96.1.%d:18080", i)), server)
 	})
 }
 
@@ -106,8 +104,8 @@ func TestAddressThatIsNotThere(t *testing.T) {
 	f := &follower{Backend: h.start(t, o)}
 	server := tcpServer(t, "web")
 	ports := append(manyPorts(2, server),
-		servicePort("rejecting", v1.ProtocolTCP, clusterIP("192.0.2.77:18443")),
-		servicePort("serving", v1.ProtocolTCP, clusterIP("192.0.2.77:18080"), server))
+		servicePort("rejecting", clusterIP("192.0.2.77:18443")),
+		servicePort("serving", clusterIP("192.0.2.77:18080"), server))
 	wantFailed(t, f.try(t, proxy.NewSnapshot(snapshots.Node("127.0.0.1"), ports...)), "serving")
 	wantTCP(t, "127.96.1.1:18080", "web")
 	if !f.Drifted(t.Context()) {
@@ -183,7 +181,7 @@ func TestAddressesAreRepaired(t *testing.T) {
 	f := &follower{Backend: h.start(t, Options{})}
 	own, others := netip.MustParseAddr("127.96.1.1"), netip.MustParseAddr("127.97.0.1")
 	server := tcpServer(t, "web")
-	ports := append(manyPorts(2, server), servicePort("external", v1.ProtocolTCP, []frontend{{proxy.ExternalIP, "127.97.0.1:18080"}}, server))
+	ports := append(manyPorts(2, server), servicePort("external", []frontend{{proxy.ExternalIP, "127.97.0.1:18080"}}, server))
 	s := proxy.NewSnapshot(snapshots.Node("127.0.0.1"), ports...)
 	f.apply(t, s)
 	for _, gone := range []netip.Addr{own, others} {
@@ -261,8 +259,8 @@ func TestFileThatCannotBeWritten(t *testing.T) {
 func TestAddressesWithoutEndpoints(t *testing.T) {
 	server := tcpServer(t, "web")
 	node := snapshots.Node("127.0.0.1")
-	none := proxy.NewSnapshot(node, servicePort("web", v1.ProtocolTCP, clusterIP("127.96.1.0:18080")))
-	some := proxy.NewSnapshot(node, servicePort("web", v1.ProtocolTCP, clusterIP("127.96.1.0:18080"), server))
+	none := proxy.NewSnapshot(node, servicePort("web", clusterIP("127.96.1.0:18080")))
+	some := proxy.NewSnapshot(node, servicePort("web", clusterIP("127.96.1.0:18080"), server))
 	h := newFakeHost("127.0.0.1")
 	f := &follower{Backend: h.start(t, Options{})}
 	f.apply(t, none)
@@ -295,7 +293,7 @@ func TestAddressesAreCancelled(t *testing.T) {
 	h := newFakeHost("127.0.0.1", "192.0.2.77") // no socket can listen at the second one
 	f := &follower{Backend: h.start(t, Options{})}
 	server := tcpServer(t, "web")
-	unusable := servicePort("never", v1.ProtocolTCP, []frontend{{proxy.ExternalIP, "192.0.2.77:18080"}}, server)
+	unusable := servicePort("never", []frontend{{proxy.ExternalIP, "192.0.2.77:18080"}}, server)
 	s := proxy.NewSnapshot(snapshots.Node("127.0.0.1"), append(manyPorts(2, server), unusable)...)
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
@@ -364,9 +362,9 @@ func someAddresses(r *rand.Rand, server netip.AddrPort) (proxy.Snapshot, []strin
 		}
 		addr := fmt.Sprintf("127.96.1.%d", n)
 		needed[addr] = true
-		ports = append(ports, servicePort(fmt.Sprint("a", n), v1.ProtocolTCP, clusterIP(addr+":18080"), server))
+		ports = append(ports, servicePort(fmt.Sprint("a", n), clusterIP(addr+":18080"), server))
 		if r.IntN(2) == 0 {
-			ports = append(ports, servicePort(fmt.Sprint("b", n), v1.ProtocolTCP, clusterIP(addr+":18443"), server))
+			ports = append(ports, servicePort(fmt.Sprint("b", n), clusterIP(addr+":18443"), server))
 		}
 	}
 	var want []string

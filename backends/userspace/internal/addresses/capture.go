@@ -274,16 +274,13 @@ func (w *writer) begin(ctx context.Context, addrs []netip.Addr) error {
 		}
 	}
 	if err = w.state.flush(); err != nil {
-		for _, a := range addrs {
-			if !w.present[a] {
-				w.state.remove(a)
-			}
-		}
+		w.disown(addrs)
 	}
 	return err
 }
 
-// disown removes from the file which addresses were not tried, because another op had failed before.
+// disown removes from the file which addresses were not tried, because another op or the file itself had failed
+// before.
 func (w *writer) disown(addrs []netip.Addr) {
 	for _, a := range addrs {
 		if !w.present[a] && w.failed[a] == nil {

@@ -2,8 +2,6 @@ package engine
 
 import (
 	"context"
-	"fmt"
-	"io"
 	"net"
 	"net/netip"
 	"runtime"
@@ -283,32 +281,6 @@ func TestDescriptorsBound(t *testing.T) {
 		if used := 2*c.Connections + c.Sessions + c.Sessions/endingShare + 2*c.pipes(); used > n-n/4 {
 			t.Errorf("%d descriptors: got %d for the engine, want three quarters at most", n, used)
 		}
-	}
-}
-
-// At the limit of pipes, bulk data is copied through memory.
-func TestPipesAreBounded(t *testing.T) {
-	t.Parallel()
-	for _, pipes := range []int64{0, 1} {
-		t.Run(fmt.Sprint(pipes), func(t *testing.T) {
-			w := newFixture(t, Config{}, v1.ProtocolTCP)
-			w.tasks.pipes.limit = pipes
-			at := w.listen(t)
-			w.serveAt(at, server(t, func(c net.Conn) { _, _ = io.Copy(c, c) }))
-			c := dialTo(t, at)
-			const size = 8 << 20
-			go func() {
-				_, _ = c.Write(make([]byte, size))
-				_ = c.CloseWrite()
-			}()
-			if n, err := io.Copy(io.Discard, c); n != size || err != nil {
-				t.Errorf("got %d bytes back and error %v, want %d", n, err, size)
-			}
-			eventually(t, "the connection has ended", func() bool { return w.CountConnections().Connections == 0 })
-			if got := w.tasks.pipes.taken.Load(); got != 0 {
-				t.Errorf("counted pipes at the end: got %d, want none", got)
-			}
-		})
 	}
 }
 

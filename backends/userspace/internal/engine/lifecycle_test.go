@@ -186,44 +186,23 @@ func (l *flaky) Accept() (net.Conn, error) {
 	return nil, syscall.EMFILE
 }
 
-// Receive fails as Accept does.
-func (l *flaky) Receive([]byte) (int, Flow, error) {
-	c, err := l.Accept()
-	if err == nil {
-		shut(c)
-	}
-	return 0, Flow{}, err
-}
-
-func (l *flaky) Reply(Flow, []byte) error { return nil }
-
 // After a success, the delays of a listener start again from the shortest.
 func TestDelaysOfListenersRestart(t *testing.T) {
 	t.Parallel()
-	for name, serve := range map[string]func(*fixture, *flaky) error{
-		"connections": func(w *fixture, l *flaky) error { return w.Serve(Listener{Listener: l}) },
-		"datagrams":   func(w *fixture, l *flaky) error { return w.ServePackets(l) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				w := newFixture(t, Config{}, v1.ProtocolTCP)
-				// The delays are 5, 10, 20 … ms.
-				l := &flaky{memoryListener{make(chan net.Conn), make(chan struct{})}, []int{6, 1, 1, 1}}
-				done := make(chan error, 1)
-				go func() { done <- serve(w, l) }()
-				time.Sleep(315*time.Millisecond + 3*5*time.Millisecond + time.Millisecond)
-				synctest.Wait()
-				if got := w.CountConnections().Faults; got != 9 || len(l.failures) != 0 {
-					t.Errorf("failures after 331 ms: got %d, want 9", got)
-				}
-				w.Close()
-				if err := <-done; err != nil {
-					t.Error(err)
-				}
-			})
-		})
-	}
+	synctest.Test(t, func(t *testing.T) {
+		w := newFixture(t, Config{}, v1.ProtocolTCP)
+		// The delays are 5, 10, 20 … ms.
+		l := &flaky{memoryListener{make(chan net.Conn), make(chan struct{})}, []int{6, 1, 1, 1}}
+		done := make(chan error, 1)
+		go func() { done <- w.Serve(Listener{Listener: l}) }()
+		time.Sleep(315*time.Millisecond + 3*5*time.Millisecond + time.Millisecond)
+		synctest.Wait()
+		if got := w.CountConnections().Faults; got != 9 || len(l.failures) != 0 {
+			t.Errorf("failures after 331 ms: got %d, want 9", got)
+		}
+		w.Close()
+		testenv.NoError(t, <-done)
+	})
 }
 
 // When Serve or ServePackets returns, the listener is closed.
@@ -338,24 +317,4 @@ func TestFailuresAndAffinityExpire(t *testing.T) {
 			t.Errorf("after 150 s: got %d clients and %d failures, want none", w.affinity.Len(), w.failures.count.Load())
 		}
 	})
-}
-
-// A client's affinity to an endpoint ends when the endpoint is removed, also if it returns.
-func TestAffinityForgetsRemovedEndpoints(t *testing.T) {
-	t.Parallel()
-	w := newFixture(t, Config{}, v1.ProtocolTCP).withAffinity(time.Hour)
-	other := netip.MustParseAddrPort("10.1.0.2:80")
-	w.serveAt(memoryFrontend, memoryEndpoint, other)
-	d := w.decide(Flow{Protocol: v1.ProtocolTCP, Client: memoryClient, Frontend: memoryFrontend})
-	table := d.service.table(d.route.Pool)
-	table.Put(alice, memoryEndpoint)
-	table.Put(bob, other)
-	w.serveAt(memoryFrontend, other)
-	w.serveAt(memoryFrontend, memoryEndpoint, other)
-	if got, ok := table.Get(alice); ok {
-		t.Errorf("affinity of alice: got %v, which was removed, want none", got)
-	}
-	if got, ok := table.Get(bob); !ok || got != other {
-		t.Errorf("affinity of bob: got %v (%v), want %v, which was never removed", got, ok, other)
-	}
 }

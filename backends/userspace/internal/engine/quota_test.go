@@ -133,26 +133,6 @@ func TestOneClientDoesNotUseUpConnections(t *testing.T) {
 	}
 }
 
-// The same holds for sessions.
-func TestOneClientDoesNotUseUpSessions(t *testing.T) {
-	t.Parallel()
-	w := newFixture(t, Config{Sessions: 16}, v1.ProtocolUDP)
-	at := w.packets(t)
-	w.serveAt(at, echo(t))
-	w.countPodsAtLoopback()
-	for range 8 {
-		udpClientFrom(t, "127.0.0.2", at).serverName(t)
-	}
-	for range 20 {
-		if _, err := udpClientFrom(t, "127.0.0.2", at).Write([]byte("?")); err != nil {
-			t.Fatal(err)
-		}
-	}
-	eventually(t, "20 datagrams are counted as crowded", func() bool { return w.CountConnections().Crowded == 20 })
-	udpClientFrom(t, "127.0.0.3", at).serverName(t)
-	eventually(t, "there are 9 sessions", func() bool { return w.CountConnections().Sessions == 9 })
-}
-
 // However low the limit of connections is, each listener serves.
 func TestFewConnectionsForManyListeners(t *testing.T) {
 	t.Parallel()
