@@ -31,7 +31,7 @@ type Capture struct {
 	*nft.Conn
 
 	sockets *host.Sockets
-	routes  routing
+	routes  *routes
 	events  *rawnetlink.Listener
 	batch   nfnetlink.Batch
 	// found are the frontends of the last listing.

@@ -3,7 +3,6 @@ package netfilter
 import (
 	"context"
 	"errors"
-	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -19,27 +18,6 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// fakeRouting is a routing in memory.
-type fakeRouting struct {
-	is    map[v1.IPFamily]routingState
-	fails error // error of all methods
-	lacks error // error of add, which adds all the same
-}
-
-func (r *fakeRouting) state(f v1.IPFamily) (routingState, error) { return r.is[f], r.fails }
-
-func (r *fakeRouting) add(f v1.IPFamily) error {
-	r.is[f] = routingComplete
-	return errors.Join(r.fails, r.lacks)
-}
-
-func (r *fakeRouting) remove(f v1.IPFamily) error {
-	if r.fails == nil {
-		r.is[f] = routingAbsent
-	}
-	return r.fails
-}
-
 // testConfig returns the config of a capture.
 func testConfig(t *testing.T) Config {
 	t.Helper()
@@ -48,16 +26,12 @@ func testConfig(t *testing.T) Config {
 	return Config{Identity: identity, Families: bothFamilies()}
 }
 
-// kernelIn returns the edge to the kernel in a namespace, with a fake in place of
-// routing.
-func kernelIn(t *testing.T) (*Capture, *fakeRouting) {
+// captureIn returns a capture in a new namespace.
+func captureIn(t *testing.T) *Capture {
 	t.Helper()
-	ns := netnstest.NewNS(t)
-	k := netnstest.Open(t, ns, func() (*Capture, error) { return New(testConfig(t)) })
-	r := &fakeRouting{is: map[v1.IPFamily]routingState{}}
-	k.routes = r
-	testenv.NoError(t, k.Begin())
-	return k, r
+	c := netnstest.Open(t, netnstest.NewNS(t), func() (*Capture, error) { return New(testConfig(t)) })
+	testenv.NoError(t, c.Begin())
+	return c
 }
 
 // refused returns an operation that the kernel refuses: it removes a chain to which another
@@ -80,26 +54,20 @@ func refused(t *testing.T, k *Capture) op {
 // If the kernel refuses a commit, the routing that the commit has added stays.
 func TestRoutingStays(t *testing.T) {
 	t.Parallel()
-	routing := func(kind backends.OpKind, fam nfnetlink.Family) op {
-		return op{Kind: kind, Key: Key{kind: kindRouting, fam: fam}}
+	routing := func(kind backends.OpKind) op {
+		return op{Kind: kind, Key: Key{kind: kindRouting, fam: nfnetlink.IPv4}}
 	}
-	k, w := kernelIn(t)
-	refused := refused(t, k)
-	w.is[v1.IPv6Protocol] = routingPartial
-	before := k.Operations()
-	err := k.Commit(t.Context(), []op{routing(backends.Add, nfnetlink.IPv4), routing(backends.Replace, nfnetlink.IPv6), refused}).Err()
-	if !errors.Is(err, backends.ErrConflict) {
+	c := captureIn(t)
+	refused := refused(t, c)
+	before := c.Operations()
+	if err := c.Commit(t.Context(), []op{routing(backends.Add), refused}).Err(); !errors.Is(err, backends.ErrConflict) {
 		t.Errorf("got error %v, want one that is %v", err, backends.ErrConflict)
 	}
-	if four, six := w.is[v1.IPv4Protocol], w.is[v1.IPv6Protocol]; four != routingComplete || six != routingComplete {
-		t.Errorf("routing after a refused commit: got %d for IPv4 and %d for IPv6, want %d for both", four, six, routingComplete)
+	if got, err := c.routes.state(v1.IPv4Protocol); err != nil || got != routingComplete {
+		t.Errorf("routing after a refused commit: got %d and error %v, want %d", got, err, routingComplete)
 	}
-	if got := k.Operations() - before; got != 0 {
+	if got := c.Operations() - before; got != 0 {
 		t.Errorf("operations: got %d, want none", got)
-	}
-	w.lacks = unix.EPERM
-	if err := k.Commit(t.Context(), []op{routing(backends.Add, nfnetlink.IPv4)}).Err(); !errors.Is(err, proxy.ErrUnsupported) || !errors.Is(err, unix.EPERM) {
-		t.Errorf("without privilege: got error %v, want one that is %v", err, proxy.ErrUnsupported)
 	}
 }
 
@@ -108,7 +76,7 @@ func TestRoutingStays(t *testing.T) {
 func TestReplacingWithoutMemory(t *testing.T) {
 	t.Parallel()
 	const fam = nfnetlink.IPv4
-	k, w := kernelIn(t)
+	k := captureIn(t)
 	all := []op{{Kind: backends.Add, Key: Key{kind: kindRouting, fam: fam}}, {Kind: backends.Add, Key: Key{kind: kindTable, fam: fam}}}
 	testenv.NoError(t, k.Commit(t.Context(), all).Err())
 	commit := k.Transact
@@ -122,8 +90,8 @@ func TestReplacingWithoutMemory(t *testing.T) {
 	if err := r.Commit(t.Context(), all).Err(); !errors.Is(err, backends.ErrUnavailable) || !errors.Is(err, unix.ENOMEM) {
 		t.Errorf("got error %v, want one that is %v and %v", err, backends.ErrUnavailable, unix.ENOMEM)
 	}
-	if got := w.is[v1.IPv4Protocol]; got != routingComplete {
-		t.Errorf("routing: got %d, want %d as before", got, routingComplete)
+	if got, err := k.routes.state(v1.IPv4Protocol); err != nil || got != routingComplete {
+		t.Errorf("routing: got %d and error %v, want %d as before", got, err, routingComplete)
 	}
 	if exists, err := k.exists(t.Context(), fam); err != nil || !exists {
 		t.Errorf("table exists: got %t and error %v, want it as before", exists, err)
@@ -159,36 +127,5 @@ func TestListsWhileSetsGrow(t *testing.T) {
 			}
 		}
 		testenv.NoError(t, b.Cleanup(t.Context()))
-	}
-}
-
-// If removing the routing fails after the tables were removed, the dataplane is lost.
-func TestFailedRemovalOfRouting(t *testing.T) {
-	t.Parallel()
-	k, w := kernelIn(t)
-	gone := []op{{Kind: backends.Remove, Key: Key{kind: kindRouting, fam: nfnetlink.IPv4}}}
-	w.is[v1.IPv4Protocol] = routingComplete
-	if err := k.Commit(t.Context(), gone).Err(); err != nil || w.is[v1.IPv4Protocol] != routingAbsent {
-		t.Errorf("got error %v and state %d, want no error and %d", err, w.is[v1.IPv4Protocol], routingAbsent)
-	}
-	w.fails = syscall.EIO
-	if err := k.Commit(t.Context(), gone).Err(); !errors.Is(err, proxy.ErrDataplaneLost) || !errors.Is(err, syscall.EIO) {
-		t.Errorf("got error %v, want one that is %v, and %v", err, proxy.ErrDataplaneLost, syscall.EIO)
-	}
-}
-
-// Cleanup removes complete and partial routing.
-func TestCleanupOfPartialRouting(t *testing.T) {
-	t.Parallel()
-	for _, state := range []routingState{routingPartial, routingComplete} {
-		k, w := kernelIn(t)
-		w.is[v1.IPv4Protocol], w.is[v1.IPv6Protocol] = state, state
-		testenv.NoError(t, k.Cleanup(t.Context()))
-		if got := w.is; got[v1.IPv4Protocol] != routingAbsent || got[v1.IPv6Protocol] != routingAbsent {
-			t.Errorf("Cleanup of state %d: got routing %v, want none", state, got)
-		}
-		if got := k.Operations(); got != 2 {
-			t.Errorf("operations: got %d, want 2", got)
-		}
 	}
 }

@@ -16,14 +16,6 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// routing is the rules and routes by which packets get to the listeners.
-type routing interface {
-	state(v1.IPFamily) (routingState, error)
-	// add adds what is missing, and removes foreign rules and routes.
-	add(v1.IPFamily) error
-	remove(v1.IPFamily) error
-}
-
 // routingState says how much of a routing exists.
 type routingState uint8
 
