@@ -7,7 +7,6 @@ import (
 
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/userspace/internal/addresses"
-	"github.com/vipkit/vipkit/backends/userspace/internal/engine"
 	"github.com/vipkit/vipkit/backends/userspace/internal/host"
 )
 
@@ -62,7 +61,7 @@ func (o *Options) openAddresses(descriptors int) (_ *Backend, err error) {
 	c := addresses.New(addresses.Config{
 		Serving: serving, Manager: manager, State: o.Addresses.State, Usable: cmp.Or(o.Addresses.usable, usable),
 	})
-	return o.start(c, backends.New(c.Render, backends.Target[addresses.Key, addresses.Value](c)), engine.Config{Descriptors: descriptors})
+	return o.start(c, backends.New(c.Render, backends.Target[addresses.Key, addresses.Value](c)), descriptors)
 }
 
 // openLoopback returns a backend with the capture [Loopback]. An eighth of the descriptors is for
@@ -74,7 +73,7 @@ func (o *Options) openLoopback(descriptors int) (*Backend, error) {
 	}
 	const share = 8
 	c := addresses.NewLoopback(serving, descriptors/share)
-	return o.start(c, backends.New(c.Render, backends.Target[addresses.Key, addresses.Value](c)), engine.Config{Descriptors: descriptors / share})
+	return o.start(c, backends.New(c.Render, backends.Target[addresses.Key, addresses.Value](c)), descriptors/share)
 }
 
 func (o *Options) serving() (addresses.Serving, error) {

@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
@@ -56,44 +55,6 @@ func TestAddressesAreIdempotent(t *testing.T) {
 	if b.Drifted(t.Context()) {
 		t.Error("Drifted: got true, want false")
 	}
-}
-
-// An address stays while one port of one Service needs it.
-func TestAddressesAreCounted(t *testing.T) {
-	h := newFakeHost("127.0.0.1")
-	f := &follower{Backend: h.start(t, Options{})}
-	server := tcpServer(t, "x")
-	port := func(name string, at ...frontend) *proxy.ServicePort {
-		return servicePort(name, at, server)
-	}
-	one := port("one", frontend{proxy.ClusterIP, "127.96.0.1:18080"}, frontend{proxy.ExternalIP, "127.97.0.1:18080"})
-	two := port("two", frontend{proxy.ClusterIP, "127.96.0.1:18443"})
-	three := port("three", frontend{proxy.LoadBalancer, "127.97.0.1:18443"})
-	node := snapshots.Node("127.0.0.1")
-	for _, step := range []struct {
-		ports []*proxy.ServicePort
-		want  []string
-	}{
-		{[]*proxy.ServicePort{one, two, three}, []string{"127.96.0.1", "127.97.0.1"}},
-		{[]*proxy.ServicePort{two, three}, []string{"127.96.0.1", "127.97.0.1"}},
-		{[]*proxy.ServicePort{three}, []string{"127.97.0.1"}},
-		{[]*proxy.ServicePort{one}, []string{"127.96.0.1", "127.97.0.1"}},
-		{nil, nil},
-	} {
-		f.apply(t, proxy.NewSnapshot(node, step.ports...))
-		h.wantAddresses(t, append(step.want, "127.0.0.1")...)
-		for _, p := range []*proxy.ServicePort{one, two, three} {
-			for i := range p.Frontends {
-				at := p.Frontends[i].Addr.String()
-				if slices.Contains(step.ports, p) {
-					wantTCP(t, at, "x")
-				} else {
-					wantNone(t, at)
-				}
-			}
-		}
-	}
-	h.wantCalls(t, "add 127.96.0.1", "add 127.96.0.1", "add 127.97.0.1", "remove 127.96.0.1", "remove 127.96.0.1", "remove 127.97.0.1")
 }
 
 // An address that the host had before is used, and stays.

@@ -254,40 +254,6 @@ func TestFileThatCannotBeWritten(t *testing.T) {
 	h.wantCalls(t)
 }
 
-// Where no endpoint can serve, the system refuses; with a hook, the client waits for the first
-// endpoint.
-func TestAddressesWithoutEndpoints(t *testing.T) {
-	server := tcpServer(t, "web")
-	node := snapshots.Node("127.0.0.1")
-	none := proxy.NewSnapshot(node, servicePort("web", clusterIP("127.96.1.0:18080")))
-	some := proxy.NewSnapshot(node, servicePort("web", clusterIP("127.96.1.0:18080"), server))
-	h := newFakeHost("127.0.0.1")
-	f := &follower{Backend: h.start(t, Options{})}
-	f.apply(t, none)
-	h.wantAddresses(t, "127.0.0.1", "127.96.1.0")
-	wantNone(t, "127.96.1.0:18080")
-	f.apply(t, some)
-	wantTCP(t, "127.96.1.0:18080", "web")
-	f.apply(t, none)
-	wantNone(t, "127.96.1.0:18080")
-	h.wantCalls(t, "add 127.96.1.0")
-
-	asked := make(chan string, 1)
-	waking := &follower{Backend: newFakeHost("127.0.0.1").start(t, Options{Hooks: Hooks{
-		FirstConnection: func(_ Flow, name proxy.ServicePortName) { asked <- name.Name },
-	}})}
-	f.apply(t, proxy.NewSnapshot(node))
-	waking.apply(t, none)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		wantTCP(t, "127.96.1.0:18080", "web")
-	}()
-	testenv.Same(t, "web", <-asked, "first connection")
-	waking.apply(t, some)
-	<-done
-}
-
 // The context ends an Apply that waits for an address, and the next one completes the work.
 func TestAddressesAreCancelled(t *testing.T) {
 	h := newFakeHost("127.0.0.1", "192.0.2.77") // no socket can listen at the second one

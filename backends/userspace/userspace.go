@@ -48,8 +48,8 @@ type capture interface {
 	listeners
 	// ServeBy has the engine serve the listeners, by goroutines that the group counts.
 	ServeBy(e *engine.Engine, served *sync.WaitGroup)
-	// Dial is as [engine.Hooks].Dial.
-	Dial(ctx context.Context, to engine.Dial) (net.Conn, error)
+	// Configure adds how the engine reaches endpoints.
+	Configure(config *engine.Config)
 	Close() error
 }
 
@@ -58,8 +58,6 @@ type listeners interface {
 	// Open opens the listeners that all Services share, unless they are open. If everything is
 	// applied again, it finds out what the node can serve.
 	Open(ctx context.Context, again bool) error
-	// Follow gets each change of what the engine serves.
-	Follow(old, next proxy.Snapshot)
 	// StopAccepting closes the listeners for new clients, and none that existing connections
 	// need. CloseListeners closes all. Connections and sessions stay open.
 	StopAccepting() error
@@ -139,10 +137,11 @@ func (o *Options) open() (*Backend, error) {
 }
 
 // start returns a backend over a capture, with an engine. It closes the capture if it fails.
-func (o *Options) start(c capture, inner proxy.Backend, config engine.Config) (*Backend, error) {
+func (o *Options) start(c capture, inner proxy.Backend, descriptors int) (*Backend, error) {
+	config := engine.Config{Descriptors: descriptors}
 	b := &Backend{capture: c, inner: inner, instance: alone{}}
 	o.configure(&config)
-	config.Hooks.Dial = c.Dial
+	c.Configure(&config)
 	var err error
 	if b.engine, err = engine.New(config); err != nil {
 		return nil, errors.Join(err, c.Close())
@@ -176,7 +175,6 @@ func (b *Backend) Apply(ctx context.Context, old, new proxy.Snapshot) error {
 }
 
 func (b *Backend) carry(s proxy.Snapshot) {
-	b.capture.Follow(b.carried, s)
 	b.carried = s
 	b.engine.Apply(s)
 }

@@ -9,7 +9,6 @@ import (
 
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/internal/kinds"
-	"github.com/vipkit/vipkit/backends/userspace/internal/engine"
 	"github.com/vipkit/vipkit/backends/userspace/internal/netfilter"
 )
 
@@ -22,7 +21,7 @@ func (o *Options) openSystem(descriptors int) (*Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	b, err := o.startSystem(engine.Config{Descriptors: descriptors})
+	b, err := o.startSystem(descriptors)
 	if err != nil {
 		return nil, errors.Join(err, own.Close())
 	}
@@ -30,7 +29,7 @@ func (o *Options) openSystem(descriptors int) (*Backend, error) {
 	return b, nil
 }
 
-func (o *Options) startSystem(config engine.Config) (*Backend, error) {
+func (o *Options) startSystem(descriptors int) (*Backend, error) {
 	c, err := netfilter.New(netfilter.Config{
 		Identity: o.Identity, Families: o.Families, Port: o.Port,
 		AwaitEndpoints: o.Hooks.FirstConnection != nil, Redirect: o.Capture == Redirect,
@@ -38,10 +37,7 @@ func (o *Options) startSystem(config engine.Config) (*Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	if o.Capture == TPROXY {
-		config.Link = c.Link
-	}
-	return o.start(c, backends.New(c.Render, backends.Target[netfilter.Key, netfilter.Value](c)), config)
+	return o.start(c, backends.New(c.Render, backends.Target[netfilter.Key, netfilter.Value](c)), descriptors)
 }
 
 // descriptorLimit returns how many file descriptors the process may open. At the start, the Go

@@ -7,7 +7,6 @@ import (
 	"io"
 	"iter"
 	"maps"
-	"net"
 	"net/netip"
 	"slices"
 	"sync/atomic"
@@ -16,7 +15,6 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/backends"
-	"github.com/vipkit/vipkit/backends/userspace/internal/engine"
 	"github.com/vipkit/vipkit/backends/userspace/internal/host"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -90,16 +88,12 @@ func New(c Config) *Capture {
 		needed: map[netip.Addr]bool{},
 	}
 	t.host.Store(&map[netip.Addr]bool{})
-	t.sockets = sockets{Frontends: host.NewFrontends(t.isLocal), listeners: map[Key]io.Closer{}, namespace: c.Sockets}
+	t.sockets = sockets{isLocal: t.isAddress, listeners: map[Key]io.Closer{}, namespace: c.Sockets}
 	return t
 }
 
-func (c *Capture) isLocal(a netip.Addr) bool { return (*c.host.Load())[a] }
-
-// Dial reaches an endpoint that is no frontend, as [engine.Hooks].Dial.
-func (c *Capture) Dial(ctx context.Context, to engine.Dial) (net.Conn, error) {
-	return host.NodeDialer{Frontends: c.Frontends, Sockets: c.namespace}.Dial(ctx, to)
-}
+// isAddress reports whether the host had an address when they were listed last.
+func (c *Capture) isAddress(a netip.Addr) bool { return (*c.host.Load())[a] }
 
 // Check implements [backends.Checker].
 func (c *Capture) Check(_ *proxy.Node, port *proxy.ServicePort) error {

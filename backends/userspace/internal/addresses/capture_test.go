@@ -8,8 +8,6 @@ import (
 	"slices"
 	"testing"
 
-	v1 "k8s.io/api/core/v1"
-
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
@@ -75,11 +73,10 @@ func TestDatagramsDoNotListAddresses(t *testing.T) {
 	t.Parallel()
 	m := &refusing{host: snapshots.Addrs("192.0.2.1")}
 	c := New(Config{Manager: m})
-	c.Follow(proxy.Snapshot{}, proxy.NewSnapshot(&proxy.Node{}, snapshots.Port("dns/UDP", ":30053")))
 	for lists, listed := range []bool{false, true} {
-		for a, want := range map[string]bool{"192.0.2.1:30053": listed, "198.51.100.1:30053": false} {
-			if got := c.IsFrontend(v1.ProtocolUDP, netip.MustParseAddrPort(a)); got != want {
-				t.Errorf("after %d listings: %s is a frontend: got %v, want %v", lists, a, got, want)
+		for a, want := range map[string]bool{"192.0.2.1": listed, "198.51.100.1": false} {
+			if got := c.isLocal(netip.MustParseAddr(a)); got != want {
+				t.Errorf("after %d listings: %s is the host's: got %v, want %v", lists, a, got, want)
 			}
 		}
 		testenv.Same(t, lists, m.lists, "listings")

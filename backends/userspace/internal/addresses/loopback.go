@@ -36,7 +36,7 @@ func NewLoopback(s Serving, limit int) *Loopback {
 	return &Loopback{
 		Serving: s, limit: limit,
 		sockets: sockets{
-			Frontends: host.NewFrontends(netip.Addr.IsLoopback),
+			isLocal:   netip.Addr.IsLoopback,
 			listeners: map[Key]io.Closer{},
 			config:    net.ListenConfig{Control: host.BindToLoopback},
 			namespace: s.Sockets,
@@ -107,12 +107,6 @@ func (l *Loopback) openOne(ctx context.Context, k Key) error {
 		return explain(k, err)
 	}
 	return nil
-}
-
-// Dial reaches an endpoint, as [engine.Hooks].Dial. The connection may be one to a Service: another
-// backend serves it.
-func (l *Loopback) Dial(ctx context.Context, to engine.Dial) (net.Conn, error) {
-	return l.namespace.Reach(ctx, to)
 }
 
 // Drifted implements [proxy.DriftChecker]: no other program changes sockets of this process.

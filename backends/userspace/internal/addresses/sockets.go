@@ -18,8 +18,6 @@ import (
 
 // sockets are the listeners of a capture, which the engine serves.
 type sockets struct {
-	*host.Frontends
-
 	// listeners has nil where the host does not have the address, or a node port is taken.
 	listeners map[Key]io.Closer
 	// ops counts what a capture adds and removes, open the listeners of IPv4 and of IPv6.
@@ -31,6 +29,12 @@ type sockets struct {
 	engine    *engine.Engine
 	served    *sync.WaitGroup
 	origin    engine.Origin // of all clients
+	isLocal   func(netip.Addr) bool
+}
+
+// Configure adds how the engine reaches endpoints.
+func (s *sockets) Configure(config *engine.Config) {
+	config.IsLocal, config.Hooks.Dial = s.isLocal, s.namespace.Reach
 }
 
 // ServeBy has an engine serve the listeners, by goroutines that the group counts.
@@ -134,7 +138,7 @@ func (p *packets) Receive(buf []byte) (int, engine.Flow, error) {
 	n, from, err := p.ReadFromUDPAddrPort(buf)
 	client := ipaddr.Unmap(from)
 	f := engine.Flow{Protocol: v1.ProtocolUDP, Client: client, Frontend: p.key.at(), Origin: p.sockets.origin}
-	if err == nil && p.sockets.IsFrontend(v1.ProtocolUDP, client) {
+	if err == nil && p.sockets.engine.IsFrontend(v1.ProtocolUDP, client) {
 		f.Frontend = netip.AddrPort{} // The engine drops a datagram without frontend.
 	}
 	return n, f, err

@@ -126,32 +126,6 @@ func TestFailuresAreBounded(t *testing.T) {
 	}
 }
 
-// Old failures expire, and recent ones do not.
-func TestFailuresExpire(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFailures(5 * time.Second)
-		s.recordFailure(webAt(), alice)
-		s.recordFailure(webAt(), bob)
-		time.Sleep(50*time.Second + 1)
-		s.recordFailure(webAt(), alice)
-		s.expire(time.Now())
-		if got := s.avoided(); got != [3]bool{true, true, true} || s.count.Load() != 3 {
-			t.Errorf("got %v with %d entries, want all to avoid it, with 3", got, s.count.Load())
-		}
-		time.Sleep(5 * time.Second)
-		s.expire(time.Now())
-		if got := s.count.Load(); got != 2 {
-			t.Errorf("got %d entries, want those of the last source that failed", got)
-		}
-		time.Sleep(51 * time.Second)
-		s.expire(time.Now())
-		if got := s.count.Load(); got != 0 {
-			t.Errorf("got %d entries, want none", got)
-		}
-	})
-}
-
 // A client that cannot reach an endpoint changes nothing for other clients: not which
 // endpoints they reach, not how fast, not their affinity.
 func TestOneClientDoesNotAffectOthers(t *testing.T) {

@@ -14,7 +14,6 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -222,30 +221,6 @@ func TestListenersAreClosedInTheEnd(t *testing.T) {
 		if err := serve(w, b); !errors.Is(err, net.ErrClosed) || !b.closed.Load() {
 			t.Errorf("%s, after Close: got error %v, and the listener closed: %v; want %v and a closed listener", name, err, b.closed.Load(), net.ErrClosed)
 		}
-	}
-}
-
-// A service port serves the endpoints of its pools, and draining endpoints.
-func TestServes(t *testing.T) {
-	t.Parallel()
-	w := newFixture(t, Config{}, v1.ProtocolTCP)
-	addr := netip.MustParseAddrPort
-	w.serveAt(memoryFrontend, addr("10.1.0.1:80"))
-	d := w.decide(Flow{Protocol: v1.ProtocolTCP, Client: memoryClient, Frontend: memoryFrontend})
-	if !w.serves(&d, addr("10.1.0.9:80")) {
-		t.Error("without a change: got an endpoint not served, want it served")
-	}
-	p := *w.port
-	p.Cluster, p.Local, p.Draining = snapshots.At(addr("10.1.0.2:80")), snapshots.At(addr("10.1.0.3:80")), snapshots.At(addr("10.1.0.4:80"))
-	w.Apply(proxy.NewSnapshot(&proxy.Node{}, &p))
-	for a, want := range map[string]bool{"10.1.0.1:80": false, "10.1.0.2:80": true, "10.1.0.3:80": true, "10.1.0.4:80": true} {
-		if got := w.serves(&d, addr(a)); got != want {
-			t.Errorf("%s: got %v, want %v", a, got, want)
-		}
-	}
-	w.Apply(proxy.NewSnapshot(&proxy.Node{}))
-	if w.serves(&d, addr("10.1.0.2:80")) {
-		t.Error("after removing the Service: got its endpoint served, want it not served")
 	}
 }
 

@@ -64,26 +64,6 @@ func TestSharesOfServices(t *testing.T) {
 	}
 }
 
-func TestRefusedFlowsAreNotCounted(t *testing.T) {
-	t.Parallel()
-	q := newQuota(2)
-	for client, want := range map[netip.Addr]bool{alice: true, bob: true} {
-		if got := q.take(holder{client: client}); got != want {
-			t.Errorf("%v: got %v, want %v", client, got, want)
-		}
-	}
-	if q.take(holder{client: alice}) || q.counts[nil] != 2 || q.counts[alice] != 1 {
-		t.Errorf("a second flow of a client: got counts %v, want it refused, and 2 flows of 2 clients", q.counts)
-	}
-	b := bound{limit: 1}
-	if !b.take() || b.take() || b.taken.Load() != 1 {
-		t.Errorf("bound of 1: got %d counted, want 1", b.taken.Load())
-	}
-	if b.give(); !b.take() {
-		t.Error("take after give: got false, want true")
-	}
-}
-
 func TestClientKeys(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

@@ -94,8 +94,23 @@ func (e *Engine) find(f Flow, node *proxy.Node) (binding, bool) {
 	if ok || !servesNodePorts(node, f.Frontend.Addr()) {
 		return b, ok
 	}
-	b, ok = e.frontends[frontendKey{netip.AddrPortFrom(ipaddr.Unspecified(ipaddr.FamilyOf(f.Frontend.Addr())), f.Frontend.Port()), f.Protocol}]
+	b, ok = e.frontends[nodePortKey(f.Protocol, f.Frontend)]
 	return b, ok
+}
+
+func nodePortKey(protocol v1.Protocol, at netip.AddrPort) frontendKey {
+	return frontendKey{netip.AddrPortFrom(ipaddr.Unspecified(ipaddr.FamilyOf(at.Addr())), at.Port()), protocol}
+}
+
+// IsFrontend reports whether an address and port is a frontend, or a node port at any address
+// of this node, which may have more addresses than its Node object lists. It needs Config.IsLocal.
+func (e *Engine) IsFrontend(protocol v1.Protocol, at netip.AddrPort) bool {
+	e.mu.RLock()
+	_, is := e.frontends[frontendKey{at, protocol}]
+	_, isPort := e.frontends[nodePortKey(protocol, at)]
+	node := e.applied.Node()
+	e.mu.RUnlock()
+	return is || isPort && (slices.Contains(node.Addresses, at.Addr()) || e.config.IsLocal(at.Addr()))
 }
 
 // servesNodePorts reports whether node ports answer at an address. Only the capture of loopback

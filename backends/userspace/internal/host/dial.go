@@ -5,25 +5,23 @@ import (
 	"errors"
 	"net"
 
+	v1 "k8s.io/api/core/v1"
+
 	"github.com/vipkit/vipkit/backends/userspace/internal/engine"
+	"github.com/vipkit/vipkit/proxy"
 )
 
-// NodeDialer reaches endpoints from any address of the node. The capture may capture its
-// packets, like any traffic of the node. It therefore refuses endpoints that are frontends.
-type NodeDialer struct {
-	*Frontends
-	*Sockets
-}
+var errSCTP = errors.New("SCTP is not supported by the userspace backend, which has sockets for TCP and UDP only")
 
-// Dial makes a connection, as [engine.Hooks].Dial.
-func (d NodeDialer) Dial(ctx context.Context, to engine.Dial) (net.Conn, error) {
-	if err := d.Refuse(to); err != nil {
-		return nil, err
+// CheckProtocol returns why a service port cannot be served because of its protocol.
+func CheckProtocol(port *proxy.ServicePort) error {
+	if port.Name.Protocol == v1.ProtocolSCTP {
+		return errSCTP
 	}
-	return d.Reach(ctx, to)
+	return nil
 }
 
-// Reach makes a connection to any endpoint, as [engine.Hooks].Dial.
+// Reach makes a connection to an endpoint from any address of the node, as [engine.Hooks].Dial.
 func (s *Sockets) Reach(ctx context.Context, to engine.Dial) (conn net.Conn, err error) {
 	err = s.Dial(&net.Dialer{}, func(by *net.Dialer) error {
 		conn, err = engine.DialBy(ctx, by, to)

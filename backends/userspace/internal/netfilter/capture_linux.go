@@ -38,10 +38,8 @@ type Capture struct {
 	found backends.Finds
 	ops   atomic.Uint64
 
-	// borrowing reaches endpoints from the addresses of clients, with TPROXY. With redirect endpoints
-	// see the node, and frontends cannot be endpoints.
+	// borrowing reaches endpoints from the addresses of clients, with TPROXY.
 	borrowing *borrowingDialer
-	node      host.NodeDialer
 	opened    map[v1.IPFamily]*listeners
 	// serve has the engine serve the listeners.
 	serve func(engine.Listener, engine.PacketListener)
@@ -72,8 +70,7 @@ func New(config Config) (*Capture, error) {
 	}
 	c := &Capture{
 		renderer: renderer{Config: config}, Conn: conn, sockets: sockets, events: events,
-		borrowing: newDialer(sockets), node: host.NodeDialer{Frontends: host.NewFrontends(sockets.IsLocal), Sockets: sockets},
-		opened: map[v1.IPFamily]*listeners{},
+		borrowing: newDialer(sockets), opened: map[v1.IPFamily]*listeners{},
 	}
 	c.routes = &routes{&c.renderer, sockets.Netlink()}
 	return c, nil
@@ -93,27 +90,18 @@ func (c *Capture) ServeBy(e *engine.Engine, served *sync.WaitGroup) {
 	}
 }
 
-// Dial reaches an endpoint, as [engine.Hooks].Dial.
-func (c *Capture) Dial(ctx context.Context, to engine.Dial) (net.Conn, error) {
+// Configure adds how the engine reaches endpoints.
+func (c *Capture) Configure(config *engine.Config) {
 	if c.Redirect {
-		return c.node.Dial(ctx, to)
+		config.IsLocal, config.Hooks.Dial = c.sockets.IsLocal, c.sockets.Reach
+	} else {
+		config.Link, config.Hooks.Dial = c.sockets.Link, c.borrowing.Dial
 	}
-	return c.borrowing.Dial(ctx, to)
 }
-
-// Link returns the number of the interface by which packets to an address leave, as [engine.Config].Link.
-func (c *Capture) Link(to netip.Addr) int { return c.sockets.Link(to) }
 
 // StartAt makes a port the next source port with TPROXY, for tests. Endpoints that have been reached
 // with UDP go on with their own next port.
 func (c *Capture) StartAt(port uint16) { c.borrowing.ports.startAt(port) }
-
-// Follow updates the frontends, which redirect does not reach as endpoints.
-func (c *Capture) Follow(old, next proxy.Snapshot) {
-	if c.Redirect {
-		c.node.Follow(old, next)
-	}
-}
 
 // listeners are the sockets of one IP family.
 type listeners struct {
