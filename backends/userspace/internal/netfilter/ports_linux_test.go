@@ -55,25 +55,6 @@ func TestPortsAreLentOncePerPath(t *testing.T) {
 	}
 }
 
-// A port that was returned is not the next one to be lent: answers to its last flow may still
-// arrive.
-func TestReturnedPortsAreNotLentNext(t *testing.T) {
-	t.Parallel()
-	p := newPorts(1, 100)
-	on := path{to: netip.MustParseAddrPort("10.0.0.5:8080")}
-	for range 2 {
-		seen := map[uint16]bool{}
-		for range 99 {
-			port, err := p.take(on)
-			if err != nil || seen[port] {
-				t.Fatalf("got port %d, error %v, after %d others; want another one", port, err, len(seen))
-			}
-			seen[port] = true
-			p.give(on, port)
-		}
-	}
-}
-
 // Ports are lent again only after all ports have been lent once, in the order of their return.
 func TestPortsAreReusedInOrder(t *testing.T) {
 	t.Parallel()
