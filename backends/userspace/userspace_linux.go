@@ -17,19 +17,6 @@ const systemCapture = TPROXY
 
 // openSystem returns a backend with a capture of Linux.
 func (o *Options) openSystem(descriptors int) (*Backend, error) {
-	own, err := kinds.Open(o.Identity, kinds.Userspace)
-	if err != nil {
-		return nil, err
-	}
-	b, err := o.startSystem(descriptors)
-	if err != nil {
-		return nil, errors.Join(err, own.Close())
-	}
-	b.instance = own
-	return b, nil
-}
-
-func (o *Options) startSystem(descriptors int) (*Backend, error) {
 	c, err := netfilter.New(netfilter.Config{
 		Identity: o.Identity, Families: o.Families, Port: o.Port,
 		AwaitEndpoints: o.Hooks.FirstConnection != nil, Redirect: o.Capture == Redirect,
@@ -37,7 +24,16 @@ func (o *Options) startSystem(descriptors int) (*Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	return o.start(c, backends.New(c.Render, backends.Target[netfilter.Key, netfilter.Value](c)), descriptors)
+	b, err := o.start(c, backends.New(c.Render, backends.Target[netfilter.Key, netfilter.Value](c)), descriptors)
+	if err != nil {
+		return nil, err
+	}
+	own, err := kinds.Open(o.Identity, kinds.Userspace)
+	if err != nil {
+		return nil, errors.Join(err, b.Close())
+	}
+	b.instance = own
+	return b, nil
 }
 
 // descriptorLimit returns how many file descriptors the process may open. At the start, the Go

@@ -216,8 +216,8 @@ func (e *Engine) Apply(next proxy.Snapshot) {
 }
 
 // take makes next the snapshot for new flows. It returns the services that have sessions
-// which may be misrouted now: services with a changed frontend or a smaller pool, or all when the
-// node has changed.
+// which may be misrouted now: services that were removed, that have a changed frontend or a smaller
+// pool, or all when the node has changed.
 func (e *Engine) take(next proxy.Snapshot) map[*service]bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -230,11 +230,13 @@ func (e *Engine) take(next proxy.Snapshot) map[*service]bool {
 	for c := range next.Changes(e.applied) {
 		switch {
 		case c.New == nil:
+			moved[e.services[c.Old.Name]] = true
 			e.remove(c.Old)
 		case c.Old == nil:
 			e.add(c.New)
 		default:
-			if !slices.EqualFunc(c.Old.Frontends, c.New.Frontends, proxy.Frontend.Equal) || lacks(c.New.Cluster, c.Old.Cluster) || lacks(c.New.Local, c.Old.Local) {
+			if !slices.EqualFunc(c.Old.Frontends, c.New.Frontends, proxy.Frontend.Equal) ||
+				lacks(c.New.Cluster, c.Old.Cluster) || lacks(c.New.Local, c.Old.Local) || lacks(c.New.Draining, c.Old.Draining) {
 				moved[e.services[c.New.Name]] = true
 			}
 			e.change(c.Old, c.New)

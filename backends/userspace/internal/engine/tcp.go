@@ -144,15 +144,8 @@ func (e *Engine) establish(c *connection, flow Flow) (*service, error) {
 	return decision.service, nil
 }
 
-// serves reports whether the decision's service port still has an endpoint.
+// serves reports whether the decision's service port still has an endpoint. It requires e.mu.
 func (e *Engine) serves(d *decision, addr netip.AddrPort) bool {
-	e.mu.RLock()
-	defer e.mu.RUnlock()
-	return e.servesLocked(d, addr)
-}
-
-// servesLocked is serves for callers that hold e.mu.
-func (e *Engine) servesLocked(d *decision, addr netip.AddrPort) bool {
 	p, ok := e.applied.Get(d.port.Name)
 	return ok && (p == d.port || find(p.Cluster, addr) != nil || find(p.Local, addr) != nil || find(p.Draining, addr) != nil)
 }

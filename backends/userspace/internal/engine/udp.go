@@ -182,7 +182,7 @@ func (e *Engine) begin(f Flow, d *decision, r Replier, leave func()) *session {
 		_ = conn.Close() // It was not used.
 		return known
 	}
-	if !e.serves(d, s.endpoint) || e.isMisrouted(s) {
+	if e.isMisrouted(s) {
 		e.sessions.end(s) // The Services have changed in the meantime.
 	}
 	return s
@@ -323,15 +323,6 @@ func (t *sessions) of(service *service) (all []*session) {
 func (t *sessions) endAll() {
 	for _, s := range t.those(func(*session) bool { return true }) {
 		t.end(s)
-	}
-}
-
-// removeEndpoints ends the sessions of a service to lost endpoints.
-func (t *sessions) removeEndpoints(of *service, lost map[netip.AddrPort]struct{}) {
-	for _, s := range t.of(of) {
-		if _, is := lost[s.endpoint]; is {
-			t.end(s)
-		}
 	}
 }
 
