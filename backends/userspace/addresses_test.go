@@ -41,7 +41,7 @@ func TestAddressOptions(t *testing.T) {
 func TestAddressesAreIdempotent(t *testing.T) {
 	h := newFakeHost("127.0.0.1")
 	b := h.start(t, Options{})
-	s := proxy.NewSnapshot(snapshots.Node("127.0.0.1"), servicePort("web", clusterIP("127.96.0.1:18080"), tcpServer(t, "web")))
+	s := proxy.NewSnapshot(snapshots.Node("127.0.0.1"), servicePort("web", clusterIP("127.96.0.1:18080"), tcpServer(t)))
 	var before proxy.Snapshot
 	for range 3 {
 		testenv.NoError(t, b.Apply(t.Context(), before, s))
@@ -63,8 +63,8 @@ func TestAddressesOfOthersStay(t *testing.T) {
 	b := h.start(t, Options{})
 	f := &follower{Backend: b}
 	node := snapshots.Node("127.0.0.1")
-	f.apply(t, proxy.NewSnapshot(node, servicePort("web", []frontend{{proxy.ExternalIP, "127.97.0.1:18080"}}, tcpServer(t, "web"))))
-	wantTCP(t, "127.97.0.1:18080", "web")
+	f.apply(t, proxy.NewSnapshot(node, servicePort("web", []frontend{{proxy.ExternalIP, "127.97.0.1:18080"}}, tcpServer(t))))
+	wantTCP(t, "127.97.0.1:18080")
 	f.apply(t, proxy.NewSnapshot(node))
 	h.wantAddresses(t, "127.0.0.1", "127.97.0.1")
 	testenv.NoError(t, b.Cleanup(t.Context()))
@@ -77,7 +77,7 @@ func TestAddressesOfOthersStay(t *testing.T) {
 func TestAddressesAreAdopted(t *testing.T) {
 	h := newFakeHost("127.0.0.1")
 	state := filepath.Join(t.TempDir(), "new", "addresses")
-	server := tcpServer(t, "web")
+	server := tcpServer(t)
 	at := func(n int) *proxy.ServicePort {
 		return servicePort(fmt.Sprint("web", n), clusterIP(fmt.Sprintf("127.96.0.%d:18080", n)), server)
 	}
@@ -90,8 +90,8 @@ func TestAddressesAreAdopted(t *testing.T) {
 	next := &follower{Backend: h.on(t, state, Options{})}
 	next.apply(t, proxy.NewSnapshot(node, at(2), at(3)))
 	h.wantCalls(t, "add 127.96.0.3", "remove 127.96.0.1")
-	wantTCP(t, "127.96.0.2:18080", "web")
-	wantTCP(t, "127.96.0.3:18080", "web")
+	wantTCP(t, "127.96.0.2:18080")
+	wantTCP(t, "127.96.0.3:18080")
 	testenv.NoError(t, next.Close())
 	last := h.on(t, state, Options{}) // Cleanup needs no earlier Apply
 	testenv.NoError(t, last.Cleanup(t.Context()))
@@ -174,7 +174,7 @@ func TestCostOfAddresses(t *testing.T) {
 	h := newFakeHost("127.0.0.1")
 	state := filepath.Join(t.TempDir(), "addresses")
 	f := &follower{Backend: h.on(t, state, Options{})}
-	server := tcpServer(t, "web")
+	server := tcpServer(t)
 	ports := manyPorts(100, server)
 	node := snapshots.Node("127.0.0.1")
 	f.apply(t, proxy.NewSnapshot(node, ports[:99]...))

@@ -53,10 +53,10 @@ func TestAddressThatCannotBeAdded(t *testing.T) {
 		}
 		return nil
 	}
-	ports := manyPorts(40, tcpServer(t, "web"))
+	ports := manyPorts(40, tcpServer(t))
 	s := proxy.NewSnapshot(snapshots.Node("127.0.0.1"), ports...)
 	wantFailed(t, f.try(t, s), "web20")
-	wantTCP(t, "127.96.1.39:18080", "web")
+	wantTCP(t, "127.96.1.39:18080")
 	added := map[string]int{}
 	for _, call := range h.calls {
 		if added[call]++; added[call] > 1 && !strings.Contains(call, bad.String()) || strings.HasPrefix(call, "remove") {
@@ -65,7 +65,7 @@ func TestAddressThatCannotBeAdded(t *testing.T) {
 	}
 	h.fail = func(string, netip.Addr) error { return nil }
 	f.apply(t, s)
-	wantTCP(t, "127.96.1.20:18080", "web")
+	wantTCP(t, "127.96.1.20:18080")
 }
 
 // If a program of the node listens at a frontend, its service port fails, and no other one does.
@@ -76,7 +76,7 @@ func TestFrontendInUse(t *testing.T) {
 	l, err := net.Listen("tcp4", "127.96.1.2:18080")
 	testenv.NoError(t, err)
 	defer l.Close() //nolint:errcheck // it is closed below
-	s := proxy.NewSnapshot(snapshots.Node("127.0.0.1"), manyPorts(4, tcpServer(t, "web"))...)
+	s := proxy.NewSnapshot(snapshots.Node("127.0.0.1"), manyPorts(4, tcpServer(t))...)
 	err = f.try(t, s)
 	wantFailed(t, err, "web2")
 	if want := "another program of the node listens there"; err == nil || !strings.Contains(err.Error(), want) {
@@ -91,7 +91,7 @@ func TestFrontendInUse(t *testing.T) {
 	wantFailed(t, f.try(t, s), "web2")
 	testenv.NoError(t, l.Close())
 	f.apply(t, s)
-	wantTCP(t, "127.96.1.2:18080", "web")
+	wantTCP(t, "127.96.1.2:18080")
 }
 
 // A manager may report success although the host does not have the address. Its Services fail; they
@@ -102,12 +102,12 @@ func TestAddressThatIsNotThere(t *testing.T) {
 	o := Options{}
 	o.Addresses.usable = 20 * time.Millisecond
 	f := &follower{Backend: h.start(t, o)}
-	server := tcpServer(t, "web")
+	server := tcpServer(t)
 	ports := append(manyPorts(2, server),
 		servicePort("rejecting", clusterIP("192.0.2.77:18443")),
 		servicePort("serving", clusterIP("192.0.2.77:18080"), server))
 	wantFailed(t, f.try(t, proxy.NewSnapshot(snapshots.Node("127.0.0.1"), ports...)), "serving")
-	wantTCP(t, "127.96.1.1:18080", "web")
+	wantTCP(t, "127.96.1.1:18080")
 	if !f.Drifted(t.Context()) {
 		t.Error("Drifted: got false, want true")
 	}
@@ -118,7 +118,7 @@ func TestInterfaceIsMissing(t *testing.T) {
 	h := newFakeHost("127.0.0.1")
 	f := &follower{Backend: h.start(t, Options{})}
 	h.fail = func(string, netip.Addr) error { return fmt.Errorf("no interface: %w", backends.ErrUnavailable) }
-	s := proxy.NewSnapshot(snapshots.Node("127.0.0.1"), manyPorts(9, tcpServer(t, "web"))...)
+	s := proxy.NewSnapshot(snapshots.Node("127.0.0.1"), manyPorts(9, tcpServer(t))...)
 	if err := f.try(t, s); !errors.Is(err, backends.ErrUnavailable) {
 		t.Errorf("got error %v, want %v", err, backends.ErrUnavailable)
 	}
@@ -127,7 +127,7 @@ func TestInterfaceIsMissing(t *testing.T) {
 	}
 	h.fail = func(string, netip.Addr) error { return nil }
 	f.apply(t, s)
-	wantTCP(t, "127.96.1.8:18080", "web")
+	wantTCP(t, "127.96.1.8:18080")
 }
 
 // An address that cannot be removed is a problem of the node, and removed later. Services are served
@@ -135,7 +135,7 @@ func TestInterfaceIsMissing(t *testing.T) {
 func TestAddressThatCannotBeRemoved(t *testing.T) {
 	h := newFakeHost("127.0.0.1")
 	f := &follower{Backend: h.start(t, Options{})}
-	ports := manyPorts(2, tcpServer(t, "web"))
+	ports := manyPorts(2, tcpServer(t))
 	node := snapshots.Node("127.0.0.1")
 	f.apply(t, proxy.NewSnapshot(node, ports...))
 	h.fail = func(what string, _ netip.Addr) error {
@@ -153,11 +153,11 @@ func TestAddressThatCannotBeRemoved(t *testing.T) {
 		t.Error("Drifted: got false, want true")
 	}
 	before := len(h.calls)
-	f.apply(t, proxy.NewSnapshot(node, ports[0], manyPorts(3, tcpServer(t, "web"))[2]))
+	f.apply(t, proxy.NewSnapshot(node, ports[0], manyPorts(3, tcpServer(t))[2]))
 	if got := h.calls[before:]; len(got) != 1 {
 		t.Errorf("another Service: got calls %q, want that for its address", got)
 	}
-	wantTCP(t, "127.96.1.2:18080", "web")
+	wantTCP(t, "127.96.1.2:18080")
 	h.wantAddresses(t, "127.0.0.1", "127.96.1.0", "127.96.1.1", "127.96.1.2")
 	h.fail = func(string, netip.Addr) error { return nil }
 	f.held = proxy.Snapshot{} // what a Runner applies after drift
@@ -180,7 +180,7 @@ func TestAddressesAreRepaired(t *testing.T) {
 	h := newFakeHost("127.0.0.1", "127.97.0.1")
 	f := &follower{Backend: h.start(t, Options{})}
 	own, others := netip.MustParseAddr("127.96.1.1"), netip.MustParseAddr("127.97.0.1")
-	server := tcpServer(t, "web")
+	server := tcpServer(t)
 	ports := append(manyPorts(2, server), servicePort("external", []frontend{{proxy.ExternalIP, "127.97.0.1:18080"}}, server))
 	s := proxy.NewSnapshot(snapshots.Node("127.0.0.1"), ports...)
 	f.apply(t, s)
@@ -191,7 +191,7 @@ func TestAddressesAreRepaired(t *testing.T) {
 		}
 		f.held = proxy.Snapshot{}
 		f.apply(t, s)
-		wantTCP(t, netip.AddrPortFrom(gone, 18080).String(), "web")
+		wantTCP(t, netip.AddrPortFrom(gone, 18080).String())
 	}
 	h.wantAddresses(t, "127.0.0.1", "127.96.1.0", "127.96.1.1", "127.97.0.1")
 	f.apply(t, proxy.NewSnapshot(snapshots.Node("127.0.0.1"))) // now all three are its own
@@ -218,7 +218,7 @@ func TestDamagedFile(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			h := newFakeHost("127.0.0.1", "127.96.1.7")
 			state := filepath.Join(t.TempDir(), "addresses")
-			ports := manyPorts(2, tcpServer(t, "web"))
+			ports := manyPorts(2, tcpServer(t))
 			node := snapshots.Node("127.0.0.1")
 			b := h.on(t, state, Options{})
 			testenv.NoError(t, b.Apply(t.Context(), proxy.Snapshot{}, proxy.NewSnapshot(node, ports...)))
@@ -228,7 +228,7 @@ func TestDamagedFile(t *testing.T) {
 			testenv.NoError(t, os.WriteFile(state, c.tear(text), 0o600))
 			f := &follower{Backend: h.on(t, state, Options{})}
 			f.apply(t, proxy.NewSnapshot(node, ports[0]))
-			wantTCP(t, "127.96.1.0:18080", "web")
+			wantTCP(t, "127.96.1.0:18080")
 			f.apply(t, proxy.NewSnapshot(node))
 			want := []string{"127.0.0.1", "127.96.1.1", "127.96.1.7"}
 			if !c.own {
@@ -247,7 +247,7 @@ func TestFileThatCannotBeWritten(t *testing.T) {
 		t.Fatal(err)
 	}
 	f := &follower{Backend: h.on(t, state, Options{})}
-	if err := f.try(t, proxy.NewSnapshot(snapshots.Node("127.0.0.1"), manyPorts(1, tcpServer(t, "web"))...)); err == nil {
+	if err := f.try(t, proxy.NewSnapshot(snapshots.Node("127.0.0.1"), manyPorts(1, tcpServer(t))...)); err == nil {
 		t.Error("got no error, want one")
 	}
 	h.wantAddresses(t, "127.0.0.1")
@@ -258,7 +258,7 @@ func TestFileThatCannotBeWritten(t *testing.T) {
 func TestAddressesAreCancelled(t *testing.T) {
 	h := newFakeHost("127.0.0.1", "192.0.2.77") // no socket can listen at the second one
 	f := &follower{Backend: h.start(t, Options{})}
-	server := tcpServer(t, "web")
+	server := tcpServer(t)
 	unusable := servicePort("never", []frontend{{proxy.ExternalIP, "192.0.2.77:18080"}}, server)
 	s := proxy.NewSnapshot(snapshots.Node("127.0.0.1"), append(manyPorts(2, server), unusable)...)
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
@@ -268,7 +268,7 @@ func TestAddressesAreCancelled(t *testing.T) {
 		t.Errorf("got error %v after %v, want one at once", err, time.Since(start))
 	}
 	f.apply(t, proxy.NewSnapshot(snapshots.Node("127.0.0.1"), manyPorts(2, server)...))
-	wantTCP(t, "127.96.1.1:18080", "web")
+	wantTCP(t, "127.96.1.1:18080")
 	h.wantAddresses(t, "127.0.0.1", "127.96.1.0", "127.96.1.1", "192.0.2.77")
 }
 
@@ -285,7 +285,7 @@ func TestAddressesConverge(t *testing.T) {
 		}
 		return nil
 	}
-	server := tcpServer(t, "web")
+	server := tcpServer(t)
 	f := &follower{Backend: h.on(t, state, Options{})}
 	for range 300 {
 		if r.IntN(20) == 0 { // as after a crash: nothing is removed
@@ -300,7 +300,7 @@ func TestAddressesConverge(t *testing.T) {
 		h.wantAddresses(t, slices.Concat(want, []string{"127.0.0.1", "127.96.9.9"})...)
 		for _, a := range want {
 			if r.IntN(10) == 0 && a != "127.96.1.3" {
-				wantTCP(t, a+":18080", "web")
+				wantTCP(t, a+":18080")
 			}
 		}
 		if t.Failed() {
