@@ -175,6 +175,7 @@ func TestApplyDoesNotScanOtherSessions(t *testing.T) {
 	apply := func(sessions int) time.Duration {
 		w := newMemory(t, Config{})
 		crowd := &service{engine: w.Engine}
+		w.sessions.mu.Lock() // The engine looks for silent sessions meanwhile.
 		for i := range sessions {
 			client := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)}), 1)
 			s := &session{
@@ -184,6 +185,7 @@ func TestApplyDoesNotScanOtherSessions(t *testing.T) {
 			w.sessions.byFlow[s.key()] = s
 			w.sessions.idle.add(s)
 		}
+		w.sessions.mu.Unlock()
 		before, after := make([]*proxy.ServicePort, ports), make([]*proxy.ServicePort, ports)
 		for i := range ports {
 			p := *w.port
