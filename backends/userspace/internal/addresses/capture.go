@@ -15,6 +15,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/backends/userspace/internal/engine"
 	"github.com/vipkit/vipkit/backends/userspace/internal/host"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -90,6 +91,12 @@ func New(c Config) *Capture {
 	t.host.Store(&map[netip.Addr]bool{})
 	t.sockets = sockets{isLocal: t.isAddress, listeners: map[Key]io.Closer{}, namespace: c.Sockets}
 	return t
+}
+
+// Configure adds how the engine reaches endpoints.
+func (c *Capture) Configure(config *engine.Config) {
+	c.sockets.Configure(config)
+	config.Captured = true
 }
 
 // isAddress reports whether the host had an address when they were listed last.

@@ -100,7 +100,7 @@ func (e *Engine) dial(ctx context.Context, d *decision, to *endpoints.Endpoint, 
 // reach returns a connection, or an error after the timeout. A UDP socket has no timeout,
 // since there is nothing to wait for: on a busy machine a timeout would lose a datagram.
 func (e *Engine) reach(ctx context.Context, d Dial, timeout time.Duration) (net.Conn, error) {
-	if e.config.IsLocal != nil && e.IsFrontend(d.Protocol, d.To) {
+	if e.config.Captured && e.IsFrontend(d.Protocol, d.To) {
 		return nil, errFrontend
 	}
 	if d.Protocol == v1.ProtocolUDP {

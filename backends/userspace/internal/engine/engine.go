@@ -11,6 +11,7 @@ import (
 
 	"github.com/vipkit/vipkit/affinity"
 	"github.com/vipkit/vipkit/endpoints"
+	"github.com/vipkit/vipkit/internal/pause"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -152,20 +153,12 @@ func (t *tasks) untrack(c io.Closer) {
 	delete(t.closers, c)
 }
 
-// AwaitIdle waits until all connections that [Engine.Serve] has accepted have ended. Meanwhile no
-// listener may accept further ones. If ctx ends first, it returns the error of ctx.
+// AwaitIdle waits until there is no connection that [Engine.Serve] has accepted. If ctx ends first, it
+// returns the error of ctx.
 func (e *Engine) AwaitIdle(ctx context.Context) error {
-	taken := 0
-	defer func() {
-		for range taken {
-			<-e.tasks.slots
-		}
-	}()
-	for ; taken < cap(e.tasks.slots); taken++ { // all slots are free: there is no connection
-		select {
-		case e.tasks.slots <- struct{}{}:
-		case <-ctx.Done():
-			return ctx.Err()
+	for len(e.tasks.slots) > 0 {
+		if err := pause.For(ctx, 10*time.Millisecond); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -222,8 +222,8 @@ func TestOriginByAddress(t *testing.T) {
 func TestFrontendsAreNoEndpoints(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t, Config{
-		IsLocal: func(a netip.Addr) bool { return a == alice },
-		Hooks:   Hooks{Dial: func(context.Context, Dial) (net.Conn, error) { return nil, net.ErrClosed }},
+		Captured: true, IsLocal: func(a netip.Addr) bool { return a == alice },
+		Hooks: Hooks{Dial: func(context.Context, Dial) (net.Conn, error) { return nil, net.ErrClosed }},
 	}, v1.ProtocolTCP)
 	for _, step := range []struct {
 		next proxy.Snapshot

@@ -93,7 +93,7 @@ func (c *Capture) ServeBy(e *engine.Engine, served *sync.WaitGroup) {
 // Configure adds how the engine reaches endpoints.
 func (c *Capture) Configure(config *engine.Config) {
 	if c.Redirect {
-		config.IsLocal, config.Hooks.Dial = c.sockets.IsLocal, c.sockets.Reach
+		config.Captured, config.IsLocal, config.Hooks.Dial = true, c.sockets.IsLocal, c.sockets.Reach
 	} else {
 		config.Link, config.Hooks.Dial = c.sockets.Link, c.borrowing.Dial
 	}
