@@ -11,8 +11,8 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/internal/kinds"
+	"github.com/vipkit/vipkit/backends/userspace/internal/addresses"
 	"github.com/vipkit/vipkit/backends/userspace/internal/engine"
 	"github.com/vipkit/vipkit/internal/ipaddr"
 	"github.com/vipkit/vipkit/proxy"
@@ -21,10 +21,9 @@ import (
 // Backend is a [proxy.Backend] that carries the traffic of Services itself. It must be
 // closed. Its methods may be called from several goroutines at once.
 type Backend struct {
-	capture  capture
-	inner    proxy.Backend // over the capture
-	engine   *engine.Engine
-	instance instance
+	capture capture
+	inner   proxy.Backend // over the capture
+	engine  *engine.Engine
 
 	mu      sync.Mutex
 	phase   phase
@@ -43,14 +42,11 @@ const (
 
 // capture delivers packets to Services to its listeners.
 type capture interface {
-	proxy.OperationCounter
-	proxy.DriftChecker
 	listeners
 	// ServeBy has the engine serve the listeners, by goroutines that the group counts.
 	ServeBy(e *engine.Engine, served *sync.WaitGroup)
 	// Configure adds how the engine reaches endpoints.
 	Configure(config *engine.Config)
-	Close() error
 }
 
 // listeners accept the clients.
@@ -63,22 +59,6 @@ type listeners interface {
 	StopAccepting() error
 	CloseListeners() error
 }
-
-// instance is the backend among those of other kinds.
-type instance interface {
-	Succeed(ctx context.Context, old proxy.Snapshot, result error) error
-	Ended() bool
-	CheckNode(proxy.Snapshot) []*proxy.Problem
-	Close() error
-}
-
-// alone is the instance of a capture that does not program the kernel.
-type alone struct{}
-
-func (alone) Succeed(_ context.Context, _ proxy.Snapshot, result error) error { return result }
-func (alone) Ended() bool                                                     { return false }
-func (alone) CheckNode(proxy.Snapshot) []*proxy.Problem                       { return nil }
-func (alone) Close() error                                                    { return nil }
 
 // New returns a backend for this host; on Linux, for the network namespace of the calling thread.
 // Which capabilities it needs there depends on the capture; if one is missing, New or the first
@@ -136,15 +116,15 @@ func (o *Options) open() (*Backend, error) {
 	}
 }
 
-// start returns a backend over a capture, with an engine. It closes the capture if it fails.
+// start returns a backend over a capture, with an engine. It closes the inner backend if it fails.
 func (o *Options) start(c capture, inner proxy.Backend, descriptors int) (*Backend, error) {
 	config := engine.Config{Descriptors: descriptors}
-	b := &Backend{capture: c, inner: inner, instance: alone{}}
+	b := &Backend{capture: c, inner: inner}
 	o.configure(&config)
 	c.Configure(&config)
 	var err error
 	if b.engine, err = engine.New(config); err != nil {
-		return nil, errors.Join(err, c.Close())
+		return nil, errors.Join(err, inner.Close())
 	}
 	c.ServeBy(b.engine, &b.wg)
 	return b, nil
@@ -171,7 +151,7 @@ func (b *Backend) Apply(ctx context.Context, old, new proxy.Snapshot) error {
 	if err != nil && !errors.Is(err, proxy.ErrDataplaneLost) {
 		b.carry(before.Achieved(new, err))
 	}
-	return b.instance.Succeed(ctx, old, err)
+	return err
 }
 
 func (b *Backend) carry(s proxy.Snapshot) {
@@ -250,65 +230,41 @@ func (b *Backend) Close() error {
 	err := b.capture.CloseListeners()
 	b.engine.Close()
 	b.wg.Wait()
-	return errors.Join(err, b.instance.Close(), b.capture.Close())
+	return errors.Join(err, b.inner.Close())
 }
 
-// Operations implements [proxy.OperationCounter]. It counts kernel objects that were written or
-// removed. Endpoints are not kernel objects.
-func (b *Backend) Operations() uint64 { return b.capture.Operations() }
-
-// Drifted implements [proxy.DriftChecker].
-func (b *Backend) Drifted(ctx context.Context) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	inner, can := b.inner.(proxy.DriftChecker)
-	return b.phase != serving || !can || b.instance.Ended() || inner.Drifted(ctx)
-}
-
-// WaitDrift implements [proxy.DriftChecker].
-func (b *Backend) WaitDrift(ctx context.Context) error {
-	for {
-		// The capture may have noticed what an Apply did that is not yet done: Drifted
-		// waits for it.
-		if err := b.capture.WaitDrift(ctx); err != nil || b.Drifted(ctx) {
-			return err
+// Abilities implements [proxy.Backend]. Operations are kernel objects that were written or removed;
+// endpoints are none. With the capture [Addresses], CheckNode returns node ports at which another program
+// listens, and addresses that cannot be removed.
+func (b *Backend) Abilities() proxy.Abilities {
+	a := b.inner.Abilities()
+	drifted, waitDrift := a.Drifted, a.WaitDrift
+	a.Drifted = func(ctx context.Context) bool {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		return b.phase != serving || drifted(ctx)
+	}
+	if waitDrift != nil {
+		a.WaitDrift = func(ctx context.Context) error {
+			for {
+				// The capture may have noticed what an Apply did that is not yet done: Drifted
+				// waits for it.
+				if err := waitDrift(ctx); err != nil || a.Drifted(ctx) {
+					return err
+				}
+			}
 		}
 	}
+	a.CountConnections, a.Drain = b.engine.CountConnections, b.Drain
+	return a
 }
-
-// CheckNode implements [backends.NodeChecker]. With the capture [Addresses] it returns node ports at
-// which another program listens, and addresses that cannot be removed.
-func (b *Backend) CheckNode(s proxy.Snapshot) []*proxy.Problem {
-	found := b.instance.CheckNode(s)
-	if c, can := b.capture.(backends.NodeChecker); can {
-		found = append(found, c.CheckNode(s)...)
-	}
-	return found
-}
-
-// NeedsFlows implements [backends.FlowNeeder]: with [Redirect] connection tracking remembers
-// which flows are redirected, with [TPROXY] those from bridges.
-func (b *Backend) NeedsFlows() bool {
-	_, is := b.instance.(alone)
-	return !is
-}
-
-// Found implements [backends.Finder].
-func (b *Backend) Found() []*proxy.ServicePort {
-	if f, can := b.inner.(backends.Finder); can {
-		return f.Found()
-	}
-	return nil
-}
-
-// CountConnections implements [proxy.ConnectionCounter].
-func (b *Backend) CountConnections() proxy.ConnectionCounts { return b.engine.CountConnections() }
 
 // Listeners returns how many sockets the capture [Loopback] has at loopback addresses of an IP
 // family; 0 with other captures.
 func (b *Backend) Listeners(family v1.IPFamily) int {
-	if l, is := b.capture.(interface{ Listening(v1.IPFamily) int }); is {
-		return l.Listening(family)
+	l, is := b.capture.(*addresses.Loopback)
+	if !is {
+		return 0
 	}
-	return 0
+	return l.Listening(family)
 }

@@ -1,7 +1,6 @@
 package userspace
 
 import (
-	"errors"
 	"math"
 	"os"
 
@@ -15,8 +14,16 @@ import (
 // systemCapture is the default capture.
 const systemCapture = TPROXY
 
+// target is the target of a capture of Linux.
+type target = backends.Target[netfilter.Key, netfilter.Value]
+
 // openSystem returns a backend with a capture of Linux.
 func (o *Options) openSystem(descriptors int) (*Backend, error) {
+	return o.openNetfilter(descriptors, func(c *netfilter.Capture) target { return c })
+}
+
+// openNetfilter does that. Tests may have another target around the capture.
+func (o *Options) openNetfilter(descriptors int, around func(*netfilter.Capture) target) (*Backend, error) {
 	c, err := netfilter.New(netfilter.Config{
 		Identity: o.Identity, Families: o.Families, Port: o.Port,
 		AwaitEndpoints: o.Hooks.FirstConnection != nil, Redirect: o.Capture == Redirect,
@@ -24,16 +31,11 @@ func (o *Options) openSystem(descriptors int) (*Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	b, err := o.start(c, backends.New(c.Render, backends.Target[netfilter.Key, netfilter.Value](c)), descriptors)
+	inner, err := kinds.Among(backends.New(c.Render, around(c)), o.Identity, kinds.Userspace)
 	if err != nil {
 		return nil, err
 	}
-	own, err := kinds.Open(o.Identity, kinds.Userspace)
-	if err != nil {
-		return nil, errors.Join(err, b.Close())
-	}
-	b.instance = own
-	return b, nil
+	return o.start(c, inner, descriptors)
 }
 
 // descriptorLimit returns how many file descriptors the process may open. At the start, the Go

@@ -58,7 +58,7 @@ type Config struct {
 }
 
 // Capture is a [backends.Target]: addresses on an interface, and sockets that listen at them. Its
-// methods are not called at the same time, except Operations and those of the dialer.
+// methods are not called at the same time, except Listening and those of the dialer.
 type Capture struct {
 	Config
 	sockets
@@ -74,13 +74,6 @@ type Capture struct {
 	// removed since the last List.
 	taken, left refusals
 }
-
-var (
-	_ backends.Target[Key, Value] = (*Capture)(nil)
-	_ backends.Checker            = (*Capture)(nil)
-	_ backends.Cleaner            = (*Capture)(nil)
-	_ backends.NodeChecker        = (*Capture)(nil)
-)
 
 // New returns a capture. Its method ServeBy must be called before it is used.
 func New(c Config) *Capture {
@@ -102,7 +95,15 @@ func (c *Capture) Configure(config *engine.Config) {
 // isAddress reports whether the host had an address when they were listed last.
 func (c *Capture) isAddress(a netip.Addr) bool { return (*c.host.Load())[a] }
 
-// Check implements [backends.Checker].
+// Abilities implements [backends.Target]. It cannot wait for drift: resyncs check the addresses.
+func (c *Capture) Abilities() backends.Abilities[Key, Value] {
+	return backends.Abilities[Key, Value]{
+		Abilities: proxy.Abilities{Operations: c.ops.Load, Drifted: c.Drifted, CheckNode: c.CheckNode},
+		Check:     c.Check, Cleanup: c.Cleanup, Close: c.namespace.Close,
+	}
+}
+
+// Check is Check of [backends.Abilities].
 func (c *Capture) Check(_ *proxy.Node, port *proxy.ServicePort) error {
 	if !c.serves(port.Name.Family) {
 		return nil
@@ -177,7 +178,7 @@ func (c *Capture) forget(present map[netip.Addr]bool) {
 	}
 }
 
-// Drifted implements [proxy.DriftChecker].
+// Drifted is Drifted of [proxy.Abilities].
 func (c *Capture) Drifted(ctx context.Context) bool {
 	present, err := c.present(ctx)
 	if err != nil {
@@ -208,11 +209,6 @@ func (c *Capture) listenerDrifted(ctx context.Context, k Key, present bool) bool
 		return !present || c.canListen(ctx, k)
 	}
 	return present != (c.listeners[k] != nil)
-}
-
-// WaitDrift implements [proxy.DriftChecker]. It cannot wait: resyncs check the addresses.
-func (c *Capture) WaitDrift(context.Context) error {
-	return fmt.Errorf("userspace: %w: waiting for changes of addresses", proxy.ErrUnsupported)
 }
 
 // Commit implements [backends.Target]. It lists the addresses of the node only if it has some to add.
@@ -358,7 +354,7 @@ func (c *Capture) removeOne(ctx context.Context, a netip.Addr) error {
 	return nil
 }
 
-// Cleanup implements [backends.Cleaner].
+// Cleanup is Cleanup of [backends.Abilities].
 func (c *Capture) Cleanup(ctx context.Context) error {
 	present, err := c.present(ctx)
 	if err == nil {

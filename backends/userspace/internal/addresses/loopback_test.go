@@ -39,11 +39,10 @@ func newLoopback(t *testing.T, listeners int) (*Loopback, *proxy.Node, netip.Add
 	l := NewLoopback(Serving{Sockets: sockets, Families: []v1.IPFamily{v1.IPv4Protocol}}, listeners)
 	l.ServeBy(e, &served)
 	t.Cleanup(func() {
-		if err := l.Close(); err != nil {
-			t.Error(err)
-		}
+		err := l.CloseListeners()
 		e.Close()
 		served.Wait()
+		testenv.NoError(t, errors.Join(err, sockets.Close()))
 	})
 	return l, &proxy.Node{NodePorts: proxy.NodePortAddresses{Loopback: []netip.Prefix{netip.PrefixFrom(at, 32)}}}, at
 }

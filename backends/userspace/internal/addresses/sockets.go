@@ -54,12 +54,6 @@ func (s *sockets) CloseListeners() error {
 	return nil
 }
 
-// Close closes all listeners, and what they need.
-func (s *sockets) Close() error { return errors.Join(s.CloseListeners(), s.namespace.Close()) }
-
-// Operations implements [proxy.OperationCounter].
-func (s *sockets) Operations() uint64 { return s.ops.Load() }
-
 // Listening returns how many listeners are open in an IP family. It may be called at any time.
 func (s *sockets) Listening(family v1.IPFamily) int { return int(s.opened(family).Load()) }
 

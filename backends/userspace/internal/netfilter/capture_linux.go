@@ -45,14 +45,6 @@ type Capture struct {
 	serve func(engine.Listener, engine.PacketListener)
 }
 
-var (
-	_ backends.Target[Key, Value]   = (*Capture)(nil)
-	_ backends.Replacer[Key, Value] = (*Capture)(nil)
-	_ backends.Cleaner              = (*Capture)(nil)
-	_ backends.Checker              = (*Capture)(nil)
-	_ backends.NodeChecker          = (*Capture)(nil)
-)
-
 // New returns a capture in the network namespace of the calling thread. Its method ServeBy must be
 // called before its listeners are opened.
 func New(config Config) (*Capture, error) {

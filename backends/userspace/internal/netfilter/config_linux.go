@@ -48,7 +48,7 @@ func (r *renderer) served() []v1.IPFamily {
 	return slices.DeleteFunc(all[:], func(f v1.IPFamily) bool { return !r.serves(f) })
 }
 
-// Check implements [backends.Checker].
+// Check is Check of [backends.Abilities].
 func (r *renderer) Check(_ *proxy.Node, port *proxy.ServicePort) error {
 	if !r.serves(port.Name.Family) {
 		return nil

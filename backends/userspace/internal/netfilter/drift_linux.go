@@ -13,7 +13,7 @@ import (
 	"github.com/vipkit/vipkit/internal/kernel/rawnetlink"
 )
 
-// Drifted implements [proxy.DriftChecker]. It reports commits of other programs to the backend's
+// Drifted is Drifted of [proxy.Abilities]. It reports commits of other programs to the backend's
 // tables, and checks the routing and whether the node can use other IP families now.
 func (c *Capture) Drifted(ctx context.Context) bool {
 	return c.Conn.Drifted(ctx) || c.looksDifferent() || slices.ContainsFunc(c.served(), func(f v1.IPFamily) bool {
@@ -22,7 +22,7 @@ func (c *Capture) Drifted(ctx context.Context) bool {
 	})
 }
 
-// WaitDrift implements [proxy.DriftChecker]. It also returns after changes of the backend itself to
+// WaitDrift is WaitDrift of [proxy.Abilities]. It also returns after changes of the backend itself to
 // its routing: Drifted tells these apart.
 func (c *Capture) WaitDrift(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)

@@ -15,17 +15,22 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// Found implements [backends.Finder].
-func (c *Capture) Found() []*proxy.ServicePort { return c.found.Take() }
-
-// Operations implements [proxy.OperationCounter].
-func (c *Capture) Operations() uint64 { return c.ops.Load() }
+// Abilities implements [backends.Target]. Connection tracking remembers which flows are redirected,
+// and with TPROXY flows from bridges.
+func (c *Capture) Abilities() backends.Abilities[Key, Value] {
+	return backends.Abilities[Key, Value]{
+		Abilities: proxy.Abilities{
+			Operations: c.ops.Load, Drifted: c.Drifted, WaitDrift: c.WaitDrift, Flows: c.found.Take, CheckNode: c.checkNode,
+		},
+		Check: c.Check, Replace: c.Replace, Cleanup: c.Cleanup, Close: c.Close,
+	}
+}
 
 func (c *Capture) table(fam nfnetlink.Family) nfnetlink.Table {
 	return nfnetlink.Table{Family: fam, Name: c.Identity.Name}
 }
 
-// Replace implements [backends.Replacer].
+// Replace is Replace of [backends.Abilities].
 func (c *Capture) Replace(ctx context.Context, _ proxy.Snapshot, must bool) backends.Replacement[Key, Value] {
 	if !must || c.Begin() != nil {
 		return nil // List fails in the same way, and returns the error
@@ -143,7 +148,7 @@ func (c *Capture) removeRoutes(ops []op) error {
 	return nil
 }
 
-// Cleanup implements [backends.Cleaner].
+// Cleanup is Cleanup of [backends.Abilities].
 func (c *Capture) Cleanup(ctx context.Context) error {
 	all := ipaddr.Families()
 	return c.remove(ctx, all[:]...)

@@ -3,6 +3,7 @@ package netfilter
 import (
 	"context"
 	"errors"
+	"runtime"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -59,14 +60,14 @@ func TestRoutingStays(t *testing.T) {
 	}
 	c := captureIn(t)
 	refused := refused(t, c)
-	before := c.Operations()
+	before := c.ops.Load()
 	if err := c.Commit(t.Context(), []op{routing(backends.Add), refused}).Err(); !errors.Is(err, backends.ErrConflict) {
 		t.Errorf("got error %v, want one that is %v", err, backends.ErrConflict)
 	}
 	if got, err := c.routes.state(v1.IPv4Protocol); err != nil || got != routingComplete {
 		t.Errorf("routing after a refused commit: got %d and error %v, want %d", got, err, routingComplete)
 	}
-	if got := c.Operations() - before; got != 0 {
+	if got := c.ops.Load() - before; got != 0 {
 		t.Errorf("operations: got %d, want none", got)
 	}
 }
@@ -127,5 +128,30 @@ func TestListsWhileSetsGrow(t *testing.T) {
 			}
 		}
 		testenv.NoError(t, b.Cleanup(t.Context()))
+	}
+}
+
+// If the routing of a commit that is divided cannot be removed, the dataplane is lost, also after the first part:
+// its transaction is made, and its operations are not carried out.
+func TestFailedRemovalOfRouting(t *testing.T) {
+	t.Parallel()
+	c := captureIn(t)
+	routing := func(kind backends.OpKind) (ops []op) {
+		for _, fam := range nft.Families() {
+			ops = append(ops, op{Kind: kind, Key: Key{kind: kindRouting, fam: fam}})
+		}
+		return ops
+	}
+	testenv.NoError(t, c.Commit(t.Context(), routing(backends.Add)).Err())
+	runtime.LockOSThread() // for good: the thread, which loses its capabilities, ends with the test
+	tooLarge := error(&nfnetlink.SizeError{})
+	c.Transact = func(context.Context, *nfnetlink.Batch) (err error) {
+		err, tooLarge = tooLarge, nil
+		return err
+	}
+	var none [2]unix.CapUserData
+	testenv.NoError(t, unix.Capset(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &none[0]))
+	if out := c.Commit(t.Context(), routing(backends.Remove)); out.Lost == nil || !errors.Is(out.Lost, unix.EPERM) {
+		t.Errorf("got outcome %+v, want a lost state because of %v", out, unix.EPERM)
 	}
 }

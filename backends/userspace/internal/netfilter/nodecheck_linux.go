@@ -14,9 +14,9 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// CheckNode implements [backends.NodeChecker]. The settings of forwarding and of bridges do not
-// matter, since all connections end at sockets of the backend.
-func (c *Capture) CheckNode(s proxy.Snapshot) []*proxy.Problem {
+// checkNode returns the settings of the node that matter. Settings of forwarding and of bridges do
+// not, since all connections end at sockets of the backend.
+func (c *Capture) checkNode(s proxy.Snapshot) []*proxy.Problem {
 	found := c.checkFamilies(s)
 	if c.Redirect {
 		return append(found, nodecheck.Deliveries(s, nodecheck.Delivery{Rule: nodecheck.Translated(), Port: c.Port})...)
