@@ -80,11 +80,15 @@ type bound struct {
 
 // take counts one more; it reports false at the limit.
 func (b *bound) take() bool {
-	if b.taken.Add(1) > b.limit {
-		b.taken.Add(-1)
-		return false
+	for {
+		n := b.taken.Load()
+		if n >= b.limit {
+			return false
+		}
+		if b.taken.CompareAndSwap(n, n+1) {
+			return true
+		}
 	}
-	return true
 }
 
 // give ends the count of one that take has counted.
