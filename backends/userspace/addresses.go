@@ -7,7 +7,7 @@ import (
 
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/userspace/internal/addresses"
-	"github.com/vipkit/vipkit/backends/userspace/internal/engine"
+	"github.com/vipkit/vipkit/backends/userspace/internal/host"
 )
 
 // AddressOptions are the options of the capture [Addresses].
@@ -27,8 +27,6 @@ type AddressOptions struct {
 
 	manager addresses.Manager // nil for that of the system
 	usable  time.Duration     // zero for the constant
-
-	namespace addresses.Namespace
 }
 
 const (
@@ -49,25 +47,36 @@ func (o *AddressOptions) complete(identity backends.Identity, getenv func(string
 const usable = 10 * time.Second
 
 // openAddresses returns a backend with the capture [Addresses].
-func (o *Options) openAddresses() (b *Backend, err error) {
+func (o *Options) openAddresses(descriptors int) (_ *Backend, err error) {
 	manager := o.Addresses.manager
 	if manager == nil {
 		if manager, err = o.Addresses.systemManager(o.Identity); err != nil {
 			return nil, err
 		}
 	}
-	c := addresses.New(addresses.Config{
-		Namespace: o.Addresses.namespace, Manager: manager, State: o.Addresses.State, Families: o.Families,
-		AwaitEndpoints: o.Hooks.FirstConnection != nil, Usable: cmp.Or(o.Addresses.usable, usable),
-	})
-	b = &Backend{listeners: c, inner: backends.New(c.Render, backends.Target[addresses.Key, addresses.Value](c))}
-	config := o.engineConfig(c)
-	if config.Descriptors, err = descriptorLimit(); err == nil {
-		b.engine, err = engine.New(config)
-	}
+	serving, err := o.serving()
 	if err != nil {
 		return nil, err
 	}
-	c.ServeBy(b.engine, &b.wg)
-	return b, nil
+	c := addresses.New(addresses.Config{
+		Serving: serving, Manager: manager, State: o.Addresses.State, Usable: cmp.Or(o.Addresses.usable, usable),
+	})
+	return o.start(c, backends.New(c.Render, backends.Target[addresses.Key, addresses.Value](c)), descriptors)
+}
+
+// openLoopback returns a backend with the capture [Loopback]. An eighth of the descriptors is for
+// listeners, and the engine counts on as many.
+func (o *Options) openLoopback(descriptors int) (*Backend, error) {
+	serving, err := o.serving()
+	if err != nil {
+		return nil, err
+	}
+	const share = 8
+	c := addresses.NewLoopback(serving, descriptors/share)
+	return o.start(c, backends.New(c.Render, backends.Target[addresses.Key, addresses.Value](c)), descriptors/share)
+}
+
+func (o *Options) serving() (addresses.Serving, error) {
+	sockets, err := host.OpenSockets()
+	return addresses.Serving{Sockets: sockets, Families: o.Families, AwaitEndpoints: o.Hooks.FirstConnection != nil}, err
 }

@@ -7,12 +7,8 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
-	"time"
-
-	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/internal/testing/snapshots"
@@ -41,29 +37,11 @@ func TestAddressOptions(t *testing.T) {
 	testenv.Same(t, "here", complete(AddressOptions{State: "here"}).State, "file of the option")
 }
 
-// A Service is served at an address that was added for it, until it is removed.
-func TestAddressesServe(t *testing.T) {
-	h := newFakeHost("127.0.0.1")
-	f := &follower{Backend: h.start(t, Options{})}
-	node := snapshots.Node("127.0.0.1")
-	web := servicePort("web", v1.ProtocolTCP, clusterIP("127.96.0.1:18080"), tcpServer(t, "web"))
-	dns := servicePort("dns", v1.ProtocolUDP, clusterIP("127.96.0.2:15353"), udpServer(t, "dns"))
-	f.apply(t, proxy.NewSnapshot(node, web, dns))
-	h.wantAddresses(t, "127.0.0.1", "127.96.0.1", "127.96.0.2")
-	wantTCP(t, "127.96.0.1:18080", "web")
-	wantUDP(t, "127.96.0.2:15353", "dns")
-	wantNone(t, "127.96.0.1:18081")
-	f.apply(t, proxy.NewSnapshot(node, dns))
-	h.wantAddresses(t, "127.0.0.1", "127.96.0.2")
-	wantNone(t, "127.96.0.1:18080")
-	wantUDP(t, "127.96.0.2:15353", "dns")
-}
-
 // The same snapshot again changes nothing.
 func TestAddressesAreIdempotent(t *testing.T) {
 	h := newFakeHost("127.0.0.1")
 	b := h.start(t, Options{})
-	s := proxy.NewSnapshot(snapshots.Node("127.0.0.1"), servicePort("web", v1.ProtocolTCP, clusterIP("127.96.0.1:18080"), tcpServer(t, "web")))
+	s := proxy.NewSnapshot(snapshots.Node("127.0.0.1"), servicePort("web", clusterIP("127.96.0.1:18080"), tcpServer(t)))
 	var before proxy.Snapshot
 	for range 3 {
 		testenv.NoError(t, b.Apply(t.Context(), before, s))
@@ -79,52 +57,14 @@ func TestAddressesAreIdempotent(t *testing.T) {
 	}
 }
 
-// An address stays while one port of one Service needs it.
-func TestAddressesAreCounted(t *testing.T) {
-	h := newFakeHost("127.0.0.1")
-	f := &follower{Backend: h.start(t, Options{})}
-	server := tcpServer(t, "x")
-	port := func(name string, at ...frontend) *proxy.ServicePort {
-		return servicePort(name, v1.ProtocolTCP, at, server)
-	}
-	one := port("one", frontend{proxy.ClusterIP, "127.96.0.1:18080"}, frontend{proxy.ExternalIP, "127.97.0.1:18080"})
-	two := port("two", frontend{proxy.ClusterIP, "127.96.0.1:18443"})
-	three := port("three", frontend{proxy.LoadBalancer, "127.97.0.1:18443"})
-	node := snapshots.Node("127.0.0.1")
-	for _, step := range []struct {
-		ports []*proxy.ServicePort
-		want  []string
-	}{
-		{[]*proxy.ServicePort{one, two, three}, []string{"127.96.0.1", "127.97.0.1"}},
-		{[]*proxy.ServicePort{two, three}, []string{"127.96.0.1", "127.97.0.1"}},
-		{[]*proxy.ServicePort{three}, []string{"127.97.0.1"}},
-		{[]*proxy.ServicePort{one}, []string{"127.96.0.1", "127.97.0.1"}},
-		{nil, nil},
-	} {
-		f.apply(t, proxy.NewSnapshot(node, step.ports...))
-		h.wantAddresses(t, append(step.want, "127.0.0.1")...)
-		for _, p := range []*proxy.ServicePort{one, two, three} {
-			for i := range p.Frontends {
-				at := p.Frontends[i].Addr.String()
-				if slices.Contains(step.ports, p) {
-					wantTCP(t, at, "x")
-				} else {
-					wantNone(t, at)
-				}
-			}
-		}
-	}
-	h.wantCalls(t, "add 127.96.0.1", "add 127.96.0.1", "add 127.97.0.1", "remove 127.96.0.1", "remove 127.96.0.1", "remove 127.97.0.1")
-}
-
 // An address that the host had before is used, and stays.
 func TestAddressesOfOthersStay(t *testing.T) {
 	h := newFakeHost("127.0.0.1", "127.97.0.1")
 	b := h.start(t, Options{})
 	f := &follower{Backend: b}
 	node := snapshots.Node("127.0.0.1")
-	f.apply(t, proxy.NewSnapshot(node, servicePort("web", v1.ProtocolTCP, []frontend{{proxy.ExternalIP, "127.97.0.1:18080"}}, tcpServer(t, "web"))))
-	wantTCP(t, "127.97.0.1:18080", "web")
+	f.apply(t, proxy.NewSnapshot(node, servicePort("web", []frontend{{proxy.ExternalIP, "127.97.0.1:18080"}}, tcpServer(t))))
+	wantTCP(t, "127.97.0.1:18080")
 	f.apply(t, proxy.NewSnapshot(node))
 	h.wantAddresses(t, "127.0.0.1", "127.97.0.1")
 	testenv.NoError(t, b.Cleanup(t.Context()))
@@ -137,9 +77,9 @@ func TestAddressesOfOthersStay(t *testing.T) {
 func TestAddressesAreAdopted(t *testing.T) {
 	h := newFakeHost("127.0.0.1")
 	state := filepath.Join(t.TempDir(), "new", "addresses")
-	server := tcpServer(t, "web")
+	server := tcpServer(t)
 	at := func(n int) *proxy.ServicePort {
-		return servicePort(fmt.Sprint("web", n), v1.ProtocolTCP, clusterIP(fmt.Sprintf("127.96.0.%d:18080", n)), server)
+		return servicePort(fmt.Sprint("web", n), clusterIP(fmt.Sprintf("127.96.0.%d:18080", n)), server)
 	}
 	node := snapshots.Node("127.0.0.1")
 	killed := h.on(t, state, Options{})
@@ -150,8 +90,8 @@ func TestAddressesAreAdopted(t *testing.T) {
 	next := &follower{Backend: h.on(t, state, Options{})}
 	next.apply(t, proxy.NewSnapshot(node, at(2), at(3)))
 	h.wantCalls(t, "add 127.96.0.3", "remove 127.96.0.1")
-	wantTCP(t, "127.96.0.2:18080", "web")
-	wantTCP(t, "127.96.0.3:18080", "web")
+	wantTCP(t, "127.96.0.2:18080")
+	wantTCP(t, "127.96.0.3:18080")
 	testenv.NoError(t, next.Close())
 	last := h.on(t, state, Options{}) // Cleanup needs no earlier Apply
 	testenv.NoError(t, last.Cleanup(t.Context()))
@@ -164,7 +104,7 @@ func TestAddressesDrain(t *testing.T) {
 	h := newFakeHost("127.0.0.1")
 	state := filepath.Join(t.TempDir(), "addresses")
 	release := make(chan struct{})
-	s := proxy.NewSnapshot(snapshots.Node("127.0.0.1"), servicePort("web", v1.ProtocolTCP, clusterIP("127.96.0.1:18080"), slowServer(t, release)))
+	s := proxy.NewSnapshot(snapshots.Node("127.0.0.1"), servicePort("web", clusterIP("127.96.0.1:18080"), slowServer(t, release)))
 	first := h.on(t, state, Options{})
 	testenv.NoError(t, first.Apply(t.Context(), proxy.Snapshot{}, s))
 	established, err := net.Dial("tcp4", "127.96.0.1:18080")
@@ -228,42 +168,13 @@ func slowServer(t *testing.T, release <-chan struct{}) netip.AddrPort {
 	return netip.MustParseAddrPort(l.Addr().String())
 }
 
-// A client keeps its endpoint at all addresses of a service port, and others do not.
-func TestAddressesAffinity(t *testing.T) {
-	h := newFakeHost("127.0.0.1")
-	f := &follower{Backend: h.start(t, Options{})}
-	p := servicePort("web", v1.ProtocolTCP, []frontend{{proxy.ClusterIP, "127.96.0.1:18080"}, {proxy.ExternalIP, "127.97.0.1:18080"}},
-		tcpServer(t, "one"), tcpServer(t, "two"), tcpServer(t, "three"))
-	sticky := *p
-	sticky.Affinity.Timeout = time.Hour
-	f.apply(t, proxy.NewSnapshot(snapshots.Node("127.0.0.1"), &sticky))
-	kept, err := ask("127.96.0.1:18080")
-	testenv.NoError(t, err)
-	for range 4 {
-		// The source is the same for both: the address of the node that the system chooses
-		// for the loopback network.
-		wantTCP(t, "127.96.0.1:18080", kept)
-		wantTCP(t, "127.97.0.1:18080", kept)
-	}
-	f.apply(t, proxy.NewSnapshot(snapshots.Node("127.0.0.1"), p))
-	got := map[string]bool{}
-	for range 3 {
-		text, err := ask("127.96.0.1:18080")
-		testenv.NoError(t, err)
-		got[text] = true
-	}
-	if len(got) != 3 {
-		t.Errorf("without affinity: got answers of %v, want all three", got)
-	}
-}
-
 // A change appends to the file, and lists addresses only if it adds one or opens a listener.
 func TestCostOfAddresses(t *testing.T) {
 	t.Parallel()
 	h := newFakeHost("127.0.0.1")
 	state := filepath.Join(t.TempDir(), "addresses")
 	f := &follower{Backend: h.on(t, state, Options{})}
-	server := tcpServer(t, "web")
+	server := tcpServer(t)
 	ports := manyPorts(100, server)
 	node := snapshots.Node("127.0.0.1")
 	f.apply(t, proxy.NewSnapshot(node, ports[:99]...))

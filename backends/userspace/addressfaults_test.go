@@ -14,8 +14,6 @@ import (
 	"testing"
 	"time"
 
-	v1 "k8s.io/api/core/v1"
-
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/internal/testing/objects"
 	"github.com/vipkit/vipkit/internal/testing/snapshots"
@@ -39,7 +37,7 @@ func wantFailed(t *testing.T, err error, want ...string) {
 // manyPorts returns service ports with addresses of their own.
 func manyPorts(n int, server netip.AddrPort) []*proxy.ServicePort {
 	return objects.Many(n, func(i int) *proxy.ServicePort {
-		return servicePort(fmt.Sprint("web", i), v1.ProtocolTCP, clusterIP(fmt.Sprintf("127.96.1.%d:18080", i)), server)
+		return servicePort(fmt.Sprint("web", i), clusterIP(fmt.Sprintf("127.96.1.%d:18080", i)), server)
 	})
 }
 
@@ -55,10 +53,10 @@ func TestAddressThatCannotBeAdded(t *testing.T) {
 		}
 		return nil
 	}
-	ports := manyPorts(40, tcpServer(t, "web"))
+	ports := manyPorts(40, tcpServer(t))
 	s := proxy.NewSnapshot(snapshots.Node("127.0.0.1"), ports...)
 	wantFailed(t, f.try(t, s), "web20")
-	wantTCP(t, "127.96.1.39:18080", "web")
+	wantTCP(t, "127.96.1.39:18080")
 	added := map[string]int{}
 	for _, call := range h.calls {
 		if added[call]++; added[call] > 1 && !strings.Contains(call, bad.String()) || strings.HasPrefix(call, "remove") {
@@ -67,7 +65,7 @@ func TestAddressThatCannotBeAdded(t *testing.T) {
 	}
 	h.fail = func(string, netip.Addr) error { return nil }
 	f.apply(t, s)
-	wantTCP(t, "127.96.1.20:18080", "web")
+	wantTCP(t, "127.96.1.20:18080")
 }
 
 // If a program of the node listens at a frontend, its service port fails, and no other one does.
@@ -78,7 +76,7 @@ func TestFrontendInUse(t *testing.T) {
 	l, err := net.Listen("tcp4", "127.96.1.2:18080")
 	testenv.NoError(t, err)
 	defer l.Close() //nolint:errcheck // it is closed below
-	s := proxy.NewSnapshot(snapshots.Node("127.0.0.1"), manyPorts(4, tcpServer(t, "web"))...)
+	s := proxy.NewSnapshot(snapshots.Node("127.0.0.1"), manyPorts(4, tcpServer(t))...)
 	err = f.try(t, s)
 	wantFailed(t, err, "web2")
 	if want := "another program of the node listens there"; err == nil || !strings.Contains(err.Error(), want) {
@@ -93,7 +91,7 @@ func TestFrontendInUse(t *testing.T) {
 	wantFailed(t, f.try(t, s), "web2")
 	testenv.NoError(t, l.Close())
 	f.apply(t, s)
-	wantTCP(t, "127.96.1.2:18080", "web")
+	wantTCP(t, "127.96.1.2:18080")
 }
 
 // A manager may report success although the host does not have the address. Its Services fail; they
@@ -104,12 +102,12 @@ func TestAddressThatIsNotThere(t *testing.T) {
 	o := Options{}
 	o.Addresses.usable = 20 * time.Millisecond
 	f := &follower{Backend: h.start(t, o)}
-	server := tcpServer(t, "web")
+	server := tcpServer(t)
 	ports := append(manyPorts(2, server),
-		servicePort("rejecting", v1.ProtocolTCP, clusterIP("192.0.2.77:18443")),
-		servicePort("serving", v1.ProtocolTCP, clusterIP("192.0.2.77:18080"), server))
+		servicePort("rejecting", clusterIP("192.0.2.77:18443")),
+		servicePort("serving", clusterIP("192.0.2.77:18080"), server))
 	wantFailed(t, f.try(t, proxy.NewSnapshot(snapshots.Node("127.0.0.1"), ports...)), "serving")
-	wantTCP(t, "127.96.1.1:18080", "web")
+	wantTCP(t, "127.96.1.1:18080")
 	if !f.Abilities().Drifted(t.Context()) {
 		t.Error("Drifted: got false, want true")
 	}
@@ -120,7 +118,7 @@ func TestInterfaceIsMissing(t *testing.T) {
 	h := newFakeHost("127.0.0.1")
 	f := &follower{Backend: h.start(t, Options{})}
 	h.fail = func(string, netip.Addr) error { return fmt.Errorf("no interface: %w", backends.ErrUnavailable) }
-	s := proxy.NewSnapshot(snapshots.Node("127.0.0.1"), manyPorts(9, tcpServer(t, "web"))...)
+	s := proxy.NewSnapshot(snapshots.Node("127.0.0.1"), manyPorts(9, tcpServer(t))...)
 	if err := f.try(t, s); !errors.Is(err, backends.ErrUnavailable) {
 		t.Errorf("got error %v, want %v", err, backends.ErrUnavailable)
 	}
@@ -129,7 +127,7 @@ func TestInterfaceIsMissing(t *testing.T) {
 	}
 	h.fail = func(string, netip.Addr) error { return nil }
 	f.apply(t, s)
-	wantTCP(t, "127.96.1.8:18080", "web")
+	wantTCP(t, "127.96.1.8:18080")
 }
 
 // An address that cannot be removed is a problem of the node, and removed later. Services are served
@@ -137,7 +135,7 @@ func TestInterfaceIsMissing(t *testing.T) {
 func TestAddressThatCannotBeRemoved(t *testing.T) {
 	h := newFakeHost("127.0.0.1")
 	f := &follower{Backend: h.start(t, Options{})}
-	ports := manyPorts(2, tcpServer(t, "web"))
+	ports := manyPorts(2, tcpServer(t))
 	node := snapshots.Node("127.0.0.1")
 	f.apply(t, proxy.NewSnapshot(node, ports...))
 	h.fail = func(what string, _ netip.Addr) error {
@@ -155,11 +153,11 @@ func TestAddressThatCannotBeRemoved(t *testing.T) {
 		t.Error("Drifted: got false, want true")
 	}
 	before := len(h.calls)
-	f.apply(t, proxy.NewSnapshot(node, ports[0], manyPorts(3, tcpServer(t, "web"))[2]))
+	f.apply(t, proxy.NewSnapshot(node, ports[0], manyPorts(3, tcpServer(t))[2]))
 	if got := h.calls[before:]; len(got) != 1 {
 		t.Errorf("another Service: got calls %q, want that for its address", got)
 	}
-	wantTCP(t, "127.96.1.2:18080", "web")
+	wantTCP(t, "127.96.1.2:18080")
 	h.wantAddresses(t, "127.0.0.1", "127.96.1.0", "127.96.1.1", "127.96.1.2")
 	h.fail = func(string, netip.Addr) error { return nil }
 	f.held = proxy.Snapshot{} // what a Runner applies after drift
@@ -182,8 +180,8 @@ func TestAddressesAreRepaired(t *testing.T) {
 	h := newFakeHost("127.0.0.1", "127.97.0.1")
 	f := &follower{Backend: h.start(t, Options{})}
 	own, others := netip.MustParseAddr("127.96.1.1"), netip.MustParseAddr("127.97.0.1")
-	server := tcpServer(t, "web")
-	ports := append(manyPorts(2, server), servicePort("external", v1.ProtocolTCP, []frontend{{proxy.ExternalIP, "127.97.0.1:18080"}}, server))
+	server := tcpServer(t)
+	ports := append(manyPorts(2, server), servicePort("external", []frontend{{proxy.ExternalIP, "127.97.0.1:18080"}}, server))
 	s := proxy.NewSnapshot(snapshots.Node("127.0.0.1"), ports...)
 	f.apply(t, s)
 	for _, gone := range []netip.Addr{own, others} {
@@ -193,7 +191,7 @@ func TestAddressesAreRepaired(t *testing.T) {
 		}
 		f.held = proxy.Snapshot{}
 		f.apply(t, s)
-		wantTCP(t, netip.AddrPortFrom(gone, 18080).String(), "web")
+		wantTCP(t, netip.AddrPortFrom(gone, 18080).String())
 	}
 	h.wantAddresses(t, "127.0.0.1", "127.96.1.0", "127.96.1.1", "127.97.0.1")
 	f.apply(t, proxy.NewSnapshot(snapshots.Node("127.0.0.1"))) // now all three are its own
@@ -220,7 +218,7 @@ func TestDamagedFile(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			h := newFakeHost("127.0.0.1", "127.96.1.7")
 			state := filepath.Join(t.TempDir(), "addresses")
-			ports := manyPorts(2, tcpServer(t, "web"))
+			ports := manyPorts(2, tcpServer(t))
 			node := snapshots.Node("127.0.0.1")
 			b := h.on(t, state, Options{})
 			testenv.NoError(t, b.Apply(t.Context(), proxy.Snapshot{}, proxy.NewSnapshot(node, ports...)))
@@ -230,7 +228,7 @@ func TestDamagedFile(t *testing.T) {
 			testenv.NoError(t, os.WriteFile(state, c.tear(text), 0o600))
 			f := &follower{Backend: h.on(t, state, Options{})}
 			f.apply(t, proxy.NewSnapshot(node, ports[0]))
-			wantTCP(t, "127.96.1.0:18080", "web")
+			wantTCP(t, "127.96.1.0:18080")
 			f.apply(t, proxy.NewSnapshot(node))
 			want := []string{"127.0.0.1", "127.96.1.1", "127.96.1.7"}
 			if !c.own {
@@ -249,53 +247,19 @@ func TestFileThatCannotBeWritten(t *testing.T) {
 		t.Fatal(err)
 	}
 	f := &follower{Backend: h.on(t, state, Options{})}
-	if err := f.try(t, proxy.NewSnapshot(snapshots.Node("127.0.0.1"), manyPorts(1, tcpServer(t, "web"))...)); err == nil {
+	if err := f.try(t, proxy.NewSnapshot(snapshots.Node("127.0.0.1"), manyPorts(1, tcpServer(t))...)); err == nil {
 		t.Error("got no error, want one")
 	}
 	h.wantAddresses(t, "127.0.0.1")
 	h.wantCalls(t)
 }
 
-// Where no endpoint can serve, the system refuses; with a hook, the client waits for the first
-// endpoint.
-func TestAddressesWithoutEndpoints(t *testing.T) {
-	server := tcpServer(t, "web")
-	node := snapshots.Node("127.0.0.1")
-	none := proxy.NewSnapshot(node, servicePort("web", v1.ProtocolTCP, clusterIP("127.96.1.0:18080")))
-	some := proxy.NewSnapshot(node, servicePort("web", v1.ProtocolTCP, clusterIP("127.96.1.0:18080"), server))
-	h := newFakeHost("127.0.0.1")
-	f := &follower{Backend: h.start(t, Options{})}
-	f.apply(t, none)
-	h.wantAddresses(t, "127.0.0.1", "127.96.1.0")
-	wantNone(t, "127.96.1.0:18080")
-	f.apply(t, some)
-	wantTCP(t, "127.96.1.0:18080", "web")
-	f.apply(t, none)
-	wantNone(t, "127.96.1.0:18080")
-	h.wantCalls(t, "add 127.96.1.0")
-
-	asked := make(chan string, 1)
-	waking := &follower{Backend: newFakeHost("127.0.0.1").start(t, Options{Hooks: Hooks{
-		FirstConnection: func(_ Flow, name proxy.ServicePortName) { asked <- name.Name },
-	}})}
-	f.apply(t, proxy.NewSnapshot(node))
-	waking.apply(t, none)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		wantTCP(t, "127.96.1.0:18080", "web")
-	}()
-	testenv.Same(t, "web", <-asked, "first connection")
-	waking.apply(t, some)
-	<-done
-}
-
 // The context ends an Apply that waits for an address, and the next one completes the work.
 func TestAddressesAreCancelled(t *testing.T) {
 	h := newFakeHost("127.0.0.1", "192.0.2.77") // no socket can listen at the second one
 	f := &follower{Backend: h.start(t, Options{})}
-	server := tcpServer(t, "web")
-	unusable := servicePort("never", v1.ProtocolTCP, []frontend{{proxy.ExternalIP, "192.0.2.77:18080"}}, server)
+	server := tcpServer(t)
+	unusable := servicePort("never", []frontend{{proxy.ExternalIP, "192.0.2.77:18080"}}, server)
 	s := proxy.NewSnapshot(snapshots.Node("127.0.0.1"), append(manyPorts(2, server), unusable)...)
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
@@ -304,7 +268,7 @@ func TestAddressesAreCancelled(t *testing.T) {
 		t.Errorf("got error %v after %v, want one at once", err, time.Since(start))
 	}
 	f.apply(t, proxy.NewSnapshot(snapshots.Node("127.0.0.1"), manyPorts(2, server)...))
-	wantTCP(t, "127.96.1.1:18080", "web")
+	wantTCP(t, "127.96.1.1:18080")
 	h.wantAddresses(t, "127.0.0.1", "127.96.1.0", "127.96.1.1", "192.0.2.77")
 }
 
@@ -321,7 +285,7 @@ func TestAddressesConverge(t *testing.T) {
 		}
 		return nil
 	}
-	server := tcpServer(t, "web")
+	server := tcpServer(t)
 	f := &follower{Backend: h.on(t, state, Options{})}
 	for range 300 {
 		if r.IntN(20) == 0 { // as after a crash: nothing is removed
@@ -336,7 +300,7 @@ func TestAddressesConverge(t *testing.T) {
 		h.wantAddresses(t, slices.Concat(want, []string{"127.0.0.1", "127.96.9.9"})...)
 		for _, a := range want {
 			if r.IntN(10) == 0 && a != "127.96.1.3" {
-				wantTCP(t, a+":18080", "web")
+				wantTCP(t, a+":18080")
 			}
 		}
 		if t.Failed() {
@@ -364,9 +328,9 @@ func someAddresses(r *rand.Rand, server netip.AddrPort) (proxy.Snapshot, []strin
 		}
 		addr := fmt.Sprintf("127.96.1.%d", n)
 		needed[addr] = true
-		ports = append(ports, servicePort(fmt.Sprint("a", n), v1.ProtocolTCP, clusterIP(addr+":18080"), server))
+		ports = append(ports, servicePort(fmt.Sprint("a", n), clusterIP(addr+":18080"), server))
 		if r.IntN(2) == 0 {
-			ports = append(ports, servicePort(fmt.Sprint("b", n), v1.ProtocolTCP, clusterIP(addr+":18443"), server))
+			ports = append(ports, servicePort(fmt.Sprint("b", n), clusterIP(addr+":18443"), server))
 		}
 	}
 	var want []string

@@ -15,8 +15,6 @@ import (
 	"testing"
 	"time"
 
-	v1 "k8s.io/api/core/v1"
-
 	"github.com/vipkit/vipkit/internal/testing/objects"
 	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
@@ -139,8 +137,8 @@ type frontend struct {
 }
 
 // servicePort returns a service port that forwards to the endpoints, or rejects if there are none.
-func servicePort(name string, protocol v1.Protocol, frontends []frontend, to ...netip.AddrPort) *proxy.ServicePort {
-	p := snapshots.Port(name+"/"+string(protocol), strings.Join(objects.Many(len(frontends), func(i int) string { return frontends[i].at }), " "))
+func servicePort(name string, frontends []frontend, to ...netip.AddrPort) *proxy.ServicePort {
+	p := snapshots.Port(name, strings.Join(objects.Many(len(frontends), func(i int) string { return frontends[i].at }), " "))
 	for i, f := range frontends {
 		p.Frontends[i].Kind = f.kind
 	}
@@ -170,8 +168,8 @@ func (f *follower) try(t *testing.T, next proxy.Snapshot) error {
 	return err
 }
 
-// tcpServer answers each connection with a text. It returns its address.
-func tcpServer(t *testing.T, text string) netip.AddrPort {
+// tcpServer answers each connection with "web". It returns its address.
+func tcpServer(t *testing.T) netip.AddrPort {
 	t.Helper()
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
 	testenv.NoError(t, err)
@@ -182,30 +180,11 @@ func tcpServer(t *testing.T, text string) netip.AddrPort {
 			if err != nil {
 				return
 			}
-			_, _ = io.WriteString(c, text)
+			_, _ = io.WriteString(c, "web")
 			_ = c.Close()
 		}
 	}()
 	return netip.MustParseAddrPort(l.Addr().String())
-}
-
-// udpServer answers each datagram with a text and the datagram. It returns its address.
-func udpServer(t *testing.T, text string) netip.AddrPort {
-	t.Helper()
-	c, err := net.ListenPacket("udp4", "127.0.0.1:0")
-	testenv.NoError(t, err)
-	t.Cleanup(func() { _ = c.Close() })
-	go func() {
-		buf := make([]byte, 2048)
-		for {
-			n, from, err := c.ReadFrom(buf)
-			if err != nil {
-				return
-			}
-			_, _ = c.WriteTo(append([]byte(text), buf[:n]...), from)
-		}
-	}()
-	return netip.MustParseAddrPort(c.LocalAddr().String())
 }
 
 // ask connects to an address, and returns what it gets until the end.
@@ -220,34 +199,10 @@ func ask(at string) (string, error) {
 	return string(text), err
 }
 
-func wantTCP(t *testing.T, at, want string) {
+func wantTCP(t *testing.T, at string) {
 	t.Helper()
-	if got, err := ask(at); err != nil || got != want {
-		t.Errorf("%s: got %q and error %v, want %q", at, got, err, want)
-	}
-}
-
-// wantNone checks that no connection to an address is answered.
-func wantNone(t *testing.T, at string) {
-	t.Helper()
-	if got, err := ask(at); err == nil {
-		t.Errorf("%s: got %q, want an error", at, got)
-	}
-}
-
-func wantUDP(t *testing.T, at, want string) {
-	t.Helper()
-	c, err := net.Dial("udp4", at) // receives only from that address
-	testenv.NoError(t, err)
-	defer c.Close() //nolint:errcheck // everything was read
-	_ = c.SetDeadline(time.Now().Add(20 * time.Second))
-	buf := make([]byte, 2048)
-	if _, err := io.WriteString(c, "?"); err != nil {
-		t.Fatal(err)
-	}
-	n, err := c.Read(buf)
-	if got := string(buf[:max(n, 0)]); err != nil || got != want+"?" {
-		t.Errorf("%s: got %q and error %v, want %q", at, got, err, want+"?")
+	if got, err := ask(at); err != nil || got != "web" {
+		t.Errorf("%s: got %q and error %v, want %q", at, got, err, "web")
 	}
 }
 

@@ -3,7 +3,6 @@ package userspace_test
 import (
 	"fmt"
 	"net"
-	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -131,40 +130,4 @@ func wantAnswerSoon(t *testing.T, c net.Conn) {
 		}
 	}
 	t.Errorf("datagrams from %v to %v: got no answer, want one", c.LocalAddr(), c.RemoteAddr())
-}
-
-// If clients on one link cannot reach an endpoint, clients on other links still can.
-func TestFailuresOfOneLink(t *testing.T) {
-	t.Parallel()
-	n := newBridged(t, false)
-	const otherServer = "10.244.2.11:8080"
-	b := n.start(t, userspace.Options{Timeouts: userspace.Timeouts{Dial: []time.Duration{time.Second}, Suspect: time.Hour}})
-	s := bothProtocols()
-	apply(t, b, s)
-	// Like a network policy: packets of some clients do not reach the endpoint.
-	n.nftAt(t, "pod", "table ip deny { chain in { type filter hook input priority 0; ip saddr 10.244.1.16/28 drop; }; }")
-	for _, from := range []string{"10.244.1.20", "10.244.1.21"} {
-		a := netip.MustParseAddr(from)
-		testenv.NoError(t, n.NS("client").AddAddress("eth0", netip.PrefixFrom(a, 24)))
-		c, err := n.dial(t, "tcp", netip.AddrPortFrom(a, 0), one)
-		if err == nil {
-			_, err = c.Ask(t.Context())
-		}
-		if err == nil {
-			t.Fatalf("%s: got an answer, want none with the policy", from)
-		}
-	}
-	testenv.NoError(t, b.Apply(t.Context(), s, and(s, web(one+" :30080", podServer, otherServer))))
-	for _, from := range []string{"other", "node"} {
-		servers := map[string]int{}
-		for range 60 {
-			a, c, err := n.from(from).ask(t, one)
-			testenv.NoError(t, err)
-			_ = c.Close()
-			servers[a.Own.String()]++
-		}
-		if servers[podServer] < 10 || servers[otherServer] < 10 {
-			t.Errorf("%s: got answers of %v, want at least 10 of each server", from, servers)
-		}
-	}
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/vipkit/vipkit/backends/userspace/internal/host"
+	"github.com/vipkit/vipkit/backends/userspace/internal/netfilter"
 	"github.com/vipkit/vipkit/internal/kernel/netns"
 )
 
@@ -23,8 +23,8 @@ func Dump(ctx context.Context, c Capture) (string, error) {
 	}
 	defer b.Close() //nolint:errcheck // the backend was used for reading only
 	var lines []string
-	if l, ok := b.listeners.(*sharedListeners); ok {
-		for o, e := range l.capture.List(ctx) {
+	if c, ok := b.capture.(*netfilter.Capture); ok {
+		for o, e := range c.List(ctx) {
 			err = errors.Join(err, e)
 			lines = append(lines, fmt.Sprintf("%+v", o))
 		}
@@ -35,8 +35,8 @@ func Dump(ctx context.Context, c Capture) (string, error) {
 
 // ReachFrom makes a port the source port of the next connection to an endpoint, with TPROXY.
 func (b *Backend) ReachFrom(port uint16) {
-	if l, ok := b.listeners.(*sharedListeners); ok && l.capture.Dialer != nil {
-		l.capture.Dialer.StartAt(port)
+	if c, ok := b.capture.(*netfilter.Capture); ok {
+		c.StartAt(port)
 	}
 }
 
@@ -44,8 +44,7 @@ func (b *Backend) ReachFrom(port uint16) {
 // capture, but what it does there works on Linux as well.
 type OnAddresses struct {
 	*Backend
-	ns      *netns.NS
-	sockets *host.Sockets
+	ns *netns.NS
 }
 
 // NewOnAddresses returns a backend for the network namespace of the calling thread, which adds
@@ -55,21 +54,17 @@ func NewOnAddresses(o Options, link string) (*OnAddresses, error) {
 	if err != nil {
 		return nil, err
 	}
-	sockets, err := host.OpenSockets()
+	o.Capture, o.Addresses.manager = Addresses, linkAddresses{ns, link}
+	b, err := New(o)
 	if err != nil {
 		return nil, errors.Join(err, ns.Close())
 	}
-	o.Capture, o.Addresses.manager, o.Addresses.namespace = Addresses, linkAddresses{ns, link}, sockets
-	b, err := New(o)
-	if err != nil {
-		return nil, errors.Join(err, sockets.Close(), ns.Close())
-	}
-	return &OnAddresses{b, ns, sockets}, nil
+	return &OnAddresses{b, ns}, nil
 }
 
 // Close closes the backend.
 func (b *OnAddresses) Close() error {
-	return errors.Join(b.Backend.Close(), b.sockets.Close(), b.ns.Close())
+	return errors.Join(b.Backend.Close(), b.ns.Close())
 }
 
 // linkAddresses adds addresses to a link of a namespace.

@@ -154,7 +154,7 @@ func TestDrainForASuccessor(t *testing.T) {
 		first, second := n.start(t, userspace.Options{Capture: c}), n.start(t, userspace.Options{Capture: c})
 		apply(t, first, snapshot(one))
 		_, long := n.wantAnswer(t, one)
-		done := drain(t.Context(), first)
+		done, also := drain(t.Context(), first), drain(t.Context(), first)
 		eventually(t, "the successor can begin", func() bool {
 			return second.Apply(t.Context(), proxy.Snapshot{}, snapshot(one)) == nil
 		})
@@ -177,6 +177,7 @@ func TestDrainForASuccessor(t *testing.T) {
 		if err := <-done; err != nil {
 			t.Errorf("after the last connection has ended: got error %v, want none", err)
 		}
+		testenv.NoError(t, <-also)
 		testenv.NoError(t, first.Close())
 		n.wantAnswer(t, one)
 	})

@@ -1,8 +1,6 @@
 package userspace
 
 import (
-	"context"
-	"net"
 	"net/netip"
 	"time"
 
@@ -107,25 +105,16 @@ type Hooks struct {
 	ProxyProtocol func(proxy.ServicePortName) int
 }
 
-// dialer reaches endpoints.
-type dialer interface {
-	Dial(context.Context, engine.Dial) (net.Conn, error)
-}
-
-// engineConfig returns the config of the engine.
-func (o *Options) engineConfig(d dialer) engine.Config {
-	c := engine.Config{
-		Timeouts: engine.Timeouts(o.Timeouts), Connections: o.Connections, Sessions: o.Sessions,
-		AsNode: o.Capture != TPROXY,
-		Hooks:  engine.Hooks{Dial: d.Dial, ProxyProtocol: o.Hooks.ProxyProtocol},
-	}
+// configure adds the options to the config of the engine.
+func (o *Options) configure(c *engine.Config) {
+	c.Timeouts, c.Connections, c.Sessions = engine.Timeouts(o.Timeouts), o.Connections, o.Sessions
+	c.Hooks.ProxyProtocol = o.Hooks.ProxyProtocol
 	if pick := o.Hooks.Pick; pick != nil {
 		c.Hooks.Pick = func(f engine.Flow, among []*endpoints.Endpoint) int { return pick(flowOf(f), among) }
 	}
 	if first := o.Hooks.FirstConnection; first != nil {
 		c.Hooks.FirstConnection = func(f engine.Flow, name proxy.ServicePortName) { first(flowOf(f), name) }
 	}
-	return c
 }
 
 func flowOf(f engine.Flow) Flow { return Flow{f.Protocol, f.Client, f.Frontend} }

@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/netip"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 
@@ -15,7 +14,6 @@ import (
 	"github.com/vipkit/vipkit/backends/userspace"
 	"github.com/vipkit/vipkit/internal/kernel/netns"
 	"github.com/vipkit/vipkit/internal/testing/lab"
-	"github.com/vipkit/vipkit/internal/testing/netnstest"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -266,58 +264,6 @@ func TestRangesChangeAcrossRestarts(t *testing.T) {
 			}
 		}
 	})
-}
-
-// The next resync repairs source ranges that another program has changed.
-func TestRangesAreRepaired(t *testing.T) {
-	t.Parallel()
-	netnstest.NFT(t)
-	for _, many := range []bool{false, true} {
-		t.Run(fmt.Sprintf("many=%v", many), func(t *testing.T) {
-			w := newRangesFixture(t)
-			f := w.families[0]
-			r := ranges{f: {netip.PrefixFrom(f.steady, 32), netip.MustParsePrefix("192.0.2.4/30")}}
-			for i := 0; many && i < 200; i++ {
-				r[f] = append(r[f], netip.PrefixFrom(netip.AddrFrom4([4]byte{198, 51, byte(i), 0}), 25))
-			}
-			b := w.start(t, userspace.Options{})
-			apply(t, b, r.services())
-			want := w.dump(t, userspace.TPROXY)
-			chains := w.chains(t)
-			if got, want := len(chains) > 1, many; got != want {
-				t.Fatalf("chains of the ranges: got %q, want more than one: %v", chains, want)
-			}
-			for _, chain := range chains {
-				for _, script := range []string{
-					"insert rule ip vipkit-userspace %s accept", "add rule ip vipkit-userspace %s accept", "flush chain ip vipkit-userspace %s",
-					"flush chain ip vipkit-userspace %s; add rule ip vipkit-userspace %[1]s accept",
-					"add rule ip vipkit-userspace %s accept comment \"198.51.100.1-198.51.100.1\"",
-					"flush map ip vipkit-userspace restricted; flush chain ip vipkit-userspace %s",
-					"add chain ip vipkit-userspace %s-7; add rule ip vipkit-userspace %[1]s-7 accept",
-				} {
-					script = fmt.Sprintf(script, chain)
-					w.nft(t, script)
-					if !b.Abilities().Drifted(t.Context()) {
-						t.Errorf("%s: Drifted: got false, want true", script)
-					}
-					apply(t, b, r.services())
-					testenv.Same(t, want, w.dump(t, userspace.TPROXY), "%s: objects after the repair", script)
-					w.probe(t, script, r)
-				}
-			}
-		})
-	}
-}
-
-// chains lists the chains of source ranges.
-func (w *rangesFixture) chains(t *testing.T) (all []string) {
-	t.Helper()
-	for line := range strings.Lines(w.nft(t, "list table ip vipkit-userspace")) {
-		if name, is := strings.CutPrefix(strings.TrimSpace(line), "chain from-"); is {
-			all = append(all, "from-"+strings.TrimSuffix(name, " {"))
-		}
-	}
-	return all
 }
 
 // A backend gets from any number of Services and endpoints to any other, whatever else changes and

@@ -1,20 +1,13 @@
 package userspace_test
 
 import (
-	"context"
-	"errors"
-	"regexp"
 	"strings"
-	"sync"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/backends/userspace"
-	"github.com/vipkit/vipkit/internal/kernel/nfnetlink"
 	"github.com/vipkit/vipkit/internal/testing/netnstest"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 	"github.com/vipkit/vipkit/proxy"
@@ -89,68 +82,6 @@ func TestDamageIsRepaired(t *testing.T) {
 	}
 }
 
-// edited changes the table as nft lists it, one line at a time, loads it again, and checks that
-// the next Apply repairs it. Edit returns the changed line, or "" for no change.
-func edited(t *testing.T, edit func(line string) string, restored func(n network)) {
-	t.Helper()
-	netnstest.NFT(t)
-	for _, capture := range []userspace.Capture{userspace.TPROXY, userspace.Redirect} {
-		n := newNetwork(t)
-		b := n.start(t, userspace.Options{Capture: capture})
-		apply(t, b, snapshot(one))
-		want, lines := n.dump(t, capture), strings.SplitAfter(n.nft(t, "list table ip vipkit-userspace"), "\n")
-		changes := 0
-		for i, line := range lines {
-			changed := edit(line)
-			if changed == "" {
-				continue
-			}
-			changes++
-			n.nft(t, "delete table ip vipkit-userspace\n"+strings.Join(lines[:i], "")+changed+strings.Join(lines[i+1:], ""))
-			apply(t, b, snapshot(one))
-			testenv.Same(t, want, n.dump(t, capture), "%v: objects after the repair of %q", capture, changed)
-			restored(n)
-		}
-		if changes < 3 {
-			t.Errorf("%v: edited lines: got %d, want at least 3 in %q", capture, changes, lines)
-		}
-	}
-}
-
-// If a user lists the rules, changes one, and loads them again, the changed rule does not count
-// as the backend's own.
-func TestEditedRulesAreRepaired(t *testing.T) {
-	t.Parallel()
-	verdict := regexp.MustCompile(`\b(drop|reject|return|goto \S+|jump \S+)\n$`)
-	edited(t, func(line string) string {
-		if !strings.HasPrefix(line, "\t\t") || !verdict.MatchString(line) {
-			return ""
-		}
-		return verdict.ReplaceAllString(line, "accept\n")
-	}, func(n network) { n.wantAnswer(t, one) })
-}
-
-// The same holds for a set with an added limit, which all of its elements get.
-func TestEditedSetsAreRepaired(t *testing.T) {
-	t.Parallel()
-	edited(t, func(line string) string {
-		if !strings.HasPrefix(line, "\t\ttype ") && !strings.HasPrefix(line, "\t\ttypeof ") || strings.Contains(line, " hook ") {
-			return ""
-		}
-		return line + "\t\tlimit rate 1/day burst 1 packets\n"
-	}, func(n network) {
-		if got := n.nft(t, "list table ip vipkit-userspace"); strings.Contains(got, "limit") {
-			t.Errorf("after the repair: got a limit, want none:\n%s", got)
-		}
-		for range 3 {
-			_, c := n.wantAnswer(t, one)
-			if err := c.Close(); err != nil {
-				t.Error(err)
-			}
-		}
-	})
-}
-
 // A backend removes the objects that an earlier process has left for a family that it does not
 // serve, complete or in part, also if it must rebuild the tables.
 func TestUnservedFamiliesAreRemoved(t *testing.T) {
@@ -202,53 +133,4 @@ func (n network) ipv6Objects(t *testing.T) (all []string) {
 		all = append(all, out)
 	}
 	return all
-}
-
-// If other programs commit to their own tables faster than the backend can read its tables, a
-// resync still succeeds, and writes nothing.
-func TestResyncAmongCommits(t *testing.T) {
-	t.Parallel()
-	n := newNetwork(t)
-	b := n.start(t, userspace.Options{})
-	ports := []*proxy.ServicePort{}
-	for i := range 6000 {
-		ports = append(ports, stagetest.Port(v1.IPv4Protocol, i, 1))
-	}
-	world := proxy.NewSnapshot(stagetest.Node(), ports...)
-	apply(t, b, world)
-	before := b.Abilities().Operations()
-	ctx, cancel := context.WithCancel(t.Context())
-	commits, committing := 0, sync.WaitGroup{}
-	committing.Go(func() {
-		if err := n.node().Do(func() error { return commitRepeatedly(ctx, &commits) }); err != nil {
-			t.Error(err)
-		}
-	})
-	defer committing.Wait()
-	defer cancel()
-	for range 5 {
-		apply(t, b, world)
-	}
-	testenv.Same(t, 0, b.Abilities().Operations()-before, "operations of resyncs")
-	cancel()
-	committing.Wait()
-	if commits < 5 {
-		t.Errorf("commits of the other program: got %d, want at least 5 for a meaningful test", commits)
-	}
-}
-
-// commitRepeatedly commits some hundred times a second to another table, until ctx ends.
-func commitRepeatedly(ctx context.Context, commits *int) error {
-	c, err := nfnetlink.Open()
-	if err != nil {
-		return err
-	}
-	for ctx.Err() == nil && err == nil {
-		var b nfnetlink.Batch
-		b.DestroyTable(nfnetlink.Table{Family: nfnetlink.IPv4, Name: "other"})
-		err = c.Commit(context.WithoutCancel(ctx), &b)
-		*commits++
-		time.Sleep(2 * time.Millisecond)
-	}
-	return errors.Join(err, c.Close())
 }

@@ -12,6 +12,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/backends/internal/kinds"
+	"github.com/vipkit/vipkit/backends/userspace/internal/addresses"
 	"github.com/vipkit/vipkit/backends/userspace/internal/engine"
 	"github.com/vipkit/vipkit/internal/ipaddr"
 	"github.com/vipkit/vipkit/proxy"
@@ -20,10 +21,9 @@ import (
 // Backend is a [proxy.Backend] that carries the traffic of Services itself. It must be
 // closed. Its methods may be called from several goroutines at once.
 type Backend struct {
-	inner     proxy.Backend // over the capture
-	listeners listeners
-	engine    *engine.Engine
-	listening func(v1.IPFamily) int // nil unless the capture is Loopback
+	capture capture
+	inner   proxy.Backend // over the capture
+	engine  *engine.Engine
 
 	mu      sync.Mutex
 	phase   phase
@@ -40,13 +40,20 @@ const (
 	closed
 )
 
+// capture delivers packets to Services to its listeners.
+type capture interface {
+	listeners
+	// ServeBy has the engine serve the listeners, by goroutines that the group counts.
+	ServeBy(e *engine.Engine, served *sync.WaitGroup)
+	// Configure adds how the engine reaches endpoints.
+	Configure(config *engine.Config)
+}
+
 // listeners accept the clients.
 type listeners interface {
-	// Open opens the listeners that all Services share, unless they are open, and has the
-	// engine serve them. If everything is applied again, it finds out what the node can serve.
+	// Open opens the listeners that all Services share, unless they are open. If everything is
+	// applied again, it finds out what the node can serve.
 	Open(ctx context.Context, again bool) error
-	// Follow gets each change of what the engine serves.
-	Follow(old, next proxy.Snapshot)
 	// StopAccepting closes the listeners for new clients, and none that existing connections
 	// need. CloseListeners closes all. Connections and sessions stay open.
 	StopAccepting() error
@@ -95,14 +102,32 @@ func (o *Options) open() (*Backend, error) {
 	if err := o.complete(); err != nil {
 		return nil, err
 	}
+	descriptors, err := descriptorLimit()
+	if err != nil {
+		return nil, err
+	}
 	switch o.Capture {
 	case Addresses:
-		return o.openAddresses()
+		return o.openAddresses(descriptors)
 	case Loopback:
-		return o.openLoopback()
+		return o.openLoopback(descriptors)
 	default:
-		return o.openSystem()
+		return o.openSystem(descriptors)
 	}
+}
+
+// start returns a backend over a capture, with an engine. It closes the inner backend if it fails.
+func (o *Options) start(c capture, inner proxy.Backend, descriptors int) (*Backend, error) {
+	config := engine.Config{Descriptors: descriptors}
+	b := &Backend{capture: c, inner: inner}
+	o.configure(&config)
+	c.Configure(&config)
+	var err error
+	if b.engine, err = engine.New(config); err != nil {
+		return nil, errors.Join(err, inner.Close())
+	}
+	c.ServeBy(b.engine, &b.wg)
+	return b, nil
 }
 
 // Apply implements [proxy.Backend]. The engine serves the new snapshot before the kernel
@@ -116,7 +141,7 @@ func (b *Backend) Apply(ctx context.Context, old, new proxy.Snapshot) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if err := b.listeners.Open(ctx, old.IsZero()); err != nil {
+	if err := b.capture.Open(ctx, old.IsZero()); err != nil {
 		return err
 	}
 	before := b.carried
@@ -130,7 +155,6 @@ func (b *Backend) Apply(ctx context.Context, old, new proxy.Snapshot) error {
 }
 
 func (b *Backend) carry(s proxy.Snapshot) {
-	b.listeners.Follow(b.carried, s)
 	b.carried = s
 	b.engine.Apply(s)
 }
@@ -146,7 +170,7 @@ func (b *Backend) Cleanup(ctx context.Context) error {
 		return err
 	}
 	b.carry(proxy.Snapshot{})
-	err := b.listeners.CloseListeners()
+	err := b.capture.CloseListeners()
 	b.engine.EndAll()
 	return err
 }
@@ -189,7 +213,7 @@ func (b *Backend) stopAccepting() error {
 		return errClosed()
 	}
 	b.phase = draining
-	return b.listeners.StopAccepting()
+	return b.capture.StopAccepting()
 }
 
 // Close ends all connections and sessions. The kernel objects stay, so that traffic to
@@ -203,7 +227,7 @@ func (b *Backend) Close() error {
 		return nil
 	}
 	b.phase = closed
-	err := b.listeners.CloseListeners()
+	err := b.capture.CloseListeners()
 	b.engine.Close()
 	b.wg.Wait()
 	return errors.Join(err, b.inner.Close())
@@ -238,8 +262,9 @@ func (b *Backend) Abilities() proxy.Abilities {
 // Listeners returns how many sockets the capture [Loopback] has at loopback addresses of an IP
 // family; 0 with other captures.
 func (b *Backend) Listeners(family v1.IPFamily) int {
-	if b.listening == nil {
+	l, is := b.capture.(*addresses.Loopback)
+	if !is {
 		return 0
 	}
-	return b.listening(family)
+	return l.Listening(family)
 }

@@ -1,20 +1,14 @@
 package userspace
 
 import (
-	"errors"
-	"fmt"
 	"math"
 	"os"
 
 	"golang.org/x/sys/unix"
-	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/internal/kinds"
-	"github.com/vipkit/vipkit/backends/userspace/internal/engine"
-	"github.com/vipkit/vipkit/backends/userspace/internal/host"
 	"github.com/vipkit/vipkit/backends/userspace/internal/netfilter"
-	"github.com/vipkit/vipkit/proxy"
 )
 
 // systemCapture is the default capture.
@@ -24,48 +18,24 @@ const systemCapture = TPROXY
 type target = backends.Target[netfilter.Key, netfilter.Value]
 
 // openSystem returns a backend with a capture of Linux.
-func (o *Options) openSystem() (*Backend, error) {
-	return o.openNetfilter(func(c *netfilter.Capture) target { return c })
+func (o *Options) openSystem(descriptors int) (*Backend, error) {
+	return o.openNetfilter(descriptors, func(c *netfilter.Capture) target { return c })
 }
 
 // openNetfilter does that. Tests may have another target around the capture.
-func (o *Options) openNetfilter(around func(*netfilter.Capture) target) (*Backend, error) {
-	c := host.Config{
+func (o *Options) openNetfilter(descriptors int, around func(*netfilter.Capture) target) (*Backend, error) {
+	c, err := netfilter.New(netfilter.Config{
 		Identity: o.Identity, Families: o.Families, Port: o.Port,
-		AwaitEndpoints: o.Hooks.FirstConnection != nil,
-	}
-	var err error
-	if c.Sockets, err = host.OpenSockets(); err != nil {
-		return nil, fmt.Errorf("%w: %w", proxy.ErrUnsupported, err)
-	}
-	if o.Capture != TPROXY {
-		c.Node = host.NewNodeDialer(c.Sockets)
-	}
-	captured, err := netfilter.New(&c, o.Capture == Redirect)
-	if err != nil {
-		return nil, errors.Join(err, c.Sockets.Close())
-	}
-	inner, err := kinds.Among(backends.New(captured.Render, around(captured)), o.Identity, kinds.Userspace)
+		AwaitEndpoints: o.Hooks.FirstConnection != nil, Redirect: o.Capture == Redirect,
+	})
 	if err != nil {
 		return nil, err
 	}
-	b := &Backend{inner: inner}
-	var d dialer = captured.Dialer
-	if o.Capture == Redirect {
-		d = c.Node
-	}
-	config := o.engineConfig(d)
-	if o.Capture == TPROXY {
-		config.Link = c.Sockets.Link
-	}
-	if config.Descriptors, err = descriptorLimit(); err == nil {
-		b.engine, err = engine.New(config)
-	}
+	inner, err := kinds.Among(backends.New(c.Render, around(c)), o.Identity, kinds.Userspace)
 	if err != nil {
-		return nil, errors.Join(err, inner.Close())
+		return nil, err
 	}
-	b.listeners = &sharedListeners{config: &c, capture: captured, engine: b.engine, served: &b.wg, opened: map[v1.IPFamily]*host.Listeners{}}
-	return b, nil
+	return o.start(c, inner, descriptors)
 }
 
 // descriptorLimit returns how many file descriptors the process may open. At the start, the Go

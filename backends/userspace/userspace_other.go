@@ -12,7 +12,7 @@ import (
 const systemCapture = Addresses
 
 // openSystem fails: the captures other than [Addresses] need Linux.
-func (o *Options) openSystem() (*Backend, error) {
+func (o *Options) openSystem(int) (*Backend, error) {
 	return nil, fmt.Errorf("%w: the capture %v needs Linux", proxy.ErrUnsupported, o.Capture)
 }
 

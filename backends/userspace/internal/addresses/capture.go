@@ -9,18 +9,20 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/backends/userspace/internal/engine"
 	"github.com/vipkit/vipkit/backends/userspace/internal/host"
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// Manager changes the addresses of an interface. Addresses may be called at any time, and from any
-// goroutine; calls of the other methods do not overlap. Errors wrap [backends.ErrUnavailable] if
-// no address can be changed at present: the interface or a privilege is missing.
+// Manager changes the addresses of an interface. Its methods are not called at the same time. Errors
+// wrap [backends.ErrUnavailable] if no address can be changed at present: the interface or a privilege
+// is missing.
 type Manager interface {
 	// Addresses returns the addresses of all interfaces of the host.
 	Addresses(ctx context.Context) ([]netip.Addr, error)
@@ -31,30 +33,41 @@ type Manager interface {
 	Remove(ctx context.Context, a netip.Addr) error
 }
 
-// Config configures a [Capture].
-type Config struct {
-	Manager Manager
-	// State is the path of the file with the addresses that were added.
-	State string
+// Serving says what a capture serves, and where.
+type Serving struct {
+	// Sockets are closed with the capture.
+	Sockets *host.Sockets
 	// Families are the IP families to serve.
 	Families []v1.IPFamily
 	// AwaitEndpoints says that connections to service ports without endpoints are
 	// accepted, and wait for an endpoint.
 	AwaitEndpoints bool
+}
+
+func (s *Serving) serves(f v1.IPFamily) bool { return slices.Contains(s.Families, f) }
+
+// Config configures a [Capture].
+type Config struct {
+	Serving
+
+	Manager Manager
+	// State is the path of the file with the addresses that were added.
+	State string
 	// Usable is how long an address that was added may take until sockets can listen at it.
 	Usable time.Duration
-	// Namespace is where sockets are made; nil stands for [Anywhere].
-	Namespace Namespace
 }
 
 // Capture is a [backends.Target]: addresses on an interface, and sockets that listen at them. Its
-// methods are not called at the same time, except Operations and those of the dialer.
+// methods are not called at the same time, except Listening and those of the dialer.
 type Capture struct {
 	Config
 	sockets
 
 	state *state
 
+	// host are the addresses of the host when they were listed last. It takes long to list them, and each
+	// datagram that might come from a node port asks for them.
+	host   atomic.Pointer[map[netip.Addr]bool]
 	needed map[netip.Addr]bool // those of service ports
 	// taken are the node ports at which another program listens, or which the system denies. Their
 	// service ports are served at all other frontends. left are the addresses that could not be
@@ -64,23 +77,29 @@ type Capture struct {
 
 // New returns a capture. Its method ServeBy must be called before it is used.
 func New(c Config) *Capture {
-	manager := &lately{Manager: c.Manager}
-	c.Manager = manager
 	t := &Capture{
 		Config: c, state: newState(c.State),
 		needed: map[netip.Addr]bool{},
 	}
-	t.sockets = sockets{Frontends: host.NewFrontends(manager.isLocal), listeners: map[Key]io.Closer{}, namespace: orAnywhere(c.Namespace), originOf: originOf}
+	t.host.Store(&map[netip.Addr]bool{})
+	t.sockets = sockets{isLocal: t.isAddress, listeners: map[Key]io.Closer{}, namespace: c.Sockets}
 	return t
 }
 
-func (c *Capture) serves(f v1.IPFamily) bool { return slices.Contains(c.Families, f) }
+// Configure adds how the engine reaches endpoints.
+func (c *Capture) Configure(config *engine.Config) {
+	c.sockets.Configure(config)
+	config.Captured = true
+}
+
+// isAddress reports whether the host had an address when they were listed last.
+func (c *Capture) isAddress(a netip.Addr) bool { return (*c.host.Load())[a] }
 
 // Abilities implements [backends.Target]. It cannot wait for drift: resyncs check the addresses.
 func (c *Capture) Abilities() backends.Abilities[Key, Value] {
 	return backends.Abilities[Key, Value]{
 		Abilities: proxy.Abilities{Operations: c.ops.Load, Drifted: c.Drifted, CheckNode: c.CheckNode},
-		Check:     c.Check, Cleanup: c.Cleanup,
+		Check:     c.Check, Cleanup: c.Cleanup, Close: c.namespace.Close,
 	}
 }
 
@@ -92,13 +111,18 @@ func (c *Capture) Check(_ *proxy.Node, port *proxy.ServicePort) error {
 	return host.CheckProtocol(port)
 }
 
-// present returns the addresses of the host.
+// present returns the addresses of the host. The caller must not change the map.
 func (c *Capture) present(ctx context.Context) (map[netip.Addr]bool, error) {
 	list, err := c.Manager.Addresses(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("userspace: listing the addresses of the node: %w", err)
 	}
-	return setOf(list), nil
+	all := make(map[netip.Addr]bool, len(list))
+	for _, a := range list {
+		all[a.Unmap().WithZone("")] = true
+	}
+	c.host.Store(&all)
+	return all, nil
 }
 
 // load reads the file, once. Addresses in it that the host does not have are not the backend's any
@@ -231,30 +255,29 @@ type writer struct {
 }
 
 // begin notes in the file which addresses will be added, before they are.
-func (w *writer) begin(ctx context.Context, addrs []netip.Addr) (err error) {
+func (w *writer) begin(ctx context.Context, addrs []netip.Addr) error {
 	w.failed = map[netip.Addr]error{}
-	if w.present, err = w.Capture.present(ctx); err == nil {
-		err = w.load(w.present)
+	present, err := w.Capture.present(ctx)
+	if err == nil {
+		err = w.load(present)
 	}
 	if err != nil {
 		return err
 	}
+	w.present = maps.Clone(present)
 	for _, a := range addrs {
 		if !w.present[a] {
 			w.state.add(a)
 		}
 	}
 	if err = w.state.flush(); err != nil {
-		for _, a := range addrs {
-			if !w.present[a] {
-				w.state.remove(a)
-			}
-		}
+		w.disown(addrs)
 	}
 	return err
 }
 
-// disown removes from the file which addresses were not tried, because another op had failed before.
+// disown removes from the file which addresses were not tried, because another op or the file itself had failed
+// before.
 func (w *writer) disown(addrs []netip.Addr) {
 	for _, a := range addrs {
 		if !w.present[a] && w.failed[a] == nil {

@@ -10,15 +10,22 @@ import (
 
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/internal/testing/snapshots"
+	"github.com/vipkit/vipkit/internal/testing/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
 // refusing is a Manager that can change nothing.
-type refusing struct{ host []netip.Addr }
+type refusing struct {
+	host  []netip.Addr
+	lists int // calls of Addresses
+}
 
-func (m *refusing) Addresses(context.Context) ([]netip.Addr, error) { return slices.Clone(m.host), nil }
-func (*refusing) Add(context.Context, netip.Addr) error             { return backends.ErrUnavailable }
-func (*refusing) Remove(context.Context, netip.Addr) error          { return backends.ErrUnavailable }
+func (m *refusing) Addresses(context.Context) ([]netip.Addr, error) {
+	m.lists++
+	return slices.Clone(m.host), nil
+}
+func (*refusing) Add(context.Context, netip.Addr) error    { return backends.ErrUnavailable }
+func (*refusing) Remove(context.Context, netip.Addr) error { return backends.ErrUnavailable }
 
 // A commit that ends early owns no address that it did not try to add: another program may add it later.
 func TestCommitOwnsOnlyWhatItAdded(t *testing.T) {
@@ -57,5 +64,22 @@ func TestAddressWantedAgain(t *testing.T) {
 		if got := c.CheckNode(proxy.Snapshot{}); len(got) != step.problems {
 			t.Errorf("%v: got problems %v, want %d", step.kind, got, step.problems)
 		}
+	}
+}
+
+// Whoever sends many datagrams with the number of a node port as their source port does not have the
+// addresses of the host listed: the last listing counts.
+func TestDatagramsDoNotListAddresses(t *testing.T) {
+	t.Parallel()
+	m := &refusing{host: snapshots.Addrs("192.0.2.1")}
+	c := New(Config{Manager: m})
+	for lists, listed := range []bool{false, true} {
+		for a, want := range map[string]bool{"192.0.2.1": listed, "198.51.100.1": false} {
+			if got := c.isLocal(netip.MustParseAddr(a)); got != want {
+				t.Errorf("after %d listings: %s is the host's: got %v, want %v", lists, a, got, want)
+			}
+		}
+		testenv.Same(t, lists, m.lists, "listings")
+		_ = c.Drifted(t.Context())
 	}
 }

@@ -5,12 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net/netip"
-	"time"
 
-	"github.com/vipkit/vipkit/backends/userspace/internal/engine"
+	"github.com/vipkit/vipkit/backends/userspace/internal/host"
 	"github.com/vipkit/vipkit/backends/userspace/internal/neterr"
-	"github.com/vipkit/vipkit/internal/pause"
 )
 
 // open opens the listener of a frontend. The node may lack one of its own addresses, and another program may have a
@@ -21,7 +18,8 @@ func (w *writer) open(ctx context.Context, k Key) error {
 		w.listeners[k] = nil
 		return nil
 	}
-	err := w.listenInTime(ctx, k, w.end)
+	// An address that was just added may need some time until the system has found that no other host uses it.
+	err := host.Retry(ctx, neterr.NotLocal, w.end, func() error { return w.listen(ctx, k) })
 	if err == nil {
 		return nil
 	}
@@ -45,32 +43,6 @@ func explain(k Key, err error) error {
 	default:
 		return err
 	}
-}
-
-// listenInTime opens the socket of a frontend, and has the engine serve it. An address that was just
-// added may need some time until the system has found that no other host uses it.
-func (c *Capture) listenInTime(ctx context.Context, k Key, end time.Time) error {
-	for delay := 10 * time.Millisecond; ; delay = min(2*delay, time.Second/2) {
-		err := c.listen(ctx, k)
-		if err == nil {
-			return nil
-		}
-		if neterr.Of(err) != neterr.NotLocal || time.Now().After(end) {
-			return err
-		}
-		if err := pause.For(ctx, delay); err != nil {
-			return err
-		}
-	}
-}
-
-// originOf returns the origin of a client. Only the node itself can have the address of a
-// listener, and the system prefers it as the source of connections to it.
-func originOf(k Key, client netip.Addr) engine.Origin {
-	if client == k.addr {
-		return engine.Node
-	}
-	return engine.ByAddress
 }
 
 // unlisten closes a listener, and forgets it. Its connections stay open.

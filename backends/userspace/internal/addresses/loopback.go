@@ -7,9 +7,6 @@ import (
 	"iter"
 	"net"
 	"net/netip"
-	"slices"
-
-	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/userspace/internal/engine"
@@ -18,38 +15,27 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// LoopbackConfig configures a [Loopback].
-type LoopbackConfig struct {
-	// Families are the IP families to serve.
-	Families []v1.IPFamily
-	// AwaitEndpoints says that connections to service ports without endpoints are
-	// accepted, and wait for an endpoint.
-	AwaitEndpoints bool
-	// Listeners is the limit of listeners; zero stands for any number.
-	Listeners int
-	// Namespace is where sockets are made; nil stands for [Anywhere].
-	Namespace Namespace
-}
-
 // Loopback is a [backends.Target]: sockets that listen at node ports at loopback addresses. They
 // get what processes of the node send, and nothing else. Its methods are not called at the same
 // time, except Listening.
 type Loopback struct {
-	LoopbackConfig
+	Serving
 	sockets
+
+	limit int
 }
 
-// NewLoopback returns a target without listeners. Its method ServeBy must be called before it is
-// used.
-func NewLoopback(c LoopbackConfig) *Loopback {
+// NewLoopback returns a target without listeners, which may have a limited number of them; zero
+// stands for any number. Its method ServeBy must be called before it is used.
+func NewLoopback(s Serving, limit int) *Loopback {
 	return &Loopback{
-		LoopbackConfig: c,
+		Serving: s, limit: limit,
 		sockets: sockets{
-			Frontends: host.NewFrontends(netip.Addr.IsLoopback),
+			isLocal:   netip.Addr.IsLoopback,
 			listeners: map[Key]io.Closer{},
 			config:    net.ListenConfig{Control: host.BindToLoopback},
-			namespace: orAnywhere(c.Namespace),
-			originOf:  func(Key, netip.Addr) engine.Origin { return engine.Node },
+			namespace: s.Sockets,
+			origin:    engine.Node,
 		},
 	}
 }
@@ -72,7 +58,7 @@ func (l *Loopback) Check(at *proxy.Node, port *proxy.ServicePort) error {
 
 // Render implements [backends.Render].
 func (l *Loopback) Render(at *proxy.Node, port *proxy.ServicePort, out []Object) []Object {
-	if port == nil || !slices.Contains(l.Families, port.Name.Family) {
+	if port == nil || !l.serves(port.Name.Family) {
 		return out
 	}
 	for i := range port.Frontends {
@@ -116,9 +102,9 @@ func (l *Loopback) Commit(ctx context.Context, ops []op) backends.Outcome {
 }
 
 func (l *Loopback) openOne(ctx context.Context, k Key) error {
-	if l.Listeners > 0 && len(l.listeners) >= l.Listeners {
+	if l.limit > 0 && len(l.listeners) >= l.limit {
 		return fmt.Errorf("listening at %v/%s: node ports at loopback addresses have %d sockets, an eighth of RLIMIT_NOFILE: raise it",
-			k.at(), k.protocol, l.Listeners)
+			k.at(), k.protocol, l.limit)
 	}
 	if err := l.listen(ctx, k); err != nil {
 		return explain(k, err)

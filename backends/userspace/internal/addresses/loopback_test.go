@@ -14,6 +14,7 @@ import (
 
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/userspace/internal/engine"
+	"github.com/vipkit/vipkit/backends/userspace/internal/host"
 	"github.com/vipkit/vipkit/backends/userspace/internal/neterr"
 	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
@@ -33,14 +34,15 @@ func newLoopback(t *testing.T, listeners int) (*Loopback, *proxy.Node, netip.Add
 	e, err := engine.New(engine.Config{})
 	testenv.NoError(t, err)
 	var served sync.WaitGroup
-	l := NewLoopback(LoopbackConfig{Families: []v1.IPFamily{v1.IPv4Protocol}, Listeners: listeners})
+	sockets, err := host.OpenSockets()
+	testenv.NoError(t, err)
+	l := NewLoopback(Serving{Sockets: sockets, Families: []v1.IPFamily{v1.IPv4Protocol}}, listeners)
 	l.ServeBy(e, &served)
 	t.Cleanup(func() {
-		if err := l.CloseListeners(); err != nil {
-			t.Error(err)
-		}
+		err := l.CloseListeners()
 		e.Close()
 		served.Wait()
+		testenv.NoError(t, errors.Join(err, sockets.Close()))
 	})
 	return l, &proxy.Node{NodePorts: proxy.NodePortAddresses{Loopback: []netip.Prefix{netip.PrefixFrom(at, 32)}}}, at
 }

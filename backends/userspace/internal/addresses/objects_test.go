@@ -44,7 +44,7 @@ func TestRender(t *testing.T) {
 	} {
 		p := &proxy.ServicePort{Frontends: []proxy.Frontend{{Kind: c.kind, Addr: netip.MustParseAddrPort(c.at), FromInside: c.inside, FromOutside: c.outside}}}
 		p.Name.Family, p.Name.Protocol = c.family, v1.ProtocolTCP
-		capture := New(Config{Families: []v1.IPFamily{c.family}, AwaitEndpoints: c.await})
+		capture := New(Config{Serving: Serving{Families: []v1.IPFamily{c.family}, AwaitEndpoints: c.await}})
 		var got []string
 		for _, o := range capture.Render(node, p, nil) {
 			if o.Key.isAddress() {
@@ -68,7 +68,7 @@ func TestRender(t *testing.T) {
 // Only service ports of protocols that have sockets can be served.
 func TestCheck(t *testing.T) {
 	t.Parallel()
-	c := New(Config{Families: []v1.IPFamily{v1.IPv4Protocol}})
+	c := New(Config{Serving: Serving{Families: []v1.IPFamily{v1.IPv4Protocol}}})
 	for protocol, ok := range map[v1.Protocol]bool{v1.ProtocolTCP: true, v1.ProtocolUDP: true, v1.ProtocolSCTP: false} {
 		p := &proxy.ServicePort{}
 		p.Name.Family, p.Name.Protocol = v1.IPv4Protocol, protocol

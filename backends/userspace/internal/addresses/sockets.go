@@ -18,8 +18,6 @@ import (
 
 // sockets are the listeners of a capture, which the engine serves.
 type sockets struct {
-	*host.Frontends
-
 	// listeners has nil where the host does not have the address, or a node port is taken.
 	listeners map[Key]io.Closer
 	// ops counts what a capture adds and removes, open the listeners of IPv4 and of IPv6.
@@ -27,11 +25,16 @@ type sockets struct {
 	open [2]atomic.Int64
 
 	config    net.ListenConfig
-	namespace Namespace
+	namespace *host.Sockets
 	engine    *engine.Engine
 	served    *sync.WaitGroup
-	// originOf returns the origin of a client of a listener.
-	originOf func(k Key, client netip.Addr) engine.Origin
+	origin    engine.Origin // of all clients
+	isLocal   func(netip.Addr) bool
+}
+
+// Configure adds how the engine reaches endpoints.
+func (s *sockets) Configure(config *engine.Config) {
+	config.IsLocal, config.Hooks.Dial = s.isLocal, s.namespace.Reach
 }
 
 // ServeBy has an engine serve the listeners, by goroutines that the group counts.
@@ -79,7 +82,7 @@ func (s *sockets) listen(ctx context.Context, k Key) error {
 	}
 	switch x := socket.(type) {
 	case *net.TCPListener:
-		by := engine.Listener{Listener: x, OriginOf: func(client netip.Addr) engine.Origin { return s.originOf(k, client) }}
+		by := engine.Listener{Listener: x, Origin: s.origin}
 		s.served.Go(func() { _ = s.engine.Serve(by) }) // returns when the listener is closed
 	case *net.UDPConn:
 		// ServePackets returns when the listener is closed.
@@ -128,9 +131,9 @@ type packets struct {
 func (p *packets) Receive(buf []byte) (int, engine.Flow, error) {
 	n, from, err := p.ReadFromUDPAddrPort(buf)
 	client := ipaddr.Unmap(from)
-	f := engine.Flow{Protocol: v1.ProtocolUDP, Client: client, Origin: p.sockets.originOf(p.key, client.Addr())}
-	if err == nil && !p.sockets.IsFrontend(v1.ProtocolUDP, client) {
-		f.Frontend = p.key.at() // The engine drops a datagram without frontend.
+	f := engine.Flow{Protocol: v1.ProtocolUDP, Client: client, Frontend: p.key.at(), Origin: p.sockets.origin}
+	if err == nil && p.sockets.engine.IsFrontend(v1.ProtocolUDP, client) {
+		f.Frontend = netip.AddrPort{} // The engine drops a datagram without frontend.
 	}
 	return n, f, err
 }
@@ -139,47 +142,4 @@ func (p *packets) Receive(buf []byte) (int, engine.Flow, error) {
 func (p *packets) Reply(f engine.Flow, datagram []byte) error {
 	_, err := p.WriteToUDPAddrPort(datagram, f.Client)
 	return err
-}
-
-// Dial makes a connection to an endpoint, as [engine.Hooks].Dial.
-func (s *sockets) Dial(ctx context.Context, to engine.Dial) (conn net.Conn, err error) {
-	err = s.namespace.Dial(&net.Dialer{}, func(by *net.Dialer) error {
-		conn, err = engine.DialBy(ctx, by, to)
-		return err
-	})
-	if err != nil {
-		return nil, err
-	}
-	if err := reportRefusals(conn); err != nil {
-		return nil, errors.Join(err, conn.Close())
-	}
-	return conn, nil
-}
-
-// Namespace is a network namespace in which sockets are made.
-type Namespace interface {
-	// Do calls a function that makes sockets.
-	Do(f func() error) error
-	// Dial has dial make one connection by a dialer.
-	Dial(d *net.Dialer, dial func(*net.Dialer) error) error
-	io.Closer
-}
-
-// Anywhere is the namespace of a system that has one alone.
-type Anywhere struct{}
-
-// Do implements [Namespace].
-func (Anywhere) Do(f func() error) error { return f() }
-
-// Dial implements [Namespace].
-func (Anywhere) Dial(d *net.Dialer, dial func(*net.Dialer) error) error { return dial(d) }
-
-// Close implements [Namespace].
-func (Anywhere) Close() error { return nil }
-
-func orAnywhere(n Namespace) Namespace {
-	if n == nil {
-		return Anywhere{}
-	}
-	return n
 }

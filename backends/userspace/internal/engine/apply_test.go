@@ -88,9 +88,10 @@ func TestConcurrentApplies(t *testing.T) {
 	}
 	ask := func() { w.Datagram(memoryFlow(), []byte("?"), failingReplier{}) }
 	done := make(chan struct{}, 4)
+	start := time.Now()
 	for _, f := range []func(){both, both, ask, ask} {
 		go func() {
-			for applied.Load() < 20_000 {
+			for applied.Load() < 20_000 && time.Since(start) < 5*time.Second {
 				f()
 			}
 			done <- struct{}{}

@@ -84,8 +84,12 @@ type Config struct {
 	// from the node's address, since its answers to the client would bypass the node. Nil
 	// means that client and endpoint are never on one link.
 	Link func(netip.Addr) int
-	// AsNode says that endpoints always see the node: Dial.From is never valid.
-	AsNode bool
+	// IsLocal reports whether an address is one of the node's, for [Engine.IsFrontend].
+	IsLocal func(netip.Addr) bool
+	// Captured says that connections of the engine may be captured, like any traffic of the node. Endpoints
+	// that are frontends are then refused, since such a connection could loop until the node has no
+	// resources left.
+	Captured bool
 	// Connections and Sessions are the limits of how many exist at a time; zero stands for
 	// 65,536 each. At the limit, each listener accepts one more connection, which waits; a
 	// new session ends the one that has been idle for longest. Once half of the limit is

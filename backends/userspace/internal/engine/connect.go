@@ -21,6 +21,10 @@ var (
 	errDenied      = errors.New("no route forwards the flow")
 	errNoEndpoint  = errors.New("no endpoint could be reached")
 	errNoResources = errors.New("out of resources")
+	errFrontend    = errors.New("the endpoint is itself an address of a Service: the connection would loop")
+	// ErrNoPort is for [Hooks].Dial. It says that all source ports for an endpoint are in use. Another
+	// endpoint may have a free one.
+	ErrNoPort = errors.New("no source port is left for this endpoint")
 )
 
 // connect returns a connection to an endpoint of the flow's pool. It tries one endpoint
@@ -76,9 +80,6 @@ func (e *Engine) dial(ctx context.Context, d *decision, to *endpoints.Endpoint, 
 	sees := d.view(to)
 	fromNode := d.fromNode || sees.from.IsValid() && slices.Contains(d.node.Addresses, sees.from)
 	as := Dial{Protocol: d.flow.Protocol, From: sees.from, FromNode: fromNode, To: to.Addr}
-	if e.config.AsNode {
-		as.From = netip.Addr{}
-	}
 	conn, err := e.reach(ctx, as, timeout)
 	switch {
 	case err == nil:
@@ -99,6 +100,9 @@ func (e *Engine) dial(ctx context.Context, d *decision, to *endpoints.Endpoint, 
 // reach returns a connection, or an error after the timeout. A UDP socket has no timeout,
 // since there is nothing to wait for: on a busy machine a timeout would lose a datagram.
 func (e *Engine) reach(ctx context.Context, d Dial, timeout time.Duration) (net.Conn, error) {
+	if e.config.Captured && e.IsFrontend(d.Protocol, d.To) {
+		return nil, errFrontend
+	}
 	if d.Protocol == v1.ProtocolUDP {
 		return e.config.Hooks.Dial(ctx, d)
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"net"
 	"net/netip"
-	"slices"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -113,11 +112,12 @@ func TestWhenAffinityEnds(t *testing.T) {
 	other := netip.MustParseAddrPort("10.1.0.2:80")
 	for name, c := range map[string]struct {
 		remembered, want netip.AddrPort
-		failed           bool
+		failed           []netip.Addr
 	}{
-		"no failure":            {memoryEndpoint, memoryEndpoint, false},
-		"endpoint removed":      {netip.MustParseAddrPort("10.1.0.9:80"), other, false},
-		"failure of the client": {memoryEndpoint, other, true},
+		"no failure":            {memoryEndpoint, memoryEndpoint, nil},
+		"endpoint removed":      {netip.MustParseAddrPort("10.1.0.9:80"), other, nil},
+		"failure of the client": {memoryEndpoint, other, []netip.Addr{memoryClient.Addr()}},
+		"failures of others":    {memoryEndpoint, memoryEndpoint, []netip.Addr{alice, bob}},
 	} {
 		w := newFixture(t, Config{Hooks: Hooks{
 			Pick: pickIfThere(other),
@@ -126,8 +126,8 @@ func TestWhenAffinityEnds(t *testing.T) {
 		w.serveAt(memoryFrontend, memoryEndpoint, other)
 		d := w.decide(Flow{Protocol: v1.ProtocolTCP, Client: memoryClient, Frontend: memoryFrontend})
 		d.service.table(d.route.Pool).Put(memoryClient.Addr(), c.remembered)
-		if c.failed {
-			w.failures.recordFailure(webAt(), memoryClient.Addr())
+		for _, from := range c.failed {
+			w.failures.recordFailure(webAt(), from)
 		}
 		if _, to, err := w.connect(t.Context(), &d); err != nil || to.Addr != c.want {
 			t.Errorf("%s: got %v and error %v, want %v", name, to, err, c.want)
@@ -166,29 +166,6 @@ func TestHowWaitingEnds(t *testing.T) {
 				t.Errorf("a dropped flow: got error %v and %d calls, want %v and no further call", err, calls, errDenied)
 			}
 		})
-	}
-}
-
-// With Config.AsNode, dialers never get a client's address.
-func TestEndpointsSeeTheNode(t *testing.T) {
-	t.Parallel()
-	for asNode, want := range map[bool]netip.Addr{false: memoryClient.Addr(), true: {}} {
-		for _, protocol := range []v1.Protocol{v1.ProtocolTCP, v1.ProtocolUDP} {
-			var from []netip.Addr
-			w := newFixture(t, Config{AsNode: asNode, Hooks: Hooks{Dial: func(_ context.Context, d Dial) (net.Conn, error) {
-				from = append(from, d.From)
-				c, _ := net.Pipe()
-				return c, nil
-			}}}, protocol)
-			w.serveAt(memoryFrontend, memoryEndpoint)
-			d := w.decide(Flow{Protocol: protocol, Client: memoryClient, Frontend: memoryFrontend, Origin: Pod})
-			c, _, err := w.connect(t.Context(), &d)
-			testenv.NoError(t, err)
-			shut(c)
-			if !slices.Equal(from, []netip.Addr{want}) {
-				t.Errorf("AsNode %t, %s: got Dial.From %v, want %v", asNode, protocol, from, want)
-			}
-		}
 	}
 }
 
@@ -231,29 +208,4 @@ func TestInvalidPicks(t *testing.T) {
 			t.Errorf("Pick returned %d: got choices %v, %d of 300 in turn; want all of 3, and about 100", choice, count, inTurn)
 		}
 	}
-}
-
-// Each wait is longer than the one before, up to a second, and ends with its context.
-func TestBackoff(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var b backoff
-		var got []time.Duration
-		for range 10 {
-			start := time.Now()
-			b.wait(t.Context())
-			got = append(got, time.Since(start))
-		}
-		var want []time.Duration
-		for _, ms := range []time.Duration{5, 10, 20, 40, 80, 160, 320, 640, 1000, 1000} {
-			want = append(want, ms*time.Millisecond)
-		}
-		testenv.Same(t, want, got, "waits")
-		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
-		defer cancel()
-		start := time.Now()
-		b.wait(ctx)
-		if took := time.Since(start); took != time.Millisecond {
-			t.Errorf("with a context that ends after 1 ms: got a wait of %v, want 1 ms", took)
-		}
-	})
 }

@@ -56,37 +56,30 @@ func (c *connection) overdue(now time.Duration, t *Timeouts) bool {
 	return now-time.Duration(c.used.Load()) >= timeout || end != 0 && int64(now) >= end
 }
 
-// Close closes both sides.
+// finish closes both sides, as each has sent everything.
+func (c *connection) finish() { c.shut(func(side net.Conn) { _ = side.Close() }) }
+
+// Close resets both sides, so that client and endpoint notice that data may be missing.
 func (c *connection) Close() error {
+	c.shut(reset)
+	return nil
+}
+
+func (c *connection) shut(how func(net.Conn)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.closed = true
-	err := c.client.Close()
+	how(c.client)
 	if c.upstream != nil {
-		err = errors.Join(err, c.upstream.Close())
+		how(c.upstream)
 	}
-	return err
 }
 
-// abort resets both sides, so that client and endpoint notice that data may be missing.
-func (c *connection) abort() {
-	c.mu.Lock()
-	resetOnClose(c.client)
-	resetOnClose(c.upstream)
-	c.mu.Unlock()
-	_ = c.Close() // An error would change nothing.
-}
-
-// resetOnClose has a connection reset when it is closed.
-func resetOnClose(c net.Conn) {
+// reset closes a connection so that the peer notices that it was not orderly.
+func reset(c net.Conn) {
 	if t, ok := c.(interface{ SetLinger(sec int) error }); ok {
 		_ = t.SetLinger(0) // After an error, the connection is closed without a reset.
 	}
-}
-
-// reset closes a connection that is not served.
-func reset(c net.Conn) {
-	resetOnClose(c)
 	_ = c.Close() // An error would change nothing.
 }
 
@@ -97,7 +90,7 @@ func (e *Engine) relay(c *connection) {
 	wg.Go(func() { e.pump(c, c.client, c.upstream) })
 	e.pump(c, c.upstream, c.client)
 	wg.Wait()
-	_ = c.Close() // Both sides have sent everything.
+	c.finish()
 }
 
 // pump carries one direction.
@@ -107,7 +100,7 @@ func (e *Engine) pump(c *connection, to, from net.Conn) {
 		err = e.closeWrite(c, to)
 	}
 	if err != nil {
-		c.abort()
+		_ = c.Close()
 	}
 }
 
@@ -128,7 +121,7 @@ func (e *Engine) closeWrite(c *connection, to net.Conn) error {
 	if w, ok := to.(interface{ CloseWrite() error }); ok {
 		return w.CloseWrite()
 	}
-	_ = c.Close() // It cannot be half-closed.
+	c.finish() // It cannot be half-closed.
 	return nil
 }
 

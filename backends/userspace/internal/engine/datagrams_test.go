@@ -205,82 +205,51 @@ func TestUsedSessionsStay(t *testing.T) {
 	}
 }
 
-// A datagram that is too large for the path is no failure of the endpoint: the session is
-// kept, and the next datagram is sent.
-func TestTooLargeDatagramsAreNoRefusal(t *testing.T) {
+// What becomes of a session and of a second datagram after an error of the first datagram, or of waiting
+// for answers: only refusals are failures of the endpoint, and a shortage loses a datagram.
+func TestErrorsOfSessions(t *testing.T) {
 	t.Parallel()
-	socket := newFakeSocket(syscall.EMSGSIZE)
-	w := newMemory(t, Config{Hooks: Hooks{Dial: dialInTurn(socket)}})
-	answers := make(replies, 1)
-	w.Datagram(memoryFlow(), []byte("one"), answers) // gets the error of an earlier datagram
-	socket.incoming <- syscall.EMSGSIZE
-	socket.incoming <- nil
-	<-answers
-	w.Datagram(memoryFlow(), []byte("two"), answers)
-	wantSent(t, socket, "one", "two")
-	if got := w.CountConnections().Sessions; got != 1 || w.failures.count.Load() != 0 {
-		t.Errorf("got %d sessions and %d failures, want 1 and 0", got, w.failures.count.Load())
-	}
-}
-
-// If an endpoint refuses, its failure is recorded, and the datagram is sent by another session.
-func TestRefusalsEndSessions(t *testing.T) {
-	t.Parallel()
-	for name, refuse := range map[string]func(w *fixture, s *fakeSocket){
-		"when sending": func(_ *fixture, s *fakeSocket) {
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			s.refusals = []error{syscall.ECONNREFUSED}
-		},
-		"when answering": func(w *fixture, s *fakeSocket) {
-			s.incoming <- syscall.ECONNREFUSED
-			eventually(t, "the session has ended", func() bool { return w.CountConnections().Sessions == 0 })
-		},
-		"closed socket": func(_ *fixture, s *fakeSocket) { shut(s) },
+	for name, c := range map[string]struct {
+		sending, answering error
+		closed             bool     // the socket, after the first datagram
+		first, second      []string // what the sockets send
+		recorded           bool     // a failure of the endpoint
+	}{
+		"too large":                  {sending: syscall.EMSGSIZE, first: []string{"one", "two"}},
+		"too large, later":           {answering: syscall.EMSGSIZE, first: []string{"one", "two"}},
+		"no buffer":                  {sending: syscall.ENOBUFS, first: []string{"two"}},
+		"not permitted":              {sending: syscall.EPERM, first: []string{"two"}},
+		"full":                       {sending: syscall.EAGAIN, first: []string{"two"}},
+		"refused":                    {sending: syscall.ECONNREFUSED, second: []string{"one", "two"}, recorded: true},
+		"refused, later":             {answering: syscall.ECONNREFUSED, first: []string{"one"}, second: []string{"two"}, recorded: true},
+		"not reachable, later":       {answering: syscall.EHOSTUNREACH, first: []string{"one"}, second: []string{"two"}, recorded: true},
+		"no buffer for answers":      {answering: syscall.ENOBUFS, first: []string{"one"}, second: []string{"two"}},
+		"no memory for answers":      {answering: syscall.ENOMEM, first: []string{"one"}, second: []string{"two"}},
+		"the session has just ended": {closed: true, first: []string{"one"}, second: []string{"two"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			one, two := newFakeSocket(), newFakeSocket()
+			if c.sending != nil {
+				one.refusals = []error{c.sending}
+			}
 			w := newMemory(t, Config{Hooks: Hooks{Dial: dialInTurn(one, two)}})
 			w.Datagram(memoryFlow(), []byte("one"), nil)
-			refuse(w, one)
+			if c.answering != nil {
+				one.incoming <- c.answering
+			}
+			if c.closed {
+				shut(one)
+			}
+			if c.answering != nil && c.second != nil {
+				eventually(t, "the session has ended", func() bool { return w.CountConnections().Sessions == 0 })
+			}
 			w.Datagram(memoryFlow(), []byte("two"), nil)
-			wantSent(t, one, "one")
-			wantSent(t, two, "two")
-			if got, want := w.failures.count.Load() != 0, name != "closed socket"; got != want {
-				t.Errorf("recorded failure: got %v, want %v", got, want)
+			wantSent(t, one, c.first...)
+			wantSent(t, two, c.second...)
+			if got := w.failures.count.Load() != 0; got != c.recorded {
+				t.Errorf("recorded failure: got %v, want %v", got, c.recorded)
 			}
 		})
-	}
-}
-
-// A shortage of the node's own resources ends no session.
-func TestShortageEndsNoSession(t *testing.T) {
-	t.Parallel()
-	for _, err := range []error{syscall.ENOBUFS, syscall.EPERM, syscall.EAGAIN} {
-		socket := newFakeSocket(err)
-		w := newMemory(t, Config{Hooks: Hooks{Dial: dialInTurn(socket)}})
-		w.Datagram(memoryFlow(), []byte("one"), nil)
-		w.Datagram(memoryFlow(), []byte("two"), nil)
-		wantSent(t, socket, "two")
-		if w.failures.count.Load() != 0 {
-			t.Errorf("%v: got a recorded failure of the endpoint, want none", err)
-		}
-	}
-}
-
-// If the node runs out of resources while it waits for answers, the session ends, and no failure
-// of the endpoint is recorded.
-func TestShortageOfAnswersIsNoFailure(t *testing.T) {
-	t.Parallel()
-	for err, recorded := range map[error]bool{syscall.ENOBUFS: false, syscall.ENOMEM: false, syscall.EHOSTUNREACH: true} {
-		socket := newFakeSocket()
-		w := newMemory(t, Config{Hooks: Hooks{Dial: dialInTurn(socket)}})
-		w.Datagram(memoryFlow(), []byte("one"), nil)
-		socket.incoming <- err
-		eventually(t, "the session has ended", func() bool { return w.CountConnections().Sessions == 0 })
-		if got := w.failures.count.Load() != 0; got != recorded {
-			t.Errorf("%v: got a recorded failure: %v, want %v", err, got, recorded)
-		}
 	}
 }
 

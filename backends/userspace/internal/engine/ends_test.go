@@ -16,44 +16,6 @@ import (
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
-// When both sides have sent everything, both connections are closed.
-func TestConnectionsAreClosedInTheEnd(t *testing.T) {
-	t.Parallel()
-	inMemory(t, Timeouts{}, func(w *fixture, client, endpoint halfCloser) {
-		for _, c := range []halfCloser{client, endpoint} {
-			testenv.NoError(t, c.CloseWrite())
-		}
-		for name, c := range map[string]halfCloser{"client": client, "endpoint": endpoint} {
-			if _, err := c.Conn.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
-				t.Errorf("the connection of the %s: got error %v, want %v", name, err, io.EOF)
-			}
-		}
-		synctest.Wait()
-		if got := w.CountConnections().Connections; got != 0 {
-			t.Errorf("got %d connections, want none", got)
-		}
-	})
-}
-
-// If one side is lost, the other one is closed, also while data is being carried.
-func TestLossOfOneSideEndsBoth(t *testing.T) {
-	t.Parallel()
-	inMemory(t, Timeouts{}, func(w *fixture, client, endpoint halfCloser) {
-		out, ok := endpoint.out.(*io.PipeWriter)
-		if !ok {
-			t.Fatalf("got a %T, want a *io.PipeWriter", endpoint.out)
-		}
-		_ = out.CloseWithError(connectionReset)
-		if _, err := client.Read(make([]byte, 1)); err == nil {
-			t.Error("reading as the client: got no error, want one")
-		}
-		synctest.Wait()
-		if got := w.CountConnections().Connections; got != 0 {
-			t.Errorf("got %d connections, want none", got)
-		}
-	})
-}
-
 // A connection without half-close is closed when the other side has sent everything.
 func TestConnectionsWithoutHalfClose(t *testing.T) {
 	t.Parallel()
@@ -186,72 +148,4 @@ func TestBothSidesSendAtOnce(t *testing.T) {
 	if got := w.CountConnections(); got.BytesIn != 3*size || got.BytesOut != 3*size {
 		t.Errorf("bytes to the endpoint and back: got %d and %d, want %d", got.BytesIn, got.BytesOut, 3*size)
 	}
-}
-
-// One connection carries requests and answers of any size, one after the other.
-func TestRequestsAndAnswersOfAllSizes(t *testing.T) {
-	t.Parallel()
-	w := newFixture(t, Config{}, v1.ProtocolTCP)
-	at := w.listen(t)
-	w.serveAt(at, server(t, func(c net.Conn) { _, _ = io.Copy(c, c) }))
-	c := dialTo(t, at)
-	sum := uint64(0)
-	for i := range 400 {
-		size := 1 + i*i%40_000
-		sum += uint64(size)
-		want := bytes.Repeat([]byte{byte(i)}, size)
-		got := make([]byte, size)
-		var wg sync.WaitGroup
-		wg.Go(func() { _, _ = c.Write(want) })
-		if _, err := io.ReadFull(c, got); err != nil || !bytes.Equal(got, want) {
-			t.Fatalf("request %d of %d bytes: got error %v or another answer, want the request echoed", i, size, err)
-		}
-		wg.Wait()
-	}
-	_ = c.CloseWrite()
-	if rest, err := io.ReadAll(c); err != nil || len(rest) != 0 {
-		t.Errorf("after the end: got %d bytes and error %v, want none", len(rest), err)
-	}
-	if got := w.CountConnections(); got.BytesIn != sum || got.BytesOut != sum {
-		t.Errorf("bytes to the endpoint and back: got %d and %d, want %d", got.BytesIn, got.BytesOut, uint64(sum))
-	}
-}
-
-// BenchmarkRelay carries data through the engine: as bulk data, which the kernel moves, and as requests with
-// answers.
-func BenchmarkRelay(b *testing.B) {
-	const piece = 1 << 20
-	b.Run("bulk", func(b *testing.B) {
-		c := throughEngine(b, func(c net.Conn) { _, _ = io.Copy(io.Discard, c); shut(c) })
-		data := make([]byte, piece)
-		b.SetBytes(piece)
-		for b.Loop() {
-			if _, err := c.Write(data); err != nil {
-				b.Fatal(err)
-			}
-		}
-		_ = c.CloseWrite()
-		_, _ = io.Copy(io.Discard, c) // The server has everything.
-	})
-	b.Run("requests", func(b *testing.B) {
-		c := throughEngine(b, func(c net.Conn) { _, _ = io.Copy(c, c) })
-		buf := make([]byte, 100)
-		for b.Loop() {
-			if _, err := c.Write(buf); err != nil {
-				b.Fatal(err)
-			}
-			if _, err := io.ReadFull(c, buf); err != nil {
-				b.Fatal(err)
-			}
-		}
-	})
-}
-
-// throughEngine returns a client's connection through an engine to a server.
-func throughEngine(b *testing.B, serve func(net.Conn)) *net.TCPConn {
-	b.Helper()
-	w := newFixture(b, Config{}, v1.ProtocolTCP)
-	at := w.listen(b)
-	w.serveAt(at, server(b, serve))
-	return dialTo(b, at)
 }

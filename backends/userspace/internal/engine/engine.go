@@ -11,6 +11,7 @@ import (
 
 	"github.com/vipkit/vipkit/affinity"
 	"github.com/vipkit/vipkit/endpoints"
+	"github.com/vipkit/vipkit/internal/pause"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -59,15 +60,13 @@ type tasks struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
-	slots  chan struct{} // one for each connection
+	slots  chan struct{} // one for each admitted connection
 	quota  *quota        // of the connections, with one more for each listener
 	pipes  bound
 
 	mu      sync.Mutex
 	closed  bool
 	closers map[io.Closer]struct{}
-	carried int           // admitted connections that have not ended
-	idle    chan struct{} // closed when the last of them ends; nil while no goroutine waits
 }
 
 // New returns an engine without Services. The caller must close it. The error names the
@@ -107,12 +106,10 @@ func (e *Engine) Close() {
 	t.mu.Lock()
 	t.closed = true
 	for c := range t.closers {
-		if _, is := c.(*connection); !is {
-			_ = c.Close() // An error would change nothing.
-		}
+		_ = c.Close() // An error would change nothing.
 	}
 	t.mu.Unlock()
-	e.EndAll()
+	e.sessions.endAll()
 	t.wg.Wait()
 }
 
@@ -120,7 +117,7 @@ func (e *Engine) Close() {
 // sessions. New ones are served as before.
 func (e *Engine) EndAll() {
 	for _, c := range e.connections() {
-		c.abort()
+		_ = c.Close()
 	}
 	e.sessions.endAll()
 }
@@ -131,11 +128,7 @@ func (t *tasks) track(c io.Closer) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.closed {
-		if connection, is := c.(*connection); is {
-			connection.abort()
-		} else {
-			_ = c.Close() // An error would change nothing.
-		}
+		_ = c.Close() // An error would change nothing.
 		return false
 	}
 	t.closers[c] = struct{}{}
@@ -160,50 +153,15 @@ func (t *tasks) untrack(c io.Closer) {
 	delete(t.closers, c)
 }
 
-// enter counts a connection as admitted.
-func (t *tasks) enter() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.carried++
-}
-
-// leave counts an admitted connection as ended.
-func (t *tasks) leave() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.carried--; t.carried == 0 && t.idle != nil {
-		close(t.idle)
-		t.idle = nil
-	}
-}
-
-// becomesIdle returns a channel that is closed when the last admitted connection has ended;
-// nil if there is none now.
-func (t *tasks) becomesIdle() <-chan struct{} {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.carried == 0 {
-		return nil
-	}
-	if t.idle == nil {
-		t.idle = make(chan struct{})
-	}
-	return t.idle
-}
-
-// AwaitIdle waits until all connections that [Engine.Serve] has accepted have ended. If ctx
-// ends first, it returns the error of ctx.
+// AwaitIdle waits until there is no connection that [Engine.Serve] has accepted. If ctx ends first, it
+// returns the error of ctx.
 func (e *Engine) AwaitIdle(ctx context.Context) error {
-	idle := e.tasks.becomesIdle()
-	if idle == nil {
-		return nil
+	for len(e.tasks.slots) > 0 {
+		if err := pause.For(ctx, 10*time.Millisecond); err != nil {
+			return err
+		}
 	}
-	select {
-	case <-idle:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	return nil
 }
 
 // CountConnections returns the counters of the engine.
@@ -251,8 +209,8 @@ func (e *Engine) Apply(next proxy.Snapshot) {
 }
 
 // take makes next the snapshot for new flows. It returns the services that have sessions
-// which may be misrouted now: services with a changed frontend or a smaller pool, or all when the
-// node has changed.
+// which may be misrouted now: services that were removed, that have a changed frontend or a smaller
+// pool, or all when the node has changed.
 func (e *Engine) take(next proxy.Snapshot) map[*service]bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -265,11 +223,13 @@ func (e *Engine) take(next proxy.Snapshot) map[*service]bool {
 	for c := range next.Changes(e.applied) {
 		switch {
 		case c.New == nil:
+			moved[e.services[c.Old.Name]] = true
 			e.remove(c.Old)
 		case c.Old == nil:
 			e.add(c.New)
 		default:
-			if !slices.EqualFunc(c.Old.Frontends, c.New.Frontends, proxy.Frontend.Equal) || lacks(c.New.Cluster, c.Old.Cluster) || lacks(c.New.Local, c.Old.Local) {
+			if !slices.EqualFunc(c.Old.Frontends, c.New.Frontends, proxy.Frontend.Equal) ||
+				lacks(c.New.Cluster, c.Old.Cluster) || lacks(c.New.Local, c.Old.Local) || lacks(c.New.Draining, c.Old.Draining) {
 				moved[e.services[c.New.Name]] = true
 			}
 			e.change(c.Old, c.New)

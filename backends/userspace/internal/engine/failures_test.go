@@ -89,40 +89,6 @@ func TestFailedAttemptsAreNotRepeatedAtOnce(t *testing.T) {
 	})
 }
 
-func TestOneClientTriesAFailedEndpoint(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFailures(5 * time.Second)
-		s.recordFailure(webAt(), alice)
-		s.recordFailure(webAt(), bob)
-		time.Sleep(4 * time.Second)
-		if !s.avoid(webAt(), carol, false) {
-			t.Error("after 4 s of 5: got the endpoint allowed, want it avoided")
-		}
-		time.Sleep(2 * time.Second)
-		if s.avoid(webAt(), carol, false) {
-			t.Error("after 6 s of 5, the first source: got the endpoint avoided, want it allowed")
-		}
-		if !s.avoid(webAt(), alice, false) {
-			t.Error("after 6 s of 5, a second source: got the endpoint allowed, want it avoided")
-		}
-		s.recordSuccess(webAt(), carol)
-		if s.avoid(webAt(), bob, false) {
-			t.Error("after a success: got the endpoint avoided, want it allowed")
-		}
-		s.recordFailure(webAt(), alice)
-		s.expire(time.Now())
-		if got := s.avoided(); !got[0] {
-			t.Error("a failure of just now has expired")
-		}
-		time.Sleep(time.Hour)
-		s.expire(time.Now())
-		if s.count.Load() != 0 {
-			t.Error("a failure of an hour ago has not expired")
-		}
-	})
-}
-
 // A client that fails again and again cannot keep an endpoint from other clients: as soon as
 // it has failed again, another one may try.
 func TestOneClientDoesNotKeepAnEndpointFromOthers(t *testing.T) {
@@ -158,32 +124,6 @@ func TestFailuresAreBounded(t *testing.T) {
 	if !s.has(failureKey{addr: netip.AddrPortFrom(memoryEndpoint.Addr(), uint16(last%(1<<16))), protocol: v1.ProtocolTCP}, netip.AddrFrom4([4]byte{1, 2, 3, byte(last % 256)})) {
 		t.Error("the last failure is not recorded")
 	}
-}
-
-// Old failures expire, and recent ones do not.
-func TestFailuresExpire(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFailures(5 * time.Second)
-		s.recordFailure(webAt(), alice)
-		s.recordFailure(webAt(), bob)
-		time.Sleep(50*time.Second + 1)
-		s.recordFailure(webAt(), alice)
-		s.expire(time.Now())
-		if got := s.avoided(); got != [3]bool{true, true, true} || s.count.Load() != 3 {
-			t.Errorf("got %v with %d entries, want all to avoid it, with 3", got, s.count.Load())
-		}
-		time.Sleep(5 * time.Second)
-		s.expire(time.Now())
-		if got := s.count.Load(); got != 2 {
-			t.Errorf("got %d entries, want those of the last source that failed", got)
-		}
-		time.Sleep(51 * time.Second)
-		s.expire(time.Now())
-		if got := s.count.Load(); got != 0 {
-			t.Errorf("got %d entries, want none", got)
-		}
-	})
 }
 
 // A client that cannot reach an endpoint changes nothing for other clients: not which
@@ -231,30 +171,6 @@ func TestOneClientDoesNotAffectOthers(t *testing.T) {
 			time.Sleep(3 * time.Second)
 		}
 	})
-}
-
-// If two clients cannot reach an endpoint, a client that can keeps its affinity to it.
-func TestAffinityOutlivesFailuresOfOthers(t *testing.T) {
-	t.Parallel()
-	one, two := netip.MustParseAddrPort("10.1.0.1:80"), netip.MustParseAddrPort("10.1.0.2:80")
-	dial := func(context.Context, Dial) (net.Conn, error) {
-		near, far := net.Pipe()
-		shut(far)
-		return near, nil
-	}
-	w := newFixture(t, Config{Hooks: Hooks{Dial: dial, Pick: pickIfThere(one)}}, v1.ProtocolTCP).withAffinity(time.Hour)
-	w.serveAt(memoryFrontend, one, two)
-	d := w.decide(Flow{Protocol: v1.ProtocolTCP, Client: memoryClient, Frontend: memoryFrontend})
-	for range 2 {
-		conn, to, err := w.connect(t.Context(), &d)
-		testenv.NoError(t, err)
-		shut(conn)
-		if to.Addr != one {
-			t.Fatalf("got %v, want %v", to.Addr, one)
-		}
-		w.failures.recordFailure(failureKey{addr: one, protocol: v1.ProtocolTCP}, alice)
-		w.failures.recordFailure(failureKey{addr: one, protocol: v1.ProtocolTCP}, bob)
-	}
 }
 
 // A failure of one source does not make other sources avoid an endpoint. With UDP an attempt

@@ -130,18 +130,6 @@ func TestEndAll(t *testing.T) {
 	}
 }
 
-func TestEndAllEndsSessions(t *testing.T) {
-	t.Parallel()
-	w := newFixture(t, Config{}, v1.ProtocolUDP)
-	at := w.packets(t)
-	w.serveAt(at, echo(t))
-	a := newUDPClient(t, at)
-	a.serverName(t)
-	w.EndAll()
-	eventually(t, "the session has ended", func() bool { return w.CountConnections().Sessions == 0 })
-	a.serverName(t) // begins another session
-}
-
 // If all source ports for an endpoint are in use, another endpoint is chosen. A client with
 // affinity to the first one loses the datagram, and keeps its affinity.
 func TestNoPortIsLeft(t *testing.T) {

@@ -1,80 +1,60 @@
 package engine
 
-import (
-	"container/heap"
-	"net/netip"
-)
+import "container/heap"
 
-// idleIndex finds the session that has been idle for longest: of all, of a client, and
-// of a service port. Use newIdleIndex to make one.
-type idleIndex struct {
-	all      idle
-	clients  map[netip.Addr]*idle
-	services map[*service]*idle
-}
-
-func newIdleIndex() idleIndex {
-	return idleIndex{clients: map[netip.Addr]*idle{}, services: map[*service]*idle{}}
-}
+// idleIndex finds the session that has been idle for longest, in each group of [holder.groups].
+type idleIndex map[any]*idle
 
 // add adds a session.
-func (i *idleIndex) add(s *session) {
-	s.entries[0] = i.all.add(s)
-	s.entries[1] = addTo(i.clients, s.holder.client, s)
-	s.entries[2] = addTo(i.services, s.holder.service, s)
+func (i idleIndex) add(s *session) {
+	for n, of := range s.holder.groups() {
+		if i[of] == nil {
+			i[of] = new(idle)
+		}
+		s.entries[n] = i[of].add(s)
+	}
 }
 
 // remove removes a session that was added.
-func (i *idleIndex) remove(s *session) {
-	heap.Remove(&i.all, s.entries[0].at)
-	removeFrom(i.clients, s.holder.client, s.entries[1])
-	removeFrom(i.services, s.holder.service, s.entries[2])
+func (i idleIndex) remove(s *session) {
+	for n, of := range s.holder.groups() {
+		if heap.Remove(i[of], s.entries[n].at); len(*i[of]) == 0 {
+			delete(i, of)
+		}
+	}
+}
+
+func (i idleIndex) count(of any) int {
+	if i[of] == nil {
+		return 0
+	}
+	return len(*i[of])
 }
 
 // evict returns the session that must end before the holder may begin another one; nil below
 // the limits.
-func (i *idleIndex) evict(limit int, to holder) *session {
-	is, total := shares{limit}, len(i.all)
-	if own := i.clients[to.client]; own != nil && to.client.IsValid() && is.client(total, len(*own)) {
-		return own.longest()
+func (i idleIndex) evict(limit int, to holder) *session {
+	of := shares{limit}.exceeded(to, i.count)
+	if of == nil && i.count(nil) < limit {
+		return nil
 	}
-	if own := i.services[to.service]; own != nil && is.service(total, len(*own)) {
-		return own.longest()
-	}
-	if total >= limit {
-		return i.all.longest()
-	}
-	return nil
+	return i[of].longest()
 }
 
 // evictForPort returns the session of the holder's service port to end, so that another one
 // may have its source port: the client's that has been idle for longest, if the client has
 // more than half as many sessions as the service port; otherwise any client's; nil if there
 // is none.
-func (i *idleIndex) evictForPort(to holder) *session {
-	all, own := i.services[to.service], i.clients[to.client]
-	if all == nil {
+func (i idleIndex) evictForPort(to holder) *session {
+	if i.count(to.service) == 0 {
 		return nil
 	}
-	if own != nil && 2*len(*own) > len(*all) {
-		if s := own.longest(); s.holder.service == to.service {
+	if 2*i.count(to.client) > i.count(to.service) {
+		if s := i[to.client].longest(); s.holder.service == to.service {
 			return s
 		}
 	}
-	return all.longest()
-}
-
-func addTo[K comparable](all map[K]*idle, of K, s *session) *idleEntry {
-	if all[of] == nil {
-		all[of] = new(idle)
-	}
-	return all[of].add(s)
-}
-
-func removeFrom[K comparable](all map[K]*idle, of K, p *idleEntry) {
-	if heap.Remove(all[of], p.at); len(*all[of]) == 0 {
-		delete(all, of)
-	}
+	return i[to.service].longest()
 }
 
 // idle is a heap of sessions, ordered by when they were used as far as the heap has recorded

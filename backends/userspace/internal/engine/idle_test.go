@@ -2,8 +2,6 @@ package engine
 
 import (
 	"context"
-	"fmt"
-	"io"
 	"net"
 	"net/netip"
 	"runtime"
@@ -28,7 +26,7 @@ func TestLongestIdle(t *testing.T) {
 	services := []*service{{}, {}, {}}
 	clients := []netip.Addr{alice, bob, carol}
 	for range 50 {
-		i, all := newIdleIndex(), []*session(nil)
+		i, all := idleIndex{}, []*session(nil)
 		for now := range int64(500) {
 			switch n := random.IntN(10); {
 			case n < 4 || len(all) == 0:
@@ -44,9 +42,9 @@ func TestLongestIdle(t *testing.T) {
 				all = slices.Delete(all, at, at+1)
 			}
 			c, s := clients[random.IntN(3)], services[random.IntN(3)]
-			checkLongest(t, &i.all, all, func(*session) bool { return true })
-			checkLongest(t, i.clients[c], all, func(x *session) bool { return x.holder.client == c })
-			checkLongest(t, i.services[s], all, func(x *session) bool { return x.holder.service == s })
+			checkLongest(t, i[nil], all, func(*session) bool { return true })
+			checkLongest(t, i[c], all, func(x *session) bool { return x.holder.client == c })
+			checkLongest(t, i[s], all, func(x *session) bool { return x.holder.service == s })
 		}
 	}
 }
@@ -141,8 +139,8 @@ func TestOldestSessionIsEvicted(t *testing.T) {
 				}
 				w.EndAll()
 				synctest.Wait()
-				if i := &w.sessions.idle; len(i.all)+len(i.clients)+len(i.services) != 0 {
-					t.Errorf("after the end of all: got %d sessions, of %d clients and %d service ports, want none", len(i.all), len(i.clients), len(i.services))
+				if left := len(w.sessions.idle); left != 0 {
+					t.Errorf("after the end of all: got sessions of %d groups, want none", left)
 				}
 			})
 		})
@@ -283,32 +281,6 @@ func TestDescriptorsBound(t *testing.T) {
 		if used := 2*c.Connections + c.Sessions + c.Sessions/endingShare + 2*c.pipes(); used > n-n/4 {
 			t.Errorf("%d descriptors: got %d for the engine, want three quarters at most", n, used)
 		}
-	}
-}
-
-// At the limit of pipes, bulk data is copied through memory.
-func TestPipesAreBounded(t *testing.T) {
-	t.Parallel()
-	for _, pipes := range []int64{0, 1} {
-		t.Run(fmt.Sprint(pipes), func(t *testing.T) {
-			w := newFixture(t, Config{}, v1.ProtocolTCP)
-			w.tasks.pipes.limit = pipes
-			at := w.listen(t)
-			w.serveAt(at, server(t, func(c net.Conn) { _, _ = io.Copy(c, c) }))
-			c := dialTo(t, at)
-			const size = 8 << 20
-			go func() {
-				_, _ = c.Write(make([]byte, size))
-				_ = c.CloseWrite()
-			}()
-			if n, err := io.Copy(io.Discard, c); n != size || err != nil {
-				t.Errorf("got %d bytes back and error %v, want %d", n, err, size)
-			}
-			eventually(t, "the connection has ended", func() bool { return w.CountConnections().Connections == 0 })
-			if got := w.tasks.pipes.taken.Load(); got != 0 {
-				t.Errorf("counted pipes at the end: got %d, want none", got)
-			}
-		})
 	}
 }
 

@@ -14,7 +14,6 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -61,8 +60,8 @@ func TestConnectionsAfterClose(t *testing.T) {
 		w.admit(c, Listener{Destination: func(net.Conn) (netip.AddrPort, error) { return memoryFrontend, nil }})
 		c.wantReset(t)
 	}
-	if w.tasks.quota.total != 0 || len(w.tasks.slots) != 0 {
-		t.Errorf("got %d counted connections and %d slots in use, want none", w.tasks.quota.total, len(w.tasks.slots))
+	if len(w.tasks.quota.counts) != 0 || len(w.tasks.slots) != 0 {
+		t.Errorf("got counted connections %v and %d slots in use, want none", w.tasks.quota.counts, len(w.tasks.slots))
 	}
 	testenv.Same(t, 3, w.CountConnections().Accepted, "accepted connections")
 }
@@ -186,44 +185,23 @@ func (l *flaky) Accept() (net.Conn, error) {
 	return nil, syscall.EMFILE
 }
 
-// Receive fails as Accept does.
-func (l *flaky) Receive([]byte) (int, Flow, error) {
-	c, err := l.Accept()
-	if err == nil {
-		shut(c)
-	}
-	return 0, Flow{}, err
-}
-
-func (l *flaky) Reply(Flow, []byte) error { return nil }
-
 // After a success, the delays of a listener start again from the shortest.
 func TestDelaysOfListenersRestart(t *testing.T) {
 	t.Parallel()
-	for name, serve := range map[string]func(*fixture, *flaky) error{
-		"connections": func(w *fixture, l *flaky) error { return w.Serve(Listener{Listener: l}) },
-		"datagrams":   func(w *fixture, l *flaky) error { return w.ServePackets(l) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				w := newFixture(t, Config{}, v1.ProtocolTCP)
-				// The delays are 5, 10, 20 … ms.
-				l := &flaky{memoryListener{make(chan net.Conn), make(chan struct{})}, []int{6, 1, 1, 1}}
-				done := make(chan error, 1)
-				go func() { done <- serve(w, l) }()
-				time.Sleep(315*time.Millisecond + 3*5*time.Millisecond + time.Millisecond)
-				synctest.Wait()
-				if got := w.CountConnections().Faults; got != 9 || len(l.failures) != 0 {
-					t.Errorf("failures after 331 ms: got %d, want 9", got)
-				}
-				w.Close()
-				if err := <-done; err != nil {
-					t.Error(err)
-				}
-			})
-		})
-	}
+	synctest.Test(t, func(t *testing.T) {
+		w := newFixture(t, Config{}, v1.ProtocolTCP)
+		// The delays are 5, 10, 20 … ms.
+		l := &flaky{memoryListener{make(chan net.Conn), make(chan struct{})}, []int{6, 1, 1, 1}}
+		done := make(chan error, 1)
+		go func() { done <- w.Serve(Listener{Listener: l}) }()
+		time.Sleep(315*time.Millisecond + 3*5*time.Millisecond + time.Millisecond)
+		synctest.Wait()
+		if got := w.CountConnections().Faults; got != 9 || len(l.failures) != 0 {
+			t.Errorf("failures after 331 ms: got %d, want 9", got)
+		}
+		w.Close()
+		testenv.NoError(t, <-done)
+	})
 }
 
 // When Serve or ServePackets returns, the listener is closed.
@@ -243,30 +221,6 @@ func TestListenersAreClosedInTheEnd(t *testing.T) {
 		if err := serve(w, b); !errors.Is(err, net.ErrClosed) || !b.closed.Load() {
 			t.Errorf("%s, after Close: got error %v, and the listener closed: %v; want %v and a closed listener", name, err, b.closed.Load(), net.ErrClosed)
 		}
-	}
-}
-
-// A service port serves the endpoints of its pools, and draining endpoints.
-func TestServes(t *testing.T) {
-	t.Parallel()
-	w := newFixture(t, Config{}, v1.ProtocolTCP)
-	addr := netip.MustParseAddrPort
-	w.serveAt(memoryFrontend, addr("10.1.0.1:80"))
-	d := w.decide(Flow{Protocol: v1.ProtocolTCP, Client: memoryClient, Frontend: memoryFrontend})
-	if !w.serves(&d, addr("10.1.0.9:80")) {
-		t.Error("without a change: got an endpoint not served, want it served")
-	}
-	p := *w.port
-	p.Cluster, p.Local, p.Draining = snapshots.At(addr("10.1.0.2:80")), snapshots.At(addr("10.1.0.3:80")), snapshots.At(addr("10.1.0.4:80"))
-	w.Apply(proxy.NewSnapshot(&proxy.Node{}, &p))
-	for a, want := range map[string]bool{"10.1.0.1:80": false, "10.1.0.2:80": true, "10.1.0.3:80": true, "10.1.0.4:80": true} {
-		if got := w.serves(&d, addr(a)); got != want {
-			t.Errorf("%s: got %v, want %v", a, got, want)
-		}
-	}
-	w.Apply(proxy.NewSnapshot(&proxy.Node{}))
-	if w.serves(&d, addr("10.1.0.2:80")) {
-		t.Error("after removing the Service: got its endpoint served, want it not served")
 	}
 }
 
@@ -338,24 +292,4 @@ func TestFailuresAndAffinityExpire(t *testing.T) {
 			t.Errorf("after 150 s: got %d clients and %d failures, want none", w.affinity.Len(), w.failures.count.Load())
 		}
 	})
-}
-
-// A client's affinity to an endpoint ends when the endpoint is removed, also if it returns.
-func TestAffinityForgetsRemovedEndpoints(t *testing.T) {
-	t.Parallel()
-	w := newFixture(t, Config{}, v1.ProtocolTCP).withAffinity(time.Hour)
-	other := netip.MustParseAddrPort("10.1.0.2:80")
-	w.serveAt(memoryFrontend, memoryEndpoint, other)
-	d := w.decide(Flow{Protocol: v1.ProtocolTCP, Client: memoryClient, Frontend: memoryFrontend})
-	table := d.service.table(d.route.Pool)
-	table.Put(alice, memoryEndpoint)
-	table.Put(bob, other)
-	w.serveAt(memoryFrontend, other)
-	w.serveAt(memoryFrontend, memoryEndpoint, other)
-	if got, ok := table.Get(alice); ok {
-		t.Errorf("affinity of alice: got %v, which was removed, want none", got)
-	}
-	if got, ok := table.Get(bob); !ok || got != other {
-		t.Errorf("affinity of bob: got %v (%v), want %v, which was never removed", got, ok, other)
-	}
 }

@@ -41,7 +41,7 @@ func TestEndpointsOnTheClientsLink(t *testing.T) {
 		"on the link of the first":  {"10.1.0.2", Pod, [3]netip.Addr{node, addr("10.1.0.2"), addr("10.1.0.2")}, [3]int{0, 7, 7}},
 		"the first itself":          {"10.1.0.1", Pod, [3]netip.Addr{node, addr("10.1.0.1"), addr("10.1.0.1")}, [3]int{0, 7, 7}},
 		"on the link of the second": {"10.2.0.1", Pod, [3]netip.Addr{addr("10.2.0.1"), node, addr("10.2.0.1")}, [3]int{8, 0, 8}},
-		"on no known link":          {"10.9.0.1", Pod, [3]netip.Addr{addr("10.9.0.1"), addr("10.9.0.1"), addr("10.9.0.1")}, [3]int{unknownLink, unknownLink, unknownLink}},
+		"on no known link":          {"10.9.0.1", Pod, [3]netip.Addr{addr("10.9.0.1"), addr("10.9.0.1"), addr("10.9.0.1")}, [3]int{-1, -1, -1}},
 		"the node":                  {"192.0.2.1", Node, [3]netip.Addr{addr("192.0.2.1"), addr("192.0.2.1"), addr("192.0.2.1")}, [3]int{}},
 	} {
 		d := w.decide(Flow{Protocol: v1.ProtocolTCP, Client: netip.AddrPortFrom(addr(c.client), 1), Frontend: memoryFrontend, Origin: c.origin})

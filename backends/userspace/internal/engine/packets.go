@@ -18,28 +18,37 @@ type PacketListener interface {
 }
 
 // ServePackets forwards the datagrams of a listener to endpoints, until the engine or
-// the listener is closed. It counts other errors of the listener, and retries after a
-// delay, which grows with each failure in a row. ServePackets closes the listener.
+// the listener is closed. It closes the listener.
 func (e *Engine) ServePackets(l PacketListener) error {
+	buf := make([]byte, maxDatagram)
+	return e.receive(l, func() error {
+		n, f, err := l.Receive(buf)
+		if err == nil {
+			e.Datagram(f, buf[:n], l)
+		}
+		return err
+	})
+}
+
+// receive calls next, which waits for a connection or a datagram, until the engine or the listener
+// is closed. It counts other errors of the listener, and retries after a delay, which grows with each
+// failure in a row. It closes the listener.
+func (e *Engine) receive(l io.Closer, next func() error) error {
 	if !e.tasks.track(l) {
 		return net.ErrClosed
 	}
 	defer e.tasks.untrack(l)
 	defer l.Close() //nolint:errcheck // an error would change nothing
-	buf := make([]byte, maxDatagram)
 	var pause backoff
 	for {
-		n, f, err := l.Receive(buf)
+		err := next()
 		switch {
-		case err == nil:
+		case err == nil, concernsOne(err):
 			pause = 0
-			e.Datagram(f, buf[:n], l)
 		case e.tasks.ctx.Err() != nil:
 			return nil
 		case errors.Is(err, net.ErrClosed):
 			return err
-		case concernsOne(err):
-			pause = 0
 		default:
 			e.report(err)
 			pause.wait(e.tasks.ctx)

@@ -12,15 +12,17 @@ import (
 // no more.
 type shares struct{ limit int }
 
-// client reports whether a client gets no more flows.
-func (s shares) client(total, own int) bool {
-	return total >= (s.limit+1)/2 && own >= max(1, s.limit/8)
-}
-
-// service reports whether a service port gets no more flows.
-func (s shares) service(total, own int) bool {
-	quarter := s.limit / 4
-	return quarter > 0 && total >= s.limit-quarter && own >= s.limit/2
+// exceeded returns the client or the service port of a holder that gets no more flows; nil if both
+// get another one. The function returns how many flows one of them has, and all for nil.
+func (s shares) exceeded(h holder, count func(of any) int) any {
+	total, quarter := count(nil), s.limit/4
+	switch {
+	case h.client.IsValid() && total >= (s.limit+1)/2 && count(h.client) >= max(1, s.limit/8):
+		return h.client
+	case h.service != nil && quarter > 0 && total >= s.limit-quarter && count(h.service) >= s.limit/2:
+		return h.service
+	}
+	return nil
 }
 
 // holder is what a flow counts for: a client, as returned by clientKey, which is not valid if no
@@ -30,32 +32,32 @@ type holder struct {
 	service *service
 }
 
+// groups returns the groups of flows to which a flow belongs: all (nil), those of the client, and
+// those of the service port.
+func (h holder) groups() [3]any { return [3]any{nil, h.client, h.service} }
+
 // quota counts flows and keeps them to the shares of their clients and service ports. It
 // does not bound the total: the caller does.
 type quota struct {
 	shares
 
-	mu       sync.Mutex
-	total    int
-	clients  map[netip.Addr]int
-	services map[*service]int
+	mu     sync.Mutex
+	counts map[any]int
 }
 
-func newQuota(limit int) *quota {
-	return &quota{shares: shares{limit}, clients: map[netip.Addr]int{}, services: map[*service]int{}}
-}
+func newQuota(limit int) *quota { return &quota{shares: shares{limit}, counts: map[any]int{}} }
 
 // take counts one more flow. It reports false if that would exceed the share of its client
 // or its service port.
 func (q *quota) take(h holder) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if h.client.IsValid() && q.client(q.total, q.clients[h.client]) || h.service != nil && q.service(q.total, q.services[h.service]) {
+	if q.exceeded(h, func(of any) int { return q.counts[of] }) != nil {
 		return false
 	}
-	q.total++
-	q.clients[h.client]++
-	q.services[h.service]++
+	for _, of := range h.groups() {
+		q.counts[of]++
+	}
 	return true
 }
 
@@ -63,12 +65,10 @@ func (q *quota) take(h holder) bool {
 func (q *quota) give(h holder) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.total--
-	if q.clients[h.client]--; q.clients[h.client] == 0 {
-		delete(q.clients, h.client)
-	}
-	if q.services[h.service]--; q.services[h.service] == 0 {
-		delete(q.services, h.service)
+	for _, of := range h.groups() {
+		if q.counts[of]--; q.counts[of] == 0 {
+			delete(q.counts, of)
+		}
 	}
 }
 
@@ -80,11 +80,15 @@ type bound struct {
 
 // take counts one more; it reports false at the limit.
 func (b *bound) take() bool {
-	if b.taken.Add(1) > b.limit {
-		b.taken.Add(-1)
-		return false
+	for {
+		n := b.taken.Load()
+		if n >= b.limit {
+			return false
+		}
+		if b.taken.CompareAndSwap(n, n+1) {
+			return true
+		}
 	}
-	return true
 }
 
 // give ends the count of one that take has counted.

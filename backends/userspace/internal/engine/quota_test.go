@@ -32,8 +32,8 @@ func TestShares(t *testing.T) {
 		for range c.next {
 			q.give(holder{client: bob})
 		}
-		if q.total != 0 || len(q.clients)+len(q.services) != 0 {
-			t.Errorf("of %d: after all have ended: got %d flows of %d clients, want none", c.limit, q.total, len(q.clients))
+		if len(q.counts) != 0 {
+			t.Errorf("of %d: after all have ended: got counts %v, want none", c.limit, q.counts)
 		}
 	}
 }
@@ -61,26 +61,6 @@ func TestSharesOfServices(t *testing.T) {
 		if first, next := hog(&service{}), hog(&service{}); first != c.first || next != c.next {
 			t.Errorf("of %d: got %d for the first service port and %d for the next, want %d and %d", c.limit, first, next, c.first, c.next)
 		}
-	}
-}
-
-func TestRefusedFlowsAreNotCounted(t *testing.T) {
-	t.Parallel()
-	q := newQuota(2)
-	for client, want := range map[netip.Addr]bool{alice: true, bob: true} {
-		if got := q.take(holder{client: client}); got != want {
-			t.Errorf("%v: got %v, want %v", client, got, want)
-		}
-	}
-	if q.take(holder{client: alice}) || q.total != 2 || len(q.clients) != 2 {
-		t.Errorf("a second flow of a client: got %d flows of %d clients, want it refused, and 2 of 2", q.total, len(q.clients))
-	}
-	b := bound{limit: 1}
-	if !b.take() || b.take() || b.taken.Load() != 1 {
-		t.Errorf("bound of 1: got %d counted, want 1", b.taken.Load())
-	}
-	if b.give(); !b.take() {
-		t.Error("take after give: got false, want true")
 	}
 }
 
@@ -131,26 +111,6 @@ func TestOneClientDoesNotUseUpConnections(t *testing.T) {
 	if s := w.CountConnections(); s.Crowded != 20 || s.Connections != 9 {
 		t.Errorf("got %d connections and %d crowded, want 9 and 20", s.Connections, s.Crowded)
 	}
-}
-
-// The same holds for sessions.
-func TestOneClientDoesNotUseUpSessions(t *testing.T) {
-	t.Parallel()
-	w := newFixture(t, Config{Sessions: 16}, v1.ProtocolUDP)
-	at := w.packets(t)
-	w.serveAt(at, echo(t))
-	w.countPodsAtLoopback()
-	for range 8 {
-		udpClientFrom(t, "127.0.0.2", at).serverName(t)
-	}
-	for range 20 {
-		if _, err := udpClientFrom(t, "127.0.0.2", at).Write([]byte("?")); err != nil {
-			t.Fatal(err)
-		}
-	}
-	eventually(t, "20 datagrams are counted as crowded", func() bool { return w.CountConnections().Crowded == 20 })
-	udpClientFrom(t, "127.0.0.3", at).serverName(t)
-	eventually(t, "there are 9 sessions", func() bool { return w.CountConnections().Sessions == 9 })
 }
 
 // However low the limit of connections is, each listener serves.

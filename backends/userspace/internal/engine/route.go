@@ -36,14 +36,8 @@ type decision struct {
 	flow     Flow
 	fromNode bool
 	node     *proxy.Node
-	links    links
-	seen     view // the last result of decision.view
-}
-
-// links finds the link by which packets to an address leave.
-type links struct {
-	of     func(netip.Addr) int // Config.Link; may be nil
-	client int                  // that of the client; 0 before it is looked up
+	linkOf   func(netip.Addr) int // Config.Link; may be nil
+	seen     view                 // the last result of decision.view
 }
 
 // view is what an endpoint sees of a flow.
@@ -66,7 +60,7 @@ func (e *Engine) decide(f Flow) decision {
 	b, found := e.find(f, node)
 	e.mu.RUnlock()
 	dropped := proxy.TrafficRoute{Action: proxy.Drop}
-	d := decision{route: dropped, flow: f, node: node, service: b.service, links: links{of: e.config.Link}}
+	d := decision{route: dropped, flow: f, node: node, service: b.service, linkOf: e.config.Link}
 	if !found || !b.frontend.Allows(f.Client.Addr()) {
 		return d
 	}
@@ -100,8 +94,23 @@ func (e *Engine) find(f Flow, node *proxy.Node) (binding, bool) {
 	if ok || !servesNodePorts(node, f.Frontend.Addr()) {
 		return b, ok
 	}
-	b, ok = e.frontends[frontendKey{netip.AddrPortFrom(ipaddr.Unspecified(ipaddr.FamilyOf(f.Frontend.Addr())), f.Frontend.Port()), f.Protocol}]
+	b, ok = e.frontends[nodePortKey(f.Protocol, f.Frontend)]
 	return b, ok
+}
+
+func nodePortKey(protocol v1.Protocol, at netip.AddrPort) frontendKey {
+	return frontendKey{netip.AddrPortFrom(ipaddr.Unspecified(ipaddr.FamilyOf(at.Addr())), at.Port()), protocol}
+}
+
+// IsFrontend reports whether an address and port is a frontend, or a node port at any address
+// of this node, which may have more addresses than its Node object lists. It needs Config.IsLocal.
+func (e *Engine) IsFrontend(protocol v1.Protocol, at netip.AddrPort) bool {
+	e.mu.RLock()
+	_, is := e.frontends[frontendKey{at, protocol}]
+	_, isPort := e.frontends[nodePortKey(protocol, at)]
+	node := e.applied.Node()
+	e.mu.RUnlock()
+	return is || isPort && (slices.Contains(node.Addresses, at.Addr()) || e.config.IsLocal(at.Addr()))
 }
 
 // servesNodePorts reports whether node ports answer at an address. Only the capture of loopback
@@ -123,10 +132,12 @@ func (e *Engine) holderOf(f Flow) holder {
 }
 
 // originOf returns the origin of a flow, and whether it starts on the node. Both differ if
-// the node has an address in the range of pods: the origin is then Pod.
+// the node has an address in the range of pods: the origin is then Pod. Only the node itself can have
+// the address of a frontend, where that is not known otherwise, and the system prefers it as the source
+// of connections to it.
 func originOf(f Flow, node *proxy.Node) (o Origin, fromNode bool) {
 	source := f.Client.Addr()
-	fromNode = f.Origin == Node || f.Origin == ByAddress && (source.IsLoopback() || slices.Contains(node.Addresses, source))
+	fromNode = f.Origin == Node || f.Origin == ByAddress && (source.IsLoopback() || source == f.Frontend.Addr() || slices.Contains(node.Addresses, source))
 	switch {
 	case f.Origin == Pod, node.LocalTraffic.Match(source, ""):
 		return Pod, fromNode
@@ -153,9 +164,10 @@ func (d *decision) view(endpoint *endpoints.Endpoint) *view {
 		return &d.seen
 	}
 	v := view{by: endpoint, from: d.from(endpoint)}
-	if v.from.IsValid() && !d.fromNode && d.links.of != nil {
-		v.link = d.clientLink()
-		if v.link != unknownLink && v.link == d.links.of(endpoint.Addr.Addr()) {
+	if v.from.IsValid() && !d.fromNode && d.linkOf != nil {
+		const unknown = -1 // 0 is for the node
+		v.link = cmp.Or(d.linkOf(v.from), unknown)
+		if v.link == d.linkOf(endpoint.Addr.Addr()) {
 			// The endpoint's answers would reach the client directly and bypass
 			// the node.
 			v.from, v.link = netip.Addr{}, 0
@@ -164,14 +176,4 @@ func (d *decision) view(endpoint *endpoints.Endpoint) *view {
 	v.source = clientKey(v.from, d.flow.Origin)
 	d.seen = v
 	return &d.seen
-}
-
-// unknownLink is the link of clients whose link is not known.
-const unknownLink = -1
-
-func (d *decision) clientLink() int {
-	if d.links.client == 0 {
-		d.links.client = cmp.Or(d.links.of(d.flow.Client.Addr()), unknownLink)
-	}
-	return d.links.client
 }

@@ -1,11 +1,15 @@
 package engine
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"net/netip"
 	"slices"
 	"testing"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 
@@ -143,7 +147,7 @@ func compareWithRoute(t *testing.T, e *Engine, s proxy.Snapshot, f Flow) bool {
 	p := proxy.Packet{Protocol: f.Protocol, Source: f.Client, Destination: f.Frontend, ToNode: true}
 	switch source := f.Client.Addr(); f.Origin {
 	case ByAddress:
-		p.FromNode = source.IsLoopback() || slices.Contains(s.Node().Addresses, source)
+		p.FromNode = source.IsLoopback() || source == f.Frontend.Addr() || slices.Contains(s.Node().Addresses, source)
 	case Pod:
 		p.Interface = podInterface
 	case Node:
@@ -210,5 +214,34 @@ func TestOriginByAddress(t *testing.T) {
 		if got := d.view(p.Cluster[0]).source; got != netip.MustParseAddr(key) {
 			t.Errorf("source of failures of %s: got %v, want %s", addr, got, key)
 		}
+	}
+}
+
+// Frontends are the addresses of Services, and node ports at the addresses of the node, also at those that
+// its object does not list. As endpoints they are refused where connections of the engine may be captured.
+func TestFrontendsAreNoEndpoints(t *testing.T) {
+	t.Parallel()
+	w := newFixture(t, Config{
+		Captured: true, IsLocal: func(a netip.Addr) bool { return a == alice },
+		Hooks: Hooks{Dial: func(context.Context, Dial) (net.Conn, error) { return nil, net.ErrClosed }},
+	}, v1.ProtocolTCP)
+	for _, step := range []struct {
+		next proxy.Snapshot
+		want []string // of TCP
+	}{
+		{proxy.NewSnapshot(snapshots.Node("192.0.2.1"), snapshots.Port("web", "10.96.0.1:80 0.0.0.0:30000"), snapshots.Port("web/UDP", "10.96.0.2:80")), []string{"10.96.0.1:80", "192.0.2.1:30000", "10.0.0.1:30000"}},
+		{proxy.NewSnapshot(snapshots.Node("192.0.2.2", "2001:db8::1"), snapshots.Port("web", "10.96.0.2:80 [::]:30000 0.0.0.0:30001")), []string{"10.96.0.2:80", "192.0.2.2:30001", "[2001:db8::1]:30000"}},
+		{proxy.NewSnapshot(snapshots.Node("192.0.2.1", "192.0.2.2")), nil},
+	} {
+		w.Apply(step.next)
+		var got []string
+		for _, at := range []string{
+			"10.96.0.1:80", "10.96.0.2:80", "192.0.2.1:30000", "192.0.2.1:30001", "192.0.2.2:30000", "192.0.2.2:30001", "[2001:db8::1]:30000", "[2001:db8::1]:30001", "10.0.0.1:30000",
+		} {
+			if _, err := w.reach(t.Context(), Dial{Protocol: v1.ProtocolTCP, To: netip.MustParseAddrPort(at)}, time.Second); errors.Is(err, errFrontend) {
+				got = append(got, at)
+			}
+		}
+		testenv.Same(t, step.want, got, "endpoints that are refused")
 	}
 }

@@ -55,6 +55,7 @@ func (s *service) removeEndpoints(had, have map[netip.AddrPort]struct{}) {
 		}
 	}
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	for a := range lost {
 		for _, table := range s.tables {
 			if table != nil {
@@ -63,10 +64,6 @@ func (s *service) removeEndpoints(had, have map[netip.AddrPort]struct{}) {
 		}
 	}
 	s.drain(lost, have)
-	s.mu.Unlock()
-	if len(lost) > 0 {
-		s.engine.sessions.removeEndpoints(s, lost)
-	}
 }
 
 // drain starts the grace period of connections to lost endpoints, and cancels it for those
@@ -92,7 +89,7 @@ func (e *Engine) register(c *connection, d *decision) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.connections[c] = struct{}{}
-	if e.services[d.port.Name] != s || !e.servesLocked(d, c.endpoint) {
+	if e.services[d.port.Name] != s || !e.serves(d, c.endpoint) {
 		c.end.Store(int64(e.now() + e.config.Timeouts.Drain))
 	}
 }
@@ -121,7 +118,7 @@ func (e *Engine) enforceTimeouts() {
 		now := e.now()
 		for _, c := range e.connections() {
 			if c.overdue(now, &t) {
-				c.abort()
+				_ = c.Close()
 			}
 		}
 		e.sessions.closeSilent(now - t.Session)

@@ -17,38 +17,21 @@ type Listener struct {
 
 	// Origin is the origin of the listener's connections.
 	Origin Origin
-	// OriginOf returns the origin of a client's connection; nil stands for Origin.
-	OriginOf func(client netip.Addr) Origin
 	// Destination returns the frontend that a client has connected to; it must not
 	// wait. Nil stands for the local address of the connection.
 	Destination func(net.Conn) (netip.AddrPort, error)
 }
 
 // Serve accepts connections, and connects them to endpoints, until the engine or the
-// listener is closed. It counts other errors of the listener, and retries after a
-// delay. Serve closes the listener.
+// listener is closed. It closes the listener.
 func (e *Engine) Serve(l Listener) error {
-	if !e.tasks.track(l.Listener) {
-		return net.ErrClosed
-	}
-	defer e.tasks.untrack(l.Listener)
-	defer l.Close() //nolint:errcheck // an error would change nothing
-	var pause backoff
-	for {
+	return e.receive(l.Listener, func() error {
 		conn, err := l.Accept()
-		switch {
-		case err == nil:
-			pause = 0
+		if err == nil {
 			e.admit(conn, l)
-		case e.tasks.ctx.Err() != nil:
-			return nil
-		case errors.Is(err, net.ErrClosed):
-			return err
-		default:
-			e.report(err)
-			pause.wait(e.tasks.ctx)
 		}
-	}
+		return err
+	})
 }
 
 // admit begins to serve a connection. At the limit it waits for a free slot, and with it the
@@ -69,9 +52,7 @@ func (e *Engine) admit(conn net.Conn, l Listener) {
 		return
 	}
 	e.tasks.slots <- struct{}{} // Close ends all connections, and so frees all slots.
-	e.tasks.enter()
 	leave := func() {
-		defer e.tasks.leave()
 		e.tasks.quota.give(by) // first: the slot must not be free while its share is in use
 		<-e.tasks.slots
 	}
@@ -97,7 +78,7 @@ func (e *Engine) serve(conn net.Conn, flow Flow) {
 	service, err := e.establish(c, flow)
 	if err != nil {
 		e.counts.lost(err)
-		c.abort()
+		_ = c.Close()
 		return
 	}
 	if service == nil {
@@ -121,9 +102,6 @@ func (c *counts) lost(err error) {
 
 func flowOf(conn net.Conn, l Listener) (Flow, error) {
 	f := Flow{Protocol: v1.ProtocolTCP, Client: addrOf(conn.RemoteAddr()), Frontend: addrOf(conn.LocalAddr()), Origin: l.Origin}
-	if l.OriginOf != nil {
-		f.Origin = l.OriginOf(f.Client.Addr())
-	}
 	if l.Destination == nil {
 		return f, nil
 	}
@@ -166,15 +144,8 @@ func (e *Engine) establish(c *connection, flow Flow) (*service, error) {
 	return decision.service, nil
 }
 
-// serves reports whether the decision's service port still has an endpoint.
+// serves reports whether the decision's service port still has an endpoint. It requires e.mu.
 func (e *Engine) serves(d *decision, addr netip.AddrPort) bool {
-	e.mu.RLock()
-	defer e.mu.RUnlock()
-	return e.servesLocked(d, addr)
-}
-
-// servesLocked is serves for callers that hold e.mu.
-func (e *Engine) servesLocked(d *decision, addr netip.AddrPort) bool {
 	p, ok := e.applied.Get(d.port.Name)
 	return ok && (p == d.port || find(p.Cluster, addr) != nil || find(p.Local, addr) != nil || find(p.Draining, addr) != nil)
 }

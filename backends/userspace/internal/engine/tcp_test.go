@@ -10,7 +10,6 @@ import (
 	"net/netip"
 	"os"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -20,24 +19,6 @@ import (
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
-
-func TestConnectionsReachAllEndpoints(t *testing.T) {
-	t.Parallel()
-	w := newFixture(t, Config{}, v1.ProtocolTCP)
-	at := w.listen(t)
-	one, two := named(t), named(t)
-	w.serveAt(at, one, two)
-	seen := map[string]bool{}
-	for range 40 {
-		name, c := serverNameAt(t, at)
-		seen[name] = true
-		shut(c)
-	}
-	if !seen[one.String()] || !seen[two.String()] || len(seen) != 2 {
-		t.Errorf("endpoints of 40 connections: got %v, want %v and %v", seen, one, two)
-	}
-	eventually(t, "no connection is left", func() bool { return w.CountConnections().Connections == 0 })
-}
 
 // Data of any size arrives unchanged, and half-closing one direction does not close the other.
 func TestDataAndHalfClose(t *testing.T) {
@@ -202,35 +183,6 @@ func TestConnectionLimitMakesClientsWait(t *testing.T) {
 	readName(t, third)
 }
 
-// failing is a listener that fails a few times for lack of descriptors.
-type failing struct {
-	net.Listener
-	left atomic.Int32
-}
-
-func (f *failing) Accept() (net.Conn, error) {
-	if f.left.Add(-1) >= 0 {
-		return nil, &net.OpError{Op: "accept", Err: syscall.EMFILE}
-	}
-	return f.Listener.Accept()
-}
-
-func TestLackOfDescriptorsPasses(t *testing.T) {
-	t.Parallel()
-	w := newFixture(t, Config{}, v1.ProtocolTCP)
-	l, err := net.Listen("tcp4", "127.0.0.1:0")
-	testenv.NoError(t, err)
-	f := &failing{Listener: l}
-	f.left.Store(4)
-	w.open(t, Listener{Listener: f})
-	at := addrOf(l.Addr())
-	want := named(t)
-	w.serveAt(at, want)
-	if got, _ := serverNameAt(t, at); got != want.String() {
-		t.Errorf("got %s, want %v", got, want)
-	}
-}
-
 func TestRemovedEndpointDrains(t *testing.T) {
 	t.Parallel()
 	const grace = time.Hour
@@ -268,18 +220,6 @@ func TestRemovedEndpointDrains(t *testing.T) {
 		t.Errorf("after the grace period: got error %v, want %v", err, connectionReset)
 	}
 	eventually(t, "only the new connection is left", func() bool { return w.CountConnections().Connections == 1 })
-}
-
-func TestRemovedServiceDrains(t *testing.T) {
-	t.Parallel()
-	w := newFixture(t, Config{Timeouts: Timeouts{Drain: 50 * time.Millisecond}}, v1.ProtocolTCP)
-	at := w.listen(t)
-	w.serveAt(at, named(t))
-	_, c := serverNameAt(t, at)
-	w.Apply(proxy.NewSnapshot(&proxy.Node{}))
-	if _, err := c.Read(make([]byte, 1)); !errors.Is(err, connectionReset) {
-		t.Errorf("after the grace period of a removed Service: got error %v, want %v", err, connectionReset)
-	}
 }
 
 func TestReturningEndpointKeepsItsConnections(t *testing.T) {
@@ -336,22 +276,5 @@ func TestClientKeepsItsEndpoint(t *testing.T) {
 	}
 	if len(seen) != 3 {
 		t.Errorf("with a timeout of 1 ns: got %v, want all endpoints", seen)
-	}
-}
-
-func TestFirstConnectionWaitsForEndpoints(t *testing.T) {
-	t.Parallel()
-	called := make(chan proxy.ServicePortName, 1)
-	w := newFixture(t, Config{Hooks: Hooks{FirstConnection: func(_ Flow, n proxy.ServicePortName) { called <- n }}}, v1.ProtocolTCP)
-	at := w.listen(t)
-	w.serveAt(at)
-	c := dialTo(t, at)
-	if got := <-called; got != w.port.Name {
-		t.Errorf("FirstConnection: got %v, want %v", got, w.port.Name)
-	}
-	want := named(t)
-	w.serveAt(at, want)
-	if got := readName(t, c); got != want.String() {
-		t.Errorf("got %s, want %v", got, want)
 	}
 }

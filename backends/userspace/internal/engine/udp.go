@@ -39,7 +39,7 @@ type sessions struct {
 }
 
 func (t *sessions) begin(limit int) {
-	t.limit, t.byFlow, t.idle = limit, map[sessionKey]*session{}, newIdleIndex()
+	t.limit, t.byFlow, t.idle = limit, map[sessionKey]*session{}, idleIndex{}
 	t.sockets.limit = int64(limit + max(1, limit/endingShare))
 }
 
@@ -59,7 +59,7 @@ type session struct {
 	send     func(datagram []byte) error // does not wait
 	replier  Replier
 	used     atomic.Int64
-	entries  [3]*idleEntry // among all, those of the client, and those of the service port
+	entries  [3]*idleEntry // in the groups of the holder
 }
 
 // failureKey returns the key and the source under which a failure of the endpoint is recorded.
@@ -182,7 +182,7 @@ func (e *Engine) begin(f Flow, d *decision, r Replier, leave func()) *session {
 		_ = conn.Close() // It was not used.
 		return known
 	}
-	if !e.serves(d, s.endpoint) || e.isMisrouted(s) {
+	if e.isMisrouted(s) {
 		e.sessions.end(s) // The Services have changed in the meantime.
 	}
 	return s
@@ -311,7 +311,7 @@ func (t *sessions) those(which func(*session) bool) (all []*session) {
 func (t *sessions) of(service *service) (all []*session) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	if own := t.idle.services[service]; own != nil {
+	if own := t.idle[service]; own != nil {
 		for _, p := range *own {
 			all = append(all, p.session)
 		}
@@ -323,15 +323,6 @@ func (t *sessions) of(service *service) (all []*session) {
 func (t *sessions) endAll() {
 	for _, s := range t.those(func(*session) bool { return true }) {
 		t.end(s)
-	}
-}
-
-// removeEndpoints ends the sessions of a service to lost endpoints.
-func (t *sessions) removeEndpoints(of *service, lost map[netip.AddrPort]struct{}) {
-	for _, s := range t.of(of) {
-		if _, is := lost[s.endpoint]; is {
-			t.end(s)
-		}
 	}
 }
 

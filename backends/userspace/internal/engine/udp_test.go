@@ -2,7 +2,6 @@ package engine
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"net"
 	"net/netip"
@@ -139,44 +138,6 @@ func TestDatagrams(t *testing.T) {
 	}
 }
 
-func TestDatagramsOfAllSizes(t *testing.T) {
-	t.Parallel()
-	w := newFixture(t, Config{}, v1.ProtocolUDP)
-	at := w.packets(t)
-	server := echo(t)
-	w.serveAt(at, server)
-	a := newUDPClient(t, at)
-	prefix := len(server.String()) + 1
-	for _, size := range []int{0, 1, 512, 1472, 4097, 9000, 65507} {
-		want := bytes.Repeat([]byte{byte(size)}, size)
-		got := a.ask(t, want)
-		if size+prefix <= 65507 {
-			got = got[prefix:]
-		}
-		if !bytes.Equal(got, want) {
-			t.Errorf("%d bytes sent: got %d bytes back, want the same", size, len(got))
-		}
-	}
-}
-
-func TestSessionEndsWithItsEndpoint(t *testing.T) {
-	t.Parallel()
-	w := newFixture(t, Config{}, v1.ProtocolUDP)
-	at := w.packets(t)
-	one, two := echo(t), echo(t)
-	w.serveAt(at, one)
-	a := newUDPClient(t, at)
-	if got := a.serverName(t); got != one.String() {
-		t.Fatalf("got %s, want %v", got, one)
-	}
-	w.serveAt(at, two)
-	if got := a.serverName(t); got != two.String() {
-		t.Errorf("after removing %v: got %s, want %v", one, got, two)
-	}
-	w.Apply(proxy.NewSnapshot(&proxy.Node{}))
-	eventually(t, "the session has ended with its Service", func() bool { return w.CountConnections().Sessions == 0 })
-}
-
 // A draining endpoint keeps its sessions, and gets no new ones.
 func TestSessionsOfDrainingEndpointsStay(t *testing.T) {
 	t.Parallel()
@@ -264,74 +225,6 @@ func TestSessionsFollowTheirRoute(t *testing.T) {
 			}
 		})
 	}
-}
-
-func TestRefusedDatagramsGoElsewhere(t *testing.T) {
-	t.Parallel()
-	// No program listens at the port of a socket that is connected to one address.
-	gone := addrOf(newUDPClient(t, addrOf(udpSocket(t).LocalAddr())).LocalAddr())
-	w := newFixture(t, Config{Hooks: Hooks{Pick: pickIfThere(gone)}}, v1.ProtocolUDP)
-	at := w.packets(t)
-	good := echo(t)
-	w.serveAt(at, gone, good)
-	if got := newUDPClient(t, at).serverName(t); got != good.String() {
-		t.Errorf("got %s, want %v", got, good)
-	}
-}
-
-func TestSilentSessionsEnd(t *testing.T) {
-	t.Parallel()
-	w := newFixture(t, Config{Timeouts: Timeouts{Session: 50 * time.Millisecond}}, v1.ProtocolUDP)
-	at := w.packets(t)
-	w.serveAt(at, echo(t))
-	a := newUDPClient(t, at)
-	a.serverName(t)
-	eventually(t, "the silent session has ended", func() bool { return w.CountConnections().Sessions == 0 })
-	a.serverName(t) // begins another session
-}
-
-func TestSessionsAreBounded(t *testing.T) {
-	t.Parallel()
-	w := newFixture(t, Config{Sessions: 3}, v1.ProtocolUDP)
-	at := w.packets(t)
-	w.serveAt(at, echo(t))
-	for _, from := range []string{"127.0.0.2", "127.0.0.3", "127.0.0.4"} {
-		udpClientFrom(t, from, at).serverName(t)
-	}
-	a := newUDPClient(t, at)
-	if _, err := a.Write([]byte("?")); err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, "the fourth session, at a limit of 3, is counted", func() bool { return w.CountConnections().Crowded == 1 })
-	// The session that made room counts until its goroutine has ended.
-	eventually(t, "there are 3 sessions", func() bool { return w.CountConnections().Sessions == 3 })
-}
-
-func TestClientOfDatagramsKeepsItsEndpoint(t *testing.T) {
-	t.Parallel()
-	w := newFixture(t, Config{}, v1.ProtocolUDP).withAffinity(time.Hour)
-	at := w.packets(t)
-	w.serveAt(at, echo(t), echo(t), echo(t))
-	kept := newUDPClient(t, at).serverName(t)
-	for range 20 {
-		if got := newUDPClient(t, at).serverName(t); got != kept {
-			t.Fatalf("got %s, want %s again", got, kept)
-		}
-	}
-}
-
-// If dialing an endpoint fails, the failure is counted, and the datagram is lost.
-func TestSessionSurvivesADialerThatFails(t *testing.T) {
-	t.Parallel()
-	failing := func(context.Context, Dial) (net.Conn, error) { return nil, errors.New("broken") }
-	w := newFixture(t, Config{Hooks: Hooks{Dial: failing}}, v1.ProtocolUDP)
-	at := w.packets(t)
-	w.serveAt(at, netip.MustParseAddrPort("127.0.0.1:9"))
-	a := newUDPClient(t, at)
-	if _, err := a.Write([]byte("?")); err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, "the failure is counted", func() bool { return w.CountConnections().Failed == 1 })
 }
 
 // forwarding returns a service port that leads one address to one endpoint.

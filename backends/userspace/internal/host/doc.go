@@ -1,4 +1,3 @@
-// Package host provides what the captures of the userspace backend need of the node: sockets
-// in the network namespace of the backend, the addresses at which it listens, and routes in
-// the table of local addresses.
+// Package host opens the sockets of the userspace backend in its network namespace, and reaches
+// endpoints from any address of the node. On Linux, it also looks up routes.
 package host

@@ -1,84 +1,65 @@
 package host
 
 import (
+	"cmp"
 	"encoding/binary"
-	"errors"
-	"net"
 	"net/netip"
 	"sync"
-	"syscall"
+	"time"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
-	"github.com/vipkit/vipkit/internal/ipaddr"
 	"github.com/vipkit/vipkit/internal/kernel/rawnetlink"
 )
 
 // Query sends netlink requests to the kernel, each of which has one answer.
 type Query struct {
 	mu     sync.Mutex
-	fd     int // -1 when closed
+	socket *rawnetlink.Socket
 	seq    uint32
-	answer [4096]byte
 }
 
 // Query opens a socket of a netlink protocol, such as unix.NETLINK_ROUTE.
-func (s *Sockets) Query(protocol int) (q *Query, err error) {
-	q = &Query{fd: -1}
-	err = s.Do(func() error {
-		q.fd, err = unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, protocol)
+func (s *Sockets) Query(protocol int) (*Query, error) {
+	q := &Query{}
+	err := s.Do(func() (err error) {
+		// The kernel answers before the request returns.
+		q.socket, err = rawnetlink.OpenSocket(protocol, rawnetlink.Buffers{Send: 64 << 10, Receive: 64 << 10}, time.Second)
 		return err
 	})
-	if err == nil {
-		// The kernel answers before the request returns.
-		err = unix.SetsockoptTimeval(q.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 1})
-	}
-	if err != nil {
-		return nil, errors.Join(err, q.Close())
-	}
-	return q, nil
+	return q, err
 }
 
-// Close closes the socket.
+// Close closes the socket. Requests after it fail.
 func (q *Query) Close() error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	fd := q.fd
-	if q.fd = -1; fd < 0 {
-		return net.ErrClosed
-	}
-	return unix.Close(fd)
+	return q.socket.Close()
 }
 
 // Do sends a request. The answer is valid until read returns.
 func (q *Query) Do(request *nl.NetlinkRequest, read func(answer []byte) error) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.fd < 0 {
-		return net.ErrClosed
-	}
 	q.seq++
 	request.Seq = q.seq
-	if err := unix.Sendto(q.fd, request.Serialize(), 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+	if err := q.socket.Send(request.Serialize()); err != nil {
 		return err
 	}
 	for {
-		n, _, err := unix.Recvfrom(q.fd, q.answer[:], 0)
+		messages, err := q.socket.Receive(0)
 		if err != nil {
 			return err
 		}
-		messages, err := syscall.ParseNetlinkMessage(q.answer[:n])
-		if err != nil {
-			return err
-		}
-		for _, m := range messages {
+		for m, ok := messages.Next(); ok; m, ok = messages.Next() {
 			switch {
-			case m.Header.Seq != q.seq: // the answer to an earlier request
-			case m.Header.Type == unix.NLMSG_ERROR:
-				return unix.Errno(-int32(binary.NativeEndian.Uint32(m.Data)))
+			case m.Seq != q.seq: // the answer to an earlier request
+			case m.Type == unix.NLMSG_ERROR:
+				refused, err := m.Outcome()
+				return cmp.Or[error](err, refused.Errno)
 			default:
-				return read(m.Data)
+				return read(m.Payload)
 			}
 		}
 	}
@@ -88,8 +69,12 @@ func (q *Query) Do(request *nl.NetlinkRequest, read func(answer []byte) error) e
 // of the interface by which packets leave, that of the loopback interface for the node's own
 // addresses. Both are 0 if there is no route.
 func (s *Sockets) route(to netip.Addr) (kind uint8, link int) {
+	family := uint8(unix.AF_INET6)
+	if to.Is4() {
+		family = unix.AF_INET
+	}
 	request := nl.NewNetlinkRequest(unix.RTM_GETROUTE, 0)
-	request.AddData(&nl.RtMsg{RtMsg: unix.RtMsg{Family: uint8(SocketFamily(ipaddr.FamilyOf(to))), Dst_len: uint8(to.BitLen())}})
+	request.AddData(&nl.RtMsg{RtMsg: unix.RtMsg{Family: family, Dst_len: uint8(to.BitLen())}})
 	request.AddData(nl.NewRtAttr(unix.RTA_DST, to.AsSlice()))
 	err := s.routes.Do(request, func(answer []byte) error {
 		if len(answer) < unix.SizeofRtMsg {
@@ -105,6 +90,12 @@ func (s *Sockets) route(to netip.Addr) (kind uint8, link int) {
 		return 0, 0
 	}
 	return kind, link
+}
+
+// IsLocal reports whether an address is one of the node's own.
+func (s *Sockets) IsLocal(a netip.Addr) bool {
+	kind, _ := s.route(a)
+	return kind == unix.RTN_LOCAL
 }
 
 // Link returns the number of the interface by which packets to an address leave, 0 if there

@@ -3,75 +3,229 @@ package netfilter
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
+	"net"
 	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
 
+	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/backends/userspace/internal/engine"
 	"github.com/vipkit/vipkit/backends/userspace/internal/host"
+	"github.com/vipkit/vipkit/backends/userspace/internal/neterr"
+	"github.com/vipkit/vipkit/internal/kernel/nfnetlink"
 	"github.com/vipkit/vipkit/internal/kernel/nft"
+	"github.com/vipkit/vipkit/internal/kernel/rawnetlink"
+	"github.com/vipkit/vipkit/proxy"
 )
 
-// Capture is a [backends.Target]: the tables, and the routing that they need. Closing it closes
-// the connection to the kernel; tables and routing stay.
+// Capture is a [backends.Target]: the tables, and the routing that they need. It also has the
+// listeners to which both lead packets. Tables and routing stay when it is closed.
 type Capture struct {
-	*kernel
+	renderer
+	*nft.Conn
 
-	// Dialer reaches endpoints from the addresses of clients. It is nil for redirect:
-	// there, endpoints see the node.
-	Dialer *Dialer
+	sockets *host.Sockets
+	routes  *routes
+	events  *rawnetlink.Listener
+	batch   nfnetlink.Batch
+	// found are the frontends of the last listing.
+	found backends.Finds
+	ops   atomic.Uint64
+
+	// borrowing reaches endpoints from the addresses of clients, with TPROXY.
+	borrowing *borrowingDialer
+	opened    map[v1.IPFamily]*listeners
+	// serve has the engine serve the listeners.
+	serve func(engine.Listener, engine.PacketListener)
 }
 
-// New returns a capture in the network namespace of the calling thread: redirect if that is
-// set, otherwise TPROXY.
-func New(c *host.Config, redirect bool) (*Capture, error) {
-	conn, err := nft.Open(c.Identity.Name)
+// New returns a capture in the network namespace of the calling thread. Its method ServeBy must be
+// called before its listeners are opened.
+func New(config Config) (*Capture, error) {
+	sockets, err := host.OpenSockets()
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w: %w", proxy.ErrUnsupported, err)
+	}
+	conn, err := nft.Open(config.Identity.Name)
+	if err != nil {
+		return nil, errors.Join(err, sockets.Close())
 	}
 	events, err := listenRouting()
 	if err != nil {
-		return nil, errors.Join(err, conn.Close())
+		return nil, errors.Join(err, conn.Close(), sockets.Close())
 	}
-	k := &kernel{renderer: renderer{c, redirect}, Conn: conn, events: events}
-	k.routes = &routes{&k.renderer, c.Sockets.Netlink()}
-	if redirect {
-		return &Capture{kernel: k}, nil
+	c := &Capture{
+		renderer: renderer{Config: config}, Conn: conn, sockets: sockets, events: events,
+		borrowing: newDialer(sockets), opened: map[v1.IPFamily]*listeners{},
 	}
-	return &Capture{k, newDialer(c.Sockets)}, nil
+	c.routes = &routes{&c.renderer, sockets.Netlink()}
+	return c, nil
 }
 
-// Listen opens the sockets of an IP family.
-func (c *Capture) Listen(ctx context.Context, f v1.IPFamily, ls *host.Listeners) error {
-	conntrack, err := newConntrack(c.Sockets)
+// Close ends the connections to the kernel.
+func (c *Capture) Close() error {
+	return errors.Join(c.events.Close(), c.Conn.Close(), c.sockets.Close())
+}
+
+// ServeBy has an engine serve the listeners, by goroutines that the group counts. These end when their
+// listener is closed.
+func (c *Capture) ServeBy(e *engine.Engine, served *sync.WaitGroup) {
+	c.serve = func(tcp engine.Listener, udp engine.PacketListener) {
+		served.Go(func() { _ = e.Serve(tcp) })
+		served.Go(func() { _ = e.ServePackets(udp) })
+	}
+}
+
+// Configure adds how the engine reaches endpoints.
+func (c *Capture) Configure(config *engine.Config) {
+	if c.Redirect {
+		config.Captured, config.IsLocal, config.Hooks.Dial = true, c.sockets.IsLocal, c.sockets.Reach
+	} else {
+		config.Link, config.Hooks.Dial = c.sockets.Link, c.borrowing.Dial
+	}
+}
+
+// StartAt makes a port the next source port with TPROXY, for tests. Endpoints that have been reached
+// with UDP go on with their own next port.
+func (c *Capture) StartAt(port uint16) { c.borrowing.ports.startAt(port) }
+
+// listeners are the sockets of one IP family.
+type listeners struct {
+	// sockets accept new clients, helpers are needed by existing connections and sessions.
+	sockets, helpers []io.Closer
+}
+
+// Open opens the sockets, unless they are open. If everything is applied again, it finds out which IP
+// families the node can serve.
+func (c *Capture) Open(ctx context.Context, again bool) error {
+	if again {
+		c.look()
+	}
+	for _, f := range c.served() {
+		if c.opened[f] != nil {
+			continue
+		}
+		c.opened[f] = &listeners{}
+		if err := c.open(ctx, f, c.opened[f]); err != nil {
+			err = errors.Join(fmt.Errorf("userspace: %w", c.explain(err, f)), c.opened[f].close())
+			delete(c.opened, f)
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *Capture) open(ctx context.Context, f v1.IPFamily, ls *listeners) error {
+	conntrack, err := newConntrack(c.sockets)
 	if err != nil {
 		return err
 	}
-	ls.CloseLast(conntrack)
-	var replier *host.Replier
-	if !c.redirect {
-		if replier, err = c.Sockets.Replier(f); err != nil {
+	ls.helpers = append(ls.helpers, conntrack)
+	var through *replier
+	if !c.Redirect {
+		if through, err = newReplier(c.sockets, f); err != nil {
 			return err
 		}
-		ls.CloseLast(replier)
+		ls.helpers = append(ls.helpers, through)
 	}
 	for _, x := range c.listeners() {
-		at, claim := c.address(x, f), host.Transparent
-		if c.isTranslated(x) {
-			claim = host.FreeBind
-		}
-		l, err := ls.Open(ctx, c.Sockets, at, claim)
+		at, translated := c.address(x, f), c.isTranslated(x)
+		tcp, udp, err := ls.listen(ctx, c.sockets, at, translated)
 		if err != nil {
-			return err
+			return fmt.Errorf("listening at %v: %w", at, err)
 		}
-		l.Origin, l.UDP.Replier = x.origin(), replier
-		if c.isTranslated(x) {
-			l.Destination, l.UDP.Replier = translatedFrom, sameSocket{l.UDP.UDPConn}
-			l.UDP.Frontend = func(client netip.AddrPort, _ []byte) (netip.AddrPort, bool) {
+		connections := engine.Listener{Listener: tcp, Origin: x.origin()}
+		datagrams := &packetListener{UDPConn: udp, Replier: through, origin: x.origin(), frontend: originalDestination}
+		if translated {
+			connections.Destination, datagrams.Replier = translatedFrom, sameSocket{udp}
+			datagrams.frontend = func(client netip.AddrPort, _ []byte) (netip.AddrPort, bool) {
 				to, err := conntrack.frontend(client, at)
 				return to, err == nil // a datagram without a conntrack entry is dropped
 			}
 		}
-		ls.Serve(l)
+		c.serve(connections, datagrams)
 	}
 	return nil
+}
+
+// listen opens the sockets of a listener.
+func (ls *listeners) listen(ctx context.Context, s *host.Sockets, at netip.AddrPort, translated bool) (tcp *net.TCPListener, udp *net.UDPConn, err error) {
+	claim := transparent
+	if translated {
+		claim = freeBind
+	}
+	// A program that this process starts has the sockets that an earlier backend of the process has
+	// closed, until it runs.
+	retry := func(open func() error) error { return host.Retry(ctx, neterr.InUse, time.Now().Add(time.Second), open) }
+	if err = retry(func() error {
+		tcp, err = listen(ctx, s, at, claim)
+		return err
+	}); err != nil {
+		return nil, nil, err
+	}
+	ls.sockets = append(ls.sockets, tcp)
+	if err = retry(func() error {
+		udp, err = listenPacket(ctx, s, at, claim)
+		return err
+	}); err != nil {
+		return nil, nil, err
+	}
+	ls.sockets = append(ls.sockets, udp)
+	return tcp, udp, nil
+}
+
+// StopAccepting closes the sockets that accept new clients.
+func (c *Capture) StopAccepting() (err error) {
+	for _, ls := range c.opened {
+		err = errors.Join(err, ls.stopAccepting())
+	}
+	return err
+}
+
+// CloseListeners closes all sockets. Accepted connections stay open.
+func (c *Capture) CloseListeners() (err error) {
+	for _, ls := range c.opened {
+		err = errors.Join(err, ls.close())
+	}
+	clear(c.opened)
+	return err
+}
+
+func (ls *listeners) stopAccepting() error {
+	err := closeAll(ls.sockets)
+	ls.sockets = nil
+	return err
+}
+
+func (ls *listeners) close() error { return errors.Join(ls.stopAccepting(), closeAll(ls.helpers)) }
+
+func closeAll(all []io.Closer) error {
+	var errs []error
+	for _, c := range all {
+		if err := c.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// explain adds what the user can do to an error of a socket.
+func (c *Capture) explain(err error, f v1.IPFamily) error {
+	switch {
+	case errors.Is(err, unix.EPERM):
+		return fmt.Errorf("%w: CAP_NET_ADMIN is needed in the network namespace, and CAP_NET_RAW except with redirect: %w", proxy.ErrUnsupported, err)
+	case errors.Is(err, unix.EAFNOSUPPORT) && f == v1.IPv6Protocol:
+		return fmt.Errorf("%w: the kernel has no IPv6: leave it out of Options.Families: %w", proxy.ErrUnsupported, err)
+	case errors.Is(err, unix.EADDRINUSE):
+		return fmt.Errorf("another backend with the identity %q seems to run in this network namespace: stop it, or set an Options.Identity "+
+			"with another name and mark; if a program listens at port %d of every address, set another Options.Port: %w",
+			c.Identity.Name, c.Port, err)
+	}
+	return err
 }

@@ -70,7 +70,7 @@ func (r *renderer) bases() []baseChain {
 	unserved := func(kind string, hook nfnetlink.Hook) nfnetlink.BaseChain {
 		return fixed(kind, hook, nft.PriorityUnserved)
 	}
-	if r.redirect {
+	if r.Redirect {
 		return []baseChain{
 			{chainPrerouting, at("nat", nfnetlink.Prerouting, natPriority), chainWriter.redirectIncoming},
 			{chainOutput, at("nat", nfnetlink.Output, natPriority), chainWriter.redirectOutgoing},
@@ -121,7 +121,7 @@ func (r *renderer) chains(node *proxy.Node, f v1.IPFamily) (all []Object) {
 		}
 	}
 	add(levelServices, chainServices, regular, chainWriter.services)
-	if !r.redirect {
+	if !r.Redirect {
 		add(levelPortless, chainPortlessIncoming, regular, chainWriter.portlessIncoming)
 		add(levelPortless, chainPortlessOutgoing, regular, chainWriter.portlessOutgoing)
 	}
@@ -142,7 +142,7 @@ func (r *renderer) chain(k Key, at nfnetlink.BaseChain, rules func(*nft.Assemble
 func (w chainWriter) action(a proxy.Action) {
 	switch a {
 	case proxy.Forward:
-		if w.redirect {
+		if w.Redirect {
 			w.redirectPackets()
 		} else {
 			w.Rule(w.SetMark())
@@ -187,7 +187,7 @@ func (w chainWriter) services() {
 // packets, and another instance gives those that it captures a transparent socket. Neither a reply, nor an
 // ICMP error about a connection, is a packet to a frontend, and untracked packets are to pass a proxy.
 func (w chainWriter) unserved() {
-	if !w.redirect {
+	if !w.Redirect {
 		w.Rule(w.Marked(expr.CmpOpNeq), w.Accept())
 		w.Rule(w.ownSocket(), w.Accept())
 		w.Rule(w.connectionState(expr.CtStateBitESTABLISHED), w.transparentSocket(), w.Accept()) // a closing one, too
@@ -200,7 +200,7 @@ func (w chainWriter) unserved() {
 // unservedOutput sees the first packets of connections that nobody has captured or translated. It passes
 // packets of the backend to an endpoint with an address of a Service.
 func (w chainWriter) unservedOutput() {
-	if !w.redirect {
+	if !w.Redirect {
 		w.Rule(w.ownPort(nft.SourcePort(reg)), w.transparentSocket(), w.Accept())
 	}
 	w.Unserved(setClusterIPs, w.node.ServiceCIDRs)

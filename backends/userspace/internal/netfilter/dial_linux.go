@@ -6,9 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 	"sync"
-	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
@@ -22,40 +20,24 @@ import (
 // of the node, and connections to the same endpoint, may use some of them.
 const portTries = 64
 
-// Dialer reaches endpoints from the address that they must see, for TPROXY. Its packets are
+// borrowingDialer reaches endpoints from the address that they must see, for TPROXY. Its packets are
 // not captured.
-type Dialer struct {
+type borrowingDialer struct {
 	sockets *host.Sockets
-	// ports counts the ports from which connections are made. Ports of UDP sockets are
-	// lent by packetPorts, since the kernel does not prevent two UDP sockets from having
+	// ports lends ports to UDP sockets, since the kernel does not prevent two of them from having
 	// both addresses and ports in common.
-	ports       atomic.Uint32
-	packetPorts *engine.Ports
+	ports *ports
 }
 
-func newDialer(s *host.Sockets) *Dialer {
-	begin := uint32(os.Getpid()) * 7919 // processes begin at different ports
-	d := &Dialer{sockets: s, packetPorts: engine.NewPorts(firstSourcePort, sourcePorts, begin)}
-	d.ports.Store(begin)
-	return d
-}
-
-// StartAt makes a port the next one to be used, for tests. Endpoints that have been reached
-// with UDP go on with their own next port.
-func (d *Dialer) StartAt(port uint16) {
-	for begin := range uint32(sourcePorts) {
-		if begin*engine.Stride(sourcePorts)%uint32(sourcePorts) == uint32(port-firstSourcePort) {
-			d.packetPorts.StartAt(begin)
-			d.ports.Store(begin - 1) // nextPort adds one first
-		}
-	}
+func newDialer(s *host.Sockets) *borrowingDialer {
+	return &borrowingDialer{sockets: s, ports: newPorts(firstSourcePort, sourcePorts)}
 }
 
 // Dial makes a connection, or opens a socket for the datagrams of one session, as
 // [engine.Hooks].Dial.
-func (d *Dialer) Dial(ctx context.Context, to engine.Dial) (net.Conn, error) {
+func (d *borrowingDialer) Dial(ctx context.Context, to engine.Dial) (net.Conn, error) {
 	// Without keep-alives, which are not needed: the cluster removes dead endpoints.
-	dialer := &net.Dialer{Control: host.Control(reuseAddr, host.Transparent), KeepAlive: -1}
+	dialer := &net.Dialer{Control: control(reuseAddr, transparent), KeepAlive: -1}
 	if to.Protocol == v1.ProtocolUDP {
 		return d.dialUDP(ctx, dialer, to)
 	}
@@ -65,12 +47,12 @@ func (d *Dialer) Dial(ctx context.Context, to engine.Dial) (net.Conn, error) {
 // dialTCP makes a connection. The source port is of a range that clients rarely use; where a
 // client has the same port, chains borrowing and beside keep its own connections apart, also from
 // what the kernel keeps of a closed connection of the backend.
-func (d *Dialer) dialTCP(ctx context.Context, dialer *net.Dialer, to engine.Dial) (net.Conn, error) {
+func (d *borrowingDialer) dialTCP(ctx context.Context, dialer *net.Dialer, to engine.Dial) (net.Conn, error) {
 	var taken error
 	for range portTries {
 		var conn *net.TCPConn
 		err := d.sockets.Dial(dialer, func(dialer *net.Dialer) (err error) {
-			conn, err = dialer.DialTCP(ctx, "tcp", netip.AddrPortFrom(sourceOf(to), d.nextPort()), to.To)
+			conn, err = dialer.DialTCP(ctx, "tcp", netip.AddrPortFrom(sourceOf(to), d.ports.next()), to.To)
 			return err
 		})
 		switch {
@@ -82,12 +64,6 @@ func (d *Dialer) dialTCP(ctx context.Context, dialer *net.Dialer, to engine.Dial
 		taken = err
 	}
 	return nil, fmt.Errorf("%w: %w", engine.ErrNoPort, taken)
-}
-
-// nextPort returns the ports in turn; successive ones are far apart.
-func (d *Dialer) nextPort() uint16 {
-	n := uint64(d.ports.Add(1)) * uint64(engine.Stride(sourcePorts))
-	return firstSourcePort + uint16(n%uint64(sourcePorts))
 }
 
 func isTaken(err error) bool {
@@ -108,13 +84,13 @@ func reuseAddr(fd int) error { return unix.SetsockoptInt(fd, unix.SOL_SOCKET, un
 
 // dialUDP opens a socket for the datagrams of one session. It may share its port with sockets to
 // other endpoints.
-func (d *Dialer) dialUDP(ctx context.Context, dialer *net.Dialer, to engine.Dial) (net.Conn, error) {
-	on := engine.Path{To: to.To}
+func (d *borrowingDialer) dialUDP(ctx context.Context, dialer *net.Dialer, to engine.Dial) (net.Conn, error) {
+	on := path{to: to.To}
 	if !to.FromNode {
-		on.From = to.From
+		on.from = to.From
 	}
 	for try := 1; ; try++ {
-		port, err := d.packetPorts.Take(on)
+		port, err := d.ports.take(on)
 		if err != nil {
 			return nil, err
 		}
@@ -125,9 +101,9 @@ func (d *Dialer) dialUDP(ctx context.Context, dialer *net.Dialer, to engine.Dial
 		})
 		if err == nil {
 			drain(conn)
-			return &lentConn{UDPConn: conn, give: sync.OnceFunc(func() { d.packetPorts.Give(on, port) })}, nil
+			return &lentConn{UDPConn: conn, give: sync.OnceFunc(func() { d.ports.give(on, port) })}, nil
 		}
-		d.packetPorts.Give(on, port)
+		d.ports.give(on, port)
 		switch {
 		case !isTaken(err):
 			return nil, err

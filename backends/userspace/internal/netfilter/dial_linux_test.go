@@ -12,7 +12,6 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/backends/userspace/internal/engine"
-	"github.com/vipkit/vipkit/backends/userspace/internal/host"
 	"github.com/vipkit/vipkit/internal/kernel/netns"
 	"github.com/vipkit/vipkit/internal/testing/netnstest"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
@@ -42,9 +41,9 @@ func namer(t *testing.T, ns *netns.NS, at string) netip.AddrPort {
 }
 
 // dialerIn returns a dialer in a namespace.
-func dialerIn(t *testing.T, ns *netns.NS) *Dialer {
+func dialerIn(t *testing.T, ns *netns.NS) *borrowingDialer {
 	t.Helper()
-	return newDialer(netnstest.Open(t, ns, host.OpenSockets))
+	return newDialer(socketsIn(t, ns))
 }
 
 // checkAnswer sends a datagram, and checks that the answer is of the given server.
@@ -70,7 +69,7 @@ func TestDatagramsShareSourcePorts(t *testing.T) {
 	one, two := namer(t, ns, "127.0.0.1:8081"), namer(t, ns, "127.0.0.1:8082")
 	s := dialerIn(t, ns)
 	const ports = 5
-	s.packetPorts = engine.NewPorts(firstSourcePort, ports, 3)
+	s.ports = newPorts(firstSourcePort, ports)
 	open := map[netip.AddrPort][]net.Conn{}
 	for _, to := range []netip.AddrPort{one, two} {
 		for range ports {
@@ -117,7 +116,7 @@ func TestPortsInUseAreSkipped(t *testing.T) {
 		t.Cleanup(func() { _ = l.Close() })
 	}
 	s := dialerIn(t, ns)
-	s.packetPorts = engine.NewPorts(firstSourcePort, taken+free, 0)
+	s.ports = newPorts(firstSourcePort, taken+free)
 	d := engine.Dial{Protocol: v1.ProtocolUDP, To: namer(t, ns, "127.0.0.1:8081")}
 	for i := range free {
 		c, err := s.Dial(t.Context(), d)
@@ -129,18 +128,19 @@ func TestPortsInUseAreSkipped(t *testing.T) {
 	if c, err := s.Dial(t.Context(), d); !errors.Is(err, engine.ErrNoPort) {
 		t.Errorf("without a free port: got %v and error %v, want %v", c, err, engine.ErrNoPort)
 	}
-	for i, other := range others {
+	for _, other := range others {
 		_ = other.Close()
+	}
+	for i := range taken {
 		c, err := s.Dial(t.Context(), d)
 		if err != nil {
-			t.Fatalf("after other programs have closed %d sockets: got error %v, want none", i+1, err)
+			t.Fatalf("session %d after other programs have closed %d sockets: got error %v, want none", i+1, taken, err)
 		}
 		t.Cleanup(func() { _ = c.Close() })
 	}
 	l, err := ns.Listen(t.Context(), "tcp", "127.0.0.1:8081")
 	testenv.NoError(t, err)
 	t.Cleanup(func() { _ = l.Close() })
-	s.ports.Store(uint32(sourcePorts) - 1) // the next one is the first
 	for i := range free {
 		c, err := s.Dial(t.Context(), engine.Dial{Protocol: v1.ProtocolTCP, To: d.To})
 		if err != nil {
@@ -156,7 +156,7 @@ func TestNodeAddressesSharePorts(t *testing.T) {
 	t.Parallel()
 	ns := netnstest.NewNS(t)
 	s := dialerIn(t, ns)
-	s.packetPorts = engine.NewPorts(firstSourcePort, 1, 0)
+	s.ports = newPorts(firstSourcePort, 1)
 	to, here, client := namer(t, ns, "127.0.0.1:8081"), netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("127.0.0.2")
 	for _, d := range []struct {
 		dial engine.Dial
@@ -174,21 +174,5 @@ func TestNodeAddressesSharePorts(t *testing.T) {
 		if err == nil {
 			t.Cleanup(func() { _ = c.Close() })
 		}
-	}
-}
-
-// After Close of the conntrack query, its descriptor, which may be another socket's, is not
-// used.
-func TestClosedConntrack(t *testing.T) {
-	t.Parallel()
-	at := netip.MustParseAddrPort("127.0.0.1:8081")
-	c, err := newConntrack(netnstest.Open(t, netnstest.NewNS(t), host.OpenSockets))
-	testenv.NoError(t, err)
-	testenv.NoError(t, c.Close())
-	if _, err := c.frontend(at, at); !errors.Is(err, net.ErrClosed) {
-		t.Errorf("a query after Close: got error %v, want %v", err, net.ErrClosed)
-	}
-	if err := c.Close(); !errors.Is(err, net.ErrClosed) {
-		t.Errorf("closed twice: got error %v, want %v", err, net.ErrClosed)
 	}
 }

@@ -15,25 +15,25 @@ import (
 
 // Drifted is Drifted of [proxy.Abilities]. It reports commits of other programs to the backend's
 // tables, and checks the routing and whether the node can use other IP families now.
-func (k *kernel) Drifted(ctx context.Context) bool {
-	return k.Conn.Drifted(ctx) || k.LooksDifferent() || slices.ContainsFunc(k.Served(), func(f v1.IPFamily) bool {
-		state, err := k.routes.state(f)
+func (c *Capture) Drifted(ctx context.Context) bool {
+	return c.Conn.Drifted(ctx) || c.looksDifferent() || slices.ContainsFunc(c.served(), func(f v1.IPFamily) bool {
+		state, err := c.routes.state(f)
 		return err != nil || state != routingComplete
 	})
 }
 
 // WaitDrift is WaitDrift of [proxy.Abilities]. It also returns after changes of the backend itself to
 // its routing: Drifted tells these apart.
-func (k *kernel) WaitDrift(ctx context.Context) error {
+func (c *Capture) WaitDrift(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	ended := make(chan error)
 	go func() {
-		err := k.awaitRouting(ctx)
+		err := c.awaitRouting(ctx)
 		cancel()
 		ended <- err
 	}()
-	err := k.Conn.WaitDrift(ctx)
+	err := c.Conn.WaitDrift(ctx)
 	cancel()
 	if other := <-ended; other == nil || errors.Is(err, context.Canceled) {
 		return other
@@ -52,9 +52,9 @@ func listenRouting() (*rawnetlink.Listener, error) {
 }
 
 // awaitRouting waits for a change that concerns the routing.
-func (k *kernel) awaitRouting(ctx context.Context) error {
+func (c *Capture) awaitRouting(ctx context.Context) error {
 	for {
-		messages, err := k.events.Receive(ctx)
+		messages, err := c.events.Receive(ctx)
 		switch {
 		case errors.Is(err, rawnetlink.ErrMissed):
 			return nil
@@ -62,7 +62,7 @@ func (k *kernel) awaitRouting(ctx context.Context) error {
 			return fmt.Errorf("userspace: %w", err)
 		}
 		for m, ok := messages.Next(); ok; m, ok = messages.Next() {
-			if k.concerns(m) {
+			if c.concerns(m) {
 				return nil
 			}
 		}
@@ -75,7 +75,7 @@ const loopback = 1
 // concerns reports whether a notification is about a rule or route that the backend may have added,
 // or about the interface lo. The kernel removes the routes of an interface that goes down, in IPv4
 // without notification.
-func (k *kernel) concerns(m rawnetlink.Message) bool {
+func (c *Capture) concerns(m rawnetlink.Message) bool {
 	const header = unix.SizeofRtMsg // a rule has a header of the same size, and the same attributes
 	switch m.Type {
 	case unix.RTM_NEWLINK, unix.RTM_DELLINK, unix.RTM_NEWADDR, unix.RTM_DELADDR:
@@ -94,10 +94,7 @@ func (k *kernel) concerns(m rawnetlink.Message) bool {
 		}
 		table, priority := number(unix.RTA_TABLE), number(unix.RTA_PRIORITY)
 		isRule := m.Type == unix.RTM_NEWRULE || m.Type == unix.RTM_DELRULE
-		return table == k.Table() || isRule && priority == k.RulePriority() || !isRule && priority == k.Table()
+		return table == c.routingTable() || isRule && priority == c.rulePriority() || !isRule && priority == c.routingTable()
 	}
 	return false
 }
-
-// Close ends the connections to the kernel.
-func (k *kernel) Close() error { return errors.Join(k.events.Close(), k.Conn.Close()) }

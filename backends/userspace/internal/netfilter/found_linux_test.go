@@ -26,7 +26,7 @@ func TestFrontendsOfAnEarlierProcess(t *testing.T) {
 			ns := netnstest.NewNS(t)
 			apply := func(next proxy.Snapshot) *Capture {
 				t.Helper()
-				c := netnstest.Open(t, ns, func() (*Capture, error) { return New(configIn(t, ns), false) })
+				c := netnstest.Open(t, ns, func() (*Capture, error) { return New(testConfig(t)) })
 				testenv.NoError(t, backends.New(c.Render, backends.Target[Key, Value](c)).Apply(t.Context(), proxy.Snapshot{}, next))
 				return c
 			}

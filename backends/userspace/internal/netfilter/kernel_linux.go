@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync/atomic"
 
 	v1 "k8s.io/api/core/v1"
 
@@ -13,58 +12,43 @@ import (
 	"github.com/vipkit/vipkit/internal/ipaddr"
 	"github.com/vipkit/vipkit/internal/kernel/nfnetlink"
 	"github.com/vipkit/vipkit/internal/kernel/nft"
-	"github.com/vipkit/vipkit/internal/kernel/rawnetlink"
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// kernel is the edge to nf_tables and to routing.
-type kernel struct {
-	renderer
-	*nft.Conn
-
-	routes routing
-	events *rawnetlink.Listener
-	batch  nfnetlink.Batch
-	// found are the frontends of the last listing.
-	found backends.Finds
-	ops   atomic.Uint64
-}
-
-// Abilities implements [backends.Target]. Close also closes the sockets of the Config. Connection tracking
-// remembers which flows are redirected, and with TPROXY flows from bridges.
-func (k *kernel) Abilities() backends.Abilities[Key, Value] {
+// Abilities implements [backends.Target]. Connection tracking remembers which flows are redirected,
+// and with TPROXY flows from bridges.
+func (c *Capture) Abilities() backends.Abilities[Key, Value] {
 	return backends.Abilities[Key, Value]{
 		Abilities: proxy.Abilities{
-			Operations: k.ops.Load, Drifted: k.Drifted, WaitDrift: k.WaitDrift, Flows: k.found.Take, CheckNode: k.checkNode,
+			Operations: c.ops.Load, Drifted: c.Drifted, WaitDrift: c.WaitDrift, Flows: c.found.Take, CheckNode: c.checkNode,
 		},
-		Check: k.Check, Replace: k.Replace, Cleanup: k.Cleanup,
-		Close: func() error { return errors.Join(k.Close(), k.Sockets.Close()) },
+		Check: c.Check, Replace: c.Replace, Cleanup: c.Cleanup, Close: c.Close,
 	}
 }
 
-func (k *kernel) table(fam nfnetlink.Family) nfnetlink.Table {
-	return nfnetlink.Table{Family: fam, Name: k.Identity.Name}
+func (c *Capture) table(fam nfnetlink.Family) nfnetlink.Table {
+	return nfnetlink.Table{Family: fam, Name: c.Identity.Name}
 }
 
 // Replace is Replace of [backends.Abilities].
-func (k *kernel) Replace(ctx context.Context, _ proxy.Snapshot, must bool) backends.Replacement[Key, Value] {
-	if !must || k.Begin() != nil {
+func (c *Capture) Replace(ctx context.Context, _ proxy.Snapshot, must bool) backends.Replacement[Key, Value] {
+	if !must || c.Begin() != nil {
 		return nil // List fails in the same way, and returns the error
 	}
-	k.found.Take()
+	c.found.Take()
 	for _, f := range ipaddr.Families() {
-		l := lister{kernel: k, ctx: ctx, fam: nft.FamilyOf(f)}
+		l := lister{Capture: c, ctx: ctx, fam: nft.FamilyOf(f)}
 		// The tables are removed, whatever cannot be read in them.
 		_ = errors.Join(l.elements(setFrontends), l.elements(setNodePorts))
 		l.find(f)
 	}
-	return &replacement{kernel: k}
+	return &replacement{capture: c}
 }
 
 // replacement rebuilds the tables, in one transaction that begins by removing the old ones, or in
 // several ones if the send buffer is too small for it: then no table serves for a moment.
 type replacement struct {
-	kernel *kernel
+	capture *Capture
 	// begun says that the old tables have been removed.
 	begun bool
 }
@@ -77,7 +61,7 @@ func (*replacement) Pieces() int { return 1 }
 // commit that fails begins anew.
 func (r *replacement) Commit(ctx context.Context, ops []op) backends.Outcome {
 	done := 0
-	err := r.kernel.commit(ctx, ops, !r.begun, &done)
+	err := r.capture.commit(ctx, ops, !r.begun, &done)
 	if err != nil && !r.begun {
 		done = 0
 	}
@@ -89,11 +73,11 @@ func (r *replacement) Commit(ctx context.Context, ops []op) backends.Outcome {
 // served; their tables have been removed before.
 func (r *replacement) Finish(ctx context.Context) error {
 	all := ipaddr.Families()
-	return r.kernel.remove(ctx, slices.DeleteFunc(all[:], r.kernel.Serves)...)
+	return r.capture.remove(ctx, slices.DeleteFunc(all[:], r.capture.serves)...)
 }
 
 // Commit implements [backends.Target]. Routing that it has added stays if the tables are refused.
-func (k *kernel) Commit(ctx context.Context, ops []op) backends.Outcome {
+func (c *Capture) Commit(ctx context.Context, ops []op) backends.Outcome {
 	ordered, first, done := ops, 0, 0
 	var indexes []int
 	if removesTable := func(o op) bool { return o.Key.kind == kindTable && o.Kind == backends.Remove }; slices.ContainsFunc(ops, removesTable) {
@@ -102,50 +86,50 @@ func (k *kernel) Commit(ctx context.Context, ops []op) backends.Outcome {
 	}
 	var err error
 	if first > 0 {
-		err = k.commit(ctx, ordered[:first], false, &done)
-		k.Await()
+		err = c.commit(ctx, ordered[:first], false, &done)
+		c.Await()
 	}
 	if err == nil {
-		err = k.commit(ctx, ordered[first:], false, &done)
+		err = c.commit(ctx, ordered[first:], false, &done)
 	}
 	return backends.Stopped(done, len(ops), err).At(indexes)
 }
 
 // commit makes one transaction if that is possible, and adds the operations that are carried out to done.
 // If rebuild is set, the transaction begins by removing the tables.
-func (k *kernel) commit(ctx context.Context, ops []op, rebuild bool, done *int) error {
-	w := writer{kernel: k}
+func (c *Capture) commit(ctx context.Context, ops []op, rebuild bool, done *int) error {
+	w := writer{Capture: c}
 	if err := w.write(ops, rebuild); err != nil {
 		return err
 	}
-	if err := k.addRoutes(ops); err != nil {
+	if err := c.addRoutes(ops); err != nil {
 		return nft.Explain(err)
 	}
-	err := k.Conn.Commit(ctx, &k.batch)
+	err := c.Conn.Commit(ctx, &c.batch)
 	var size *nfnetlink.SizeError
 	if errors.As(err, &size) && len(ops) > 1 {
 		// The batch is too large, for example in an unprivileged user namespace. The
 		// order of the operations keeps every state between them consistent.
 		half := len(ops) / 2
-		if err := k.commit(ctx, ops[:half], rebuild, done); err != nil {
+		if err := c.commit(ctx, ops[:half], rebuild, done); err != nil {
 			return err
 		}
-		return k.commit(ctx, ops[half:], false, done)
+		return c.commit(ctx, ops[half:], false, done)
 	}
 	if err != nil {
 		return err
 	}
 	*done += len(ops)
-	k.ops.Add(uint64(len(ops)))
-	return k.removeRoutes(ops)
+	c.ops.Add(uint64(len(ops)))
+	return c.removeRoutes(ops)
 }
 
 // addRoutes adds routing rules and routes. It adds nothing that exists: that a commit was refused before
 // does not matter.
-func (k *kernel) addRoutes(ops []op) error {
+func (c *Capture) addRoutes(ops []op) error {
 	for i := range ops {
 		if ops[i].Key.kind == kindRouting && ops[i].Kind != backends.Remove {
-			if err := k.routes.add(familyOf(ops[i].Key.fam)); err != nil {
+			if err := c.routes.add(familyOf(ops[i].Key.fam)); err != nil {
 				return err
 			}
 		}
@@ -153,10 +137,10 @@ func (k *kernel) addRoutes(ops []op) error {
 	return nil
 }
 
-func (k *kernel) removeRoutes(ops []op) error {
+func (c *Capture) removeRoutes(ops []op) error {
 	for i := range ops {
 		if ops[i].Key.kind == kindRouting && ops[i].Kind == backends.Remove {
-			if err := k.routes.remove(familyOf(ops[i].Key.fam)); err != nil {
+			if err := c.routes.remove(familyOf(ops[i].Key.fam)); err != nil {
 				return fmt.Errorf("%w: %w", proxy.ErrDataplaneLost, err)
 			}
 		}
@@ -165,32 +149,32 @@ func (k *kernel) removeRoutes(ops []op) error {
 }
 
 // Cleanup is Cleanup of [backends.Abilities].
-func (k *kernel) Cleanup(ctx context.Context) error {
+func (c *Capture) Cleanup(ctx context.Context) error {
 	all := ipaddr.Families()
-	return k.remove(ctx, all[:]...)
+	return c.remove(ctx, all[:]...)
 }
 
 // remove removes everything of some IP families.
-func (k *kernel) remove(ctx context.Context, families ...v1.IPFamily) error {
+func (c *Capture) remove(ctx context.Context, families ...v1.IPFamily) error {
 	var own []nfnetlink.Table
 	for _, f := range families {
-		tables, err := k.Tables(ctx, nft.FamilyOf(f), k.Identity.Name)
+		tables, err := c.Tables(ctx, nft.FamilyOf(f), c.Identity.Name)
 		if err != nil {
 			return err
 		}
 		if len(tables) > 0 {
-			own = append(own, k.table(nft.FamilyOf(f)))
+			own = append(own, c.table(nft.FamilyOf(f)))
 		}
 	}
-	if err := k.RemoveTables(ctx, own...); err != nil {
+	if err := c.RemoveTables(ctx, own...); err != nil {
 		return err
 	}
-	k.ops.Add(uint64(len(own)))
+	c.ops.Add(uint64(len(own)))
 	for _, f := range families {
-		state, err := k.routes.state(f)
+		state, err := c.routes.state(f)
 		if err == nil && state != routingAbsent {
-			k.ops.Add(1)
-			err = k.routes.remove(f)
+			c.ops.Add(1)
+			err = c.routes.remove(f)
 		}
 		if err != nil {
 			return err
@@ -200,10 +184,10 @@ func (k *kernel) remove(ctx context.Context, families ...v1.IPFamily) error {
 }
 
 // exists reports whether the table of a family exists. A dormant one must be replaced.
-func (k *kernel) exists(ctx context.Context, fam nfnetlink.Family) (bool, error) {
-	tables, err := k.Tables(ctx, fam, k.Identity.Name)
+func (c *Capture) exists(ctx context.Context, fam nfnetlink.Family) (bool, error) {
+	tables, err := c.Tables(ctx, fam, c.Identity.Name)
 	if slices.ContainsFunc(tables, nfnetlink.TableInfo.IsDormant) {
-		err = nft.MustReplace("the dormant table " + k.Identity.Name)
+		err = nft.MustReplace("the dormant table " + c.Identity.Name)
 	}
 	return len(tables) > 0, err
 }

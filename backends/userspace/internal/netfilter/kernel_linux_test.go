@@ -3,7 +3,7 @@ package netfilter
 import (
 	"context"
 	"errors"
-	"syscall"
+	"runtime"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -12,8 +12,6 @@ import (
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/internal/kinds"
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
-	"github.com/vipkit/vipkit/backends/userspace/internal/host"
-	"github.com/vipkit/vipkit/internal/kernel/netns"
 	"github.com/vipkit/vipkit/internal/kernel/nfnetlink"
 	"github.com/vipkit/vipkit/internal/kernel/nft"
 	"github.com/vipkit/vipkit/internal/testing/netnstest"
@@ -21,51 +19,25 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// fakeRouting is a routing in memory.
-type fakeRouting struct {
-	is    map[v1.IPFamily]routingState
-	fails error // error of all methods
-	lacks error // error of add, which adds all the same
-}
-
-func (r *fakeRouting) state(f v1.IPFamily) (routingState, error) { return r.is[f], r.fails }
-
-func (r *fakeRouting) add(f v1.IPFamily) error {
-	r.is[f] = routingComplete
-	return errors.Join(r.fails, r.lacks)
-}
-
-func (r *fakeRouting) remove(f v1.IPFamily) error {
-	if r.fails == nil {
-		r.is[f] = routingAbsent
-	}
-	return r.fails
-}
-
-// configIn returns the config of a capture in a namespace.
-func configIn(t *testing.T, ns *netns.NS) *host.Config {
+// testConfig returns the config of a capture.
+func testConfig(t *testing.T) Config {
 	t.Helper()
 	identity, err := backends.Identity{}.Complete(kinds.Userspace.Defaults())
 	testenv.NoError(t, err)
-	return &host.Config{Identity: identity, Families: bothFamilies(), Sockets: netnstest.Open(t, ns, host.OpenSockets)}
+	return Config{Identity: identity, Families: bothFamilies()}
 }
 
-// kernelIn returns the edge to the kernel in a namespace, with a fake in place of
-// routing.
-func kernelIn(t *testing.T) (*kernel, *fakeRouting) {
+// captureIn returns a capture in a new namespace.
+func captureIn(t *testing.T) *Capture {
 	t.Helper()
-	ns := netnstest.NewNS(t)
-	config := configIn(t, ns)
-	k := netnstest.Open(t, ns, func() (*Capture, error) { return New(config, false) }).kernel
-	r := &fakeRouting{is: map[v1.IPFamily]routingState{}}
-	k.routes = r
-	testenv.NoError(t, k.Begin())
-	return k, r
+	c := netnstest.Open(t, netnstest.NewNS(t), func() (*Capture, error) { return New(testConfig(t)) })
+	testenv.NoError(t, c.Begin())
+	return c
 }
 
 // refused returns an operation that the kernel refuses: it removes a chain to which another
 // one leads.
-func refused(t *testing.T, k *kernel) op {
+func refused(t *testing.T, k *Capture) op {
 	t.Helper()
 	add := func(kind kind, name string, rules func(*nft.Assembler)) op {
 		return op{Kind: backends.Add, Key: Key{kind: kind, fam: nfnetlink.IPv6, name: name}, Payload: &nft.Chain{Rules: rules}}
@@ -83,26 +55,20 @@ func refused(t *testing.T, k *kernel) op {
 // If the kernel refuses a commit, the routing that the commit has added stays.
 func TestRoutingStays(t *testing.T) {
 	t.Parallel()
-	routing := func(kind backends.OpKind, fam nfnetlink.Family) op {
-		return op{Kind: kind, Key: Key{kind: kindRouting, fam: fam}}
+	routing := func(kind backends.OpKind) op {
+		return op{Kind: kind, Key: Key{kind: kindRouting, fam: nfnetlink.IPv4}}
 	}
-	k, w := kernelIn(t)
-	refused := refused(t, k)
-	w.is[v1.IPv6Protocol] = routingPartial
-	before := k.ops.Load()
-	err := k.Commit(t.Context(), []op{routing(backends.Add, nfnetlink.IPv4), routing(backends.Replace, nfnetlink.IPv6), refused}).Err()
-	if !errors.Is(err, backends.ErrConflict) {
+	c := captureIn(t)
+	refused := refused(t, c)
+	before := c.ops.Load()
+	if err := c.Commit(t.Context(), []op{routing(backends.Add), refused}).Err(); !errors.Is(err, backends.ErrConflict) {
 		t.Errorf("got error %v, want one that is %v", err, backends.ErrConflict)
 	}
-	if four, six := w.is[v1.IPv4Protocol], w.is[v1.IPv6Protocol]; four != routingComplete || six != routingComplete {
-		t.Errorf("routing after a refused commit: got %d for IPv4 and %d for IPv6, want %d for both", four, six, routingComplete)
+	if got, err := c.routes.state(v1.IPv4Protocol); err != nil || got != routingComplete {
+		t.Errorf("routing after a refused commit: got %d and error %v, want %d", got, err, routingComplete)
 	}
-	if got := k.ops.Load() - before; got != 0 {
+	if got := c.ops.Load() - before; got != 0 {
 		t.Errorf("operations: got %d, want none", got)
-	}
-	w.lacks = unix.EPERM
-	if err := k.Commit(t.Context(), []op{routing(backends.Add, nfnetlink.IPv4)}).Err(); !errors.Is(err, proxy.ErrUnsupported) || !errors.Is(err, unix.EPERM) {
-		t.Errorf("without privilege: got error %v, want one that is %v", err, proxy.ErrUnsupported)
 	}
 }
 
@@ -111,7 +77,7 @@ func TestRoutingStays(t *testing.T) {
 func TestReplacingWithoutMemory(t *testing.T) {
 	t.Parallel()
 	const fam = nfnetlink.IPv4
-	k, w := kernelIn(t)
+	k := captureIn(t)
 	all := []op{{Kind: backends.Add, Key: Key{kind: kindRouting, fam: fam}}, {Kind: backends.Add, Key: Key{kind: kindTable, fam: fam}}}
 	testenv.NoError(t, k.Commit(t.Context(), all).Err())
 	commit := k.Transact
@@ -125,8 +91,8 @@ func TestReplacingWithoutMemory(t *testing.T) {
 	if err := r.Commit(t.Context(), all).Err(); !errors.Is(err, backends.ErrUnavailable) || !errors.Is(err, unix.ENOMEM) {
 		t.Errorf("got error %v, want one that is %v and %v", err, backends.ErrUnavailable, unix.ENOMEM)
 	}
-	if got := w.is[v1.IPv4Protocol]; got != routingComplete {
-		t.Errorf("routing: got %d, want %d as before", got, routingComplete)
+	if got, err := k.routes.state(v1.IPv4Protocol); err != nil || got != routingComplete {
+		t.Errorf("routing: got %d and error %v, want %d as before", got, err, routingComplete)
 	}
 	if exists, err := k.exists(t.Context(), fam); err != nil || !exists {
 		t.Errorf("table exists: got %t and error %v, want it as before", exists, err)
@@ -142,8 +108,7 @@ func TestReplacingWithoutMemory(t *testing.T) {
 func TestListsWhileSetsGrow(t *testing.T) {
 	t.Parallel()
 	ns := netnstest.NewNS(t)
-	config := configIn(t, ns)
-	c := netnstest.Open(t, ns, func() (*Capture, error) { return New(config, false) })
+	c := netnstest.Open(t, ns, func() (*Capture, error) { return New(testConfig(t)) })
 	var ports []*proxy.ServicePort
 	for i := range 6000 {
 		ports = append(ports, stagetest.Port(v1.IPv4Protocol, i, 1))
@@ -166,33 +131,27 @@ func TestListsWhileSetsGrow(t *testing.T) {
 	}
 }
 
-// If removing the routing fails after the tables were removed, the dataplane is lost.
+// If the routing of a commit that is divided cannot be removed, the dataplane is lost, also after the first part:
+// its transaction is made, and its operations are not carried out.
 func TestFailedRemovalOfRouting(t *testing.T) {
 	t.Parallel()
-	k, w := kernelIn(t)
-	gone := []op{{Kind: backends.Remove, Key: Key{kind: kindRouting, fam: nfnetlink.IPv4}}}
-	w.is[v1.IPv4Protocol] = routingComplete
-	if err := k.Commit(t.Context(), gone).Err(); err != nil || w.is[v1.IPv4Protocol] != routingAbsent {
-		t.Errorf("got error %v and state %d, want no error and %d", err, w.is[v1.IPv4Protocol], routingAbsent)
-	}
-	w.fails = syscall.EIO
-	if err := k.Commit(t.Context(), gone).Err(); !errors.Is(err, proxy.ErrDataplaneLost) || !errors.Is(err, syscall.EIO) {
-		t.Errorf("got error %v, want one that is %v, and %v", err, proxy.ErrDataplaneLost, syscall.EIO)
-	}
-}
-
-// Cleanup removes complete and partial routing.
-func TestCleanupOfPartialRouting(t *testing.T) {
-	t.Parallel()
-	for _, state := range []routingState{routingPartial, routingComplete} {
-		k, w := kernelIn(t)
-		w.is[v1.IPv4Protocol], w.is[v1.IPv6Protocol] = state, state
-		testenv.NoError(t, k.Cleanup(t.Context()))
-		if got := w.is; got[v1.IPv4Protocol] != routingAbsent || got[v1.IPv6Protocol] != routingAbsent {
-			t.Errorf("Cleanup of state %d: got routing %v, want none", state, got)
+	c := captureIn(t)
+	routing := func(kind backends.OpKind) (ops []op) {
+		for _, fam := range nft.Families() {
+			ops = append(ops, op{Kind: kind, Key: Key{kind: kindRouting, fam: fam}})
 		}
-		if got := k.ops.Load(); got != 2 {
-			t.Errorf("operations: got %d, want 2", got)
-		}
+		return ops
+	}
+	testenv.NoError(t, c.Commit(t.Context(), routing(backends.Add)).Err())
+	runtime.LockOSThread() // for good: the thread, which loses its capabilities, ends with the test
+	tooLarge := error(&nfnetlink.SizeError{})
+	c.Transact = func(context.Context, *nfnetlink.Batch) (err error) {
+		err, tooLarge = tooLarge, nil
+		return err
+	}
+	var none [2]unix.CapUserData
+	testenv.NoError(t, unix.Capset(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &none[0]))
+	if out := c.Commit(t.Context(), routing(backends.Remove)); out.Lost == nil || !errors.Is(out.Lost, unix.EPERM) {
+		t.Errorf("got outcome %+v, want a lost state because of %v", out, unix.EPERM)
 	}
 }

@@ -18,15 +18,15 @@ import (
 
 // List implements [backends.Target]. An object that another program has changed has a value
 // that no service port renders.
-func (k *kernel) List(ctx context.Context) iter.Seq2[Object, error] {
+func (c *Capture) List(ctx context.Context) iter.Seq2[Object, error] {
 	return func(yield func(Object, error) bool) {
-		if err := k.Begin(); err != nil {
+		if err := c.Begin(); err != nil {
 			yield(Object{}, err)
 			return
 		}
-		k.found.Take() // of an earlier listing
+		c.found.Take() // of an earlier listing
 		for _, f := range ipaddr.Families() {
-			l := lister{kernel: k, ctx: ctx, fam: nft.FamilyOf(f)}
+			l := lister{Capture: c, ctx: ctx, fam: nft.FamilyOf(f)}
 			if err := l.list(); err != nil {
 				yield(Object{}, err)
 				return
@@ -42,7 +42,7 @@ func (k *kernel) List(ctx context.Context) iter.Seq2[Object, error] {
 }
 
 type lister struct {
-	*kernel
+	*Capture
 	ctx     context.Context
 	fam     nfnetlink.Family
 	objects []Object

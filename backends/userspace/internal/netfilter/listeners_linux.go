@@ -23,7 +23,7 @@ const (
 
 func (r *renderer) listeners() []listener {
 	all := []listener{listenerPod, listenerNode, listenerOutside}
-	if !r.redirect {
+	if !r.Redirect {
 		all = append(all, listenerBridgedPod, listenerBridgedOutside)
 	}
 	return all
@@ -41,10 +41,10 @@ func (l listener) origin() engine.Origin {
 }
 
 // isTranslated reports whether destinations are translated to the address of a listener.
-func (r *renderer) isTranslated(l listener) bool { return r.redirect || l >= listenerBridgedPod }
+func (r *renderer) isTranslated(l listener) bool { return r.Redirect || l >= listenerBridgedPod }
 
 func (r *renderer) address(l listener, f v1.IPFamily) netip.AddrPort {
-	return r.ListenAddr(f, uint8(l), r.isTranslated(l))
+	return r.listenAddr(f, uint8(l), r.isTranslated(l))
 }
 
 // translatedTo returns a prefix that holds the addresses of all listeners to which destinations

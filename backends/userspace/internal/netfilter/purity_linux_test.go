@@ -11,7 +11,6 @@ import (
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/internal/kinds"
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
-	"github.com/vipkit/vipkit/backends/userspace/internal/host"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -21,7 +20,7 @@ func newRenderer(t *testing.T, id backends.Identity, redirect bool) *renderer {
 	t.Helper()
 	id, err := id.Complete(kinds.Userspace.Defaults())
 	testenv.NoError(t, err)
-	return &renderer{&host.Config{Identity: id, Families: bothFamilies(), Port: 16421}, redirect}
+	return &renderer{Config: Config{Identity: id, Families: bothFamilies(), Port: 16421, Redirect: redirect}}
 }
 
 // written returns the batch of a commit, as text.
@@ -36,7 +35,7 @@ func written(t *testing.T, r *renderer, objects []Object) string {
 		}
 	}
 	slices.SortStableFunc(ops, func(a, b op) int { return a.Key.Rank() - b.Key.Rank() })
-	w := writer{kernel: &kernel{renderer: *r}}
+	w := writer{Capture: &Capture{renderer: *r}}
 	if err := w.write(ops, false); err != nil {
 		t.Error(err)
 	}
@@ -107,7 +106,7 @@ func TestKeyAndValueDetermineContent(t *testing.T) {
 						continue
 					}
 					table := *r
-					table.Config = &host.Config{Identity: backends.Identity{Name: "vipkit"}}
+					table.Config = Config{Identity: backends.Identity{Name: "vipkit"}, Redirect: redirect}
 					got := written(t, &table, []Object{o})
 					if want, ok := content[known{o.Key, o.Value}]; ok && got != want {
 						t.Fatalf("%s: two contents of one key and value, with identity %+v, redirect %t, node %+v, port %v", o.Key.name, id, redirect, x.Node, x.Port)

@@ -3,7 +3,8 @@ package netfilter
 import (
 	"net/netip"
 
-	"github.com/vipkit/vipkit/backends/userspace/internal/host"
+	v1 "k8s.io/api/core/v1"
+
 	"github.com/vipkit/vipkit/internal/ipaddr"
 	"github.com/vipkit/vipkit/internal/kernel/nfnetlink"
 	"github.com/vipkit/vipkit/internal/kernel/nft"
@@ -34,19 +35,21 @@ func sets() []nfnetlink.Set {
 
 // renderer renders the objects of service ports.
 type renderer struct {
-	*host.Config
-	redirect bool
+	Config
+
+	// unusable are the families that the node could not use when that was looked up last.
+	unusable []v1.IPFamily
 }
 
 // Render is a [backends.Render].
 func (r *renderer) Render(node *proxy.Node, port *proxy.ServicePort, out []Object) []Object {
 	if port == nil {
-		for _, f := range r.Served() {
+		for _, f := range r.served() {
 			out = r.static(node, f, out)
 		}
 		return out
 	}
-	if !r.Serves(port.Name.Family) {
+	if !r.serves(port.Name.Family) {
 		return out
 	}
 	fam, protocol := nft.FamilyOf(port.Name.Family), ipaddr.ProtocolNumber(port.Name.Protocol)
@@ -69,7 +72,7 @@ func (r *renderer) Render(node *proxy.Node, port *proxy.ServicePort, out []Objec
 
 // verdict returns the name of the chain that decides on a frontend's packets.
 func (r *renderer) verdict(f *proxy.Frontend) string {
-	return verdictChain(r.Action(f.FromInside.Action), r.Action(f.FromOutside.Action))
+	return verdictChain(r.actionFor(f.FromInside.Action), r.actionFor(f.FromOutside.Action))
 }
 
 func actions() []proxy.Action {

@@ -12,18 +12,9 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/backends/internal/kinds"
-	"github.com/vipkit/vipkit/backends/userspace/internal/host"
 	"github.com/vipkit/vipkit/internal/ipaddr"
 	"github.com/vipkit/vipkit/proxy"
 )
-
-// routing is the rules and routes by which packets get to the listeners.
-type routing interface {
-	state(v1.IPFamily) (routingState, error)
-	// add adds what is missing, and removes foreign rules and routes.
-	add(v1.IPFamily) error
-	remove(v1.IPFamily) error
-}
 
 // routingState says how much of a routing exists.
 type routingState uint8
@@ -46,11 +37,11 @@ type routes struct {
 
 // rule returns the routing rule; nil for redirect.
 func (r *routes) rule(f v1.IPFamily) *netlink.Rule {
-	if r.redirect {
+	if r.Redirect {
 		return nil
 	}
 	rule, mask := netlink.NewRule(), r.Identity.Mark
-	rule.Family, rule.Priority, rule.Table = host.SocketFamily(f), r.RulePriority(), r.Table()
+	rule.Family, rule.Priority, rule.Table = socketFamily(f), r.rulePriority(), r.routingTable()
 	rule.Mark, rule.Mask = mask, &mask
 	return rule
 }
@@ -64,8 +55,8 @@ type destination struct {
 // want returns the destinations of the routes.
 func (r *routes) want(f v1.IPFamily) map[destination]bool {
 	all := map[destination]bool{}
-	if !r.redirect {
-		all[destination{r.Table(), netip.PrefixFrom(ipaddr.Unspecified(f), 0)}] = true
+	if !r.Redirect {
+		all[destination{r.routingTable(), netip.PrefixFrom(ipaddr.Unspecified(f), 0)}] = true
 	}
 	for _, x := range r.listeners() {
 		if r.isTranslated(x) {
@@ -81,7 +72,7 @@ func (r *routes) want(f v1.IPFamily) map[destination]bool {
 type found struct{ own, foreign kinds.Routing }
 
 func (r *routes) find(f v1.IPFamily) (x found, err error) {
-	all, err := kinds.FindRouting(r.handle, host.SocketFamily(f), r.Identity.Mark)
+	all, err := kinds.FindRouting(r.handle, socketFamily(f), r.Identity.Mark)
 	if err != nil {
 		return x, fmt.Errorf("userspace: %w", err)
 	}
@@ -121,7 +112,7 @@ func (r *routes) state(f v1.IPFamily) (routingState, error) {
 	if err != nil {
 		return routingAbsent, err
 	}
-	isWhole := len(x.own.Routes) == len(r.want(f)) && (r.redirect || len(x.own.Rules) == 1)
+	isWhole := len(x.own.Routes) == len(r.want(f)) && (r.Redirect || len(x.own.Rules) == 1)
 	switch own, foreign := len(x.own.Rules)+len(x.own.Routes), len(x.foreign.Rules)+len(x.foreign.Routes); {
 	case own+foreign == 0:
 		return routingAbsent, nil
@@ -161,11 +152,11 @@ func (r *routes) put(f v1.IPFamily) error {
 	}
 	for d := range r.want(f) {
 		route := &netlink.Route{
-			Family: host.SocketFamily(f), LinkIndex: lo.Attrs().Index, Table: d.table, Type: unix.RTN_LOCAL, Scope: netlink.SCOPE_HOST,
+			Family: socketFamily(f), LinkIndex: lo.Attrs().Index, Table: d.table, Type: unix.RTN_LOCAL, Scope: netlink.SCOPE_HOST,
 			Dst: &net.IPNet{IP: d.to.Addr().AsSlice(), Mask: net.CIDRMask(d.to.Bits(), d.to.Addr().BitLen())},
 		}
 		if d.table == unix.RT_TABLE_LOCAL {
-			route.Protocol, route.Priority = kinds.RouteProtocol, r.Table()
+			route.Protocol, route.Priority = kinds.RouteProtocol, r.routingTable()
 		}
 		if err = r.handle.RouteReplace(route); err != nil {
 			break

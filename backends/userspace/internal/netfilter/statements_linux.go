@@ -13,7 +13,7 @@ import (
 )
 
 // Ports from which the backend reaches endpoints with TPROXY.
-const firstSourcePort, sourcePorts uint16 = 10_240, 20_000
+const firstSourcePort, sourcePorts = 10_240, 20_000
 
 // borrowed is the zone of connection tracking of flows that backends begin from addresses of clients.
 // All identities have it in common, since only the first one can set the zone of a packet.
@@ -123,7 +123,7 @@ func (w chainWriter) ownSocket() nft.Statement {
 }
 
 // namelessSocket matches packets of a transparent socket without an address, such as the one of
-// [host.Replier], which sends from the addresses of frontends.
+// [replier], which sends from the addresses of frontends.
 func (w chainWriter) namelessSocket() nft.Statement {
 	return nft.Join(w.transparentSocket(), w.equals(&expr.Socket{Key: expr.SocketKeyWildcard, Register: reg}, 1))
 }

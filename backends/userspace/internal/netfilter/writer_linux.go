@@ -9,7 +9,7 @@ import (
 )
 
 // writer writes operations to a batch.
-type writer struct{ *kernel }
+type writer struct{ *Capture }
 
 func (w *writer) write(ops []op, rebuild bool) error {
 	w.batch.Reset()

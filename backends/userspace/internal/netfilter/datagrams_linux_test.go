@@ -1,4 +1,4 @@
-package host
+package netfilter
 
 import (
 	"fmt"
@@ -7,7 +7,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/vipkit/vipkit/internal/testing/netnstest"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
@@ -29,5 +28,3 @@ func TestRoomForDatagrams(t *testing.T) {
 		t.Errorf("receive buffer: got %d bytes and error %v, want at least %d", got, err, 2*min(limit, 4<<20))
 	}
 }
-
-func TestMain(m *testing.M) { os.Exit(netnstest.Main(m, testenv.Namespaces)) }

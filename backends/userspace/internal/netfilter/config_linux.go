@@ -1,4 +1,4 @@
-package host
+package netfilter
 
 import (
 	"hash/fnv"
@@ -10,6 +10,7 @@ import (
 
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/internal/kinds"
+	"github.com/vipkit/vipkit/backends/userspace/internal/host"
 	"github.com/vipkit/vipkit/internal/ipaddr"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -24,63 +25,59 @@ type Config struct {
 	// AwaitEndpoints says that connections to service ports without endpoints are
 	// captured, and wait for an endpoint, and are not rejected.
 	AwaitEndpoints bool
-
-	Sockets *Sockets
-	// unusable are the families that the node could not use at the last Look.
-	unusable []v1.IPFamily
-	// Node has the frontends that are captured. It is nil for TPROXY, which does not need it.
-	Node *NodeDialer
+	// Redirect chooses translation of destinations; otherwise the capture is TPROXY.
+	Redirect bool
 }
 
-// SocketFamily returns the kernel's address family (AF_INET, AF_INET6) of an IP family.
-func SocketFamily(f v1.IPFamily) int {
+// socketFamily returns the kernel's address family (AF_INET, AF_INET6) of an IP family.
+func socketFamily(f v1.IPFamily) int {
 	if f == v1.IPv6Protocol {
 		return unix.AF_INET6
 	}
 	return unix.AF_INET
 }
 
-// Serves reports whether an IP family is served.
-func (c *Config) Serves(f v1.IPFamily) bool {
-	return slices.Contains(c.Families, f) && !slices.Contains(c.unusable, f)
+// serves reports whether an IP family is served.
+func (r *renderer) serves(f v1.IPFamily) bool {
+	return slices.Contains(r.Families, f) && !slices.Contains(r.unusable, f)
 }
 
-// Served returns the IP families that are served.
-func (c *Config) Served() []v1.IPFamily {
+// served returns the IP families that are served.
+func (r *renderer) served() []v1.IPFamily {
 	all := ipaddr.Families()
-	return slices.DeleteFunc(all[:], func(f v1.IPFamily) bool { return !c.Serves(f) })
+	return slices.DeleteFunc(all[:], func(f v1.IPFamily) bool { return !r.serves(f) })
 }
 
 // Check is Check of [backends.Abilities].
-func (c *Config) Check(_ *proxy.Node, port *proxy.ServicePort) error {
-	if !c.Serves(port.Name.Family) {
+func (r *renderer) Check(_ *proxy.Node, port *proxy.ServicePort) error {
+	if !r.serves(port.Name.Family) {
 		return nil
 	}
-	return CheckProtocol(port)
+	return host.CheckProtocol(port)
 }
 
-// Action returns what the kernel must do with packets for which a route has action a;
+// actionFor returns what the kernel must do with packets for which a route has action a;
 // [proxy.Forward] means to capture them.
-func (c *Config) Action(a proxy.Action) proxy.Action {
+func (c *Config) actionFor(a proxy.Action) proxy.Action {
 	if a == proxy.Reject && c.AwaitEndpoints {
 		return proxy.Forward
 	}
 	return a
 }
 
-// Table returns the number of the backend's routing table, which is also the metric of its
+// routingTable returns the number of the backend's routing table, which is also the metric of its
 // routes in the table of local addresses. It differs between instances in one network namespace.
-func (c *Config) Table() int { return kinds.RoutingTable(c.Identity.Mark) }
+func (c *Config) routingTable() int { return kinds.RoutingTable(c.Identity.Mark) }
 
-// RulePriority returns the priority of the backend's routing rule.
-func (c *Config) RulePriority() int { return kinds.RulePriority(c.Identity.Mark) }
+// rulePriority returns the priority of the backend's routing rule.
+func (c *Config) rulePriority() int { return kinds.RulePriority(c.Identity.Mark) }
 
-// ListenAddr returns the n-th address to listen at. It is derived from the name of the
+// listenAddr returns the n-th address to listen at. It is derived from the name of the
 // identity, and other machines cannot send to it: in IPv4 it is a loopback address, in IPv6
 // one of the discard-only range (RFC 6666). If translated is set, nf_tables translates
 // destinations to it.
 // [ipaddr.IsListener] knows the translated ones.
-func (c *Config) ListenAddr(f v1.IPFamily, n uint8, translated bool) netip.AddrPort {
+func (c *Config) listenAddr(f v1.IPFamily, n uint8, translated bool) netip.AddrPort {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(c.Identity.Name)) // a hash does not fail
 	sum := h.Sum32()

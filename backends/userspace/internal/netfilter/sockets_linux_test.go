@@ -1,4 +1,4 @@
-package host
+package netfilter
 
 import (
 	"errors"
@@ -12,15 +12,16 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/backends/userspace/internal/engine"
+	"github.com/vipkit/vipkit/backends/userspace/internal/host"
 	"github.com/vipkit/vipkit/internal/kernel/netns"
 	"github.com/vipkit/vipkit/internal/testing/netnstest"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
-// socketsIn returns Sockets for a namespace.
-func socketsIn(t *testing.T, ns *netns.NS) *Sockets {
+// socketsIn returns sockets in a namespace.
+func socketsIn(t *testing.T, ns *netns.NS) *host.Sockets {
 	t.Helper()
-	return netnstest.Open(t, ns, OpenSockets)
+	return netnstest.Open(t, ns, host.OpenSockets)
 }
 
 // The socket for answers receives none of the datagrams to the host. After Close, its descriptor,
@@ -29,7 +30,7 @@ func TestRepliersReceiveNothing(t *testing.T) {
 	t.Parallel()
 	ns := netnstest.NewNS(t)
 	s := socketsIn(t, ns)
-	r, err := s.Replier(v1.IPv4Protocol)
+	r, err := newReplier(s, v1.IPv4Protocol)
 	testenv.NoError(t, err)
 	server, err := ns.ListenPacket(t.Context(), "udp", "127.0.0.1:8081")
 	testenv.NoError(t, err)
@@ -62,7 +63,7 @@ func TestListenersNoticeVanishedClients(t *testing.T) {
 	t.Parallel()
 	ns := netnstest.NewNS(t)
 	s := socketsIn(t, ns)
-	l, err := s.listen(t.Context(), netip.MustParseAddrPort("127.0.0.1:8081"), Transparent)
+	l, err := listen(t.Context(), s, netip.MustParseAddrPort("127.0.0.1:8081"), transparent)
 	testenv.NoError(t, err)
 	defer l.Close() //nolint:errcheck // the test is over
 	client, err := ns.Dial(t.Context(), "tcp", "127.0.0.1:8081")
@@ -88,20 +89,24 @@ func TestListenersNoticeVanishedClients(t *testing.T) {
 func TestOpenWhileAProgramStarts(t *testing.T) {
 	t.Parallel()
 	s, at := socketsIn(t, netnstest.NewNS(t)), netip.MustParseAddrPort("127.0.0.1:8081")
-	var first, second Listeners
-	l, err := first.Open(t.Context(), s, at, Transparent)
+	open := func() (*listeners, *net.TCPListener, *net.UDPConn, error) {
+		ls := &listeners{}
+		tcp, udp, err := ls.listen(t.Context(), s, at, false)
+		return ls, tcp, udp, err
+	}
+	first, l, p, err := open()
 	testenv.NoError(t, err)
-	tcp, errTCP := l.TCP.File()
-	udp, errUDP := l.UDP.File()
-	testenv.NoError(t, errors.Join(errTCP, errUDP, first.Close()))
-	if _, err := new(Listeners).Open(t.Context(), s, at, Transparent); !errors.Is(err, unix.EADDRINUSE) {
+	tcp, errTCP := l.File()
+	udp, errUDP := p.File()
+	testenv.NoError(t, errors.Join(errTCP, errUDP, first.close()))
+	if _, _, _, err := open(); !errors.Is(err, unix.EADDRINUSE) {
 		t.Errorf("while the copies stay: got error %v, want %v", err, unix.EADDRINUSE)
 	}
 	closed := make(chan error)
 	time.AfterFunc(20*time.Millisecond, func() { closed <- tcp.Close() })
 	time.AfterFunc(60*time.Millisecond, func() { closed <- udp.Close() })
-	_, err = second.Open(t.Context(), s, at, Transparent)
-	testenv.NoError(t, errors.Join(err, <-closed, <-closed, second.Close()))
+	second, _, _, err := open()
+	testenv.NoError(t, errors.Join(err, <-closed, <-closed, second.close()))
 }
 
 // With the checksum, the one's complement sum of the datagram is all ones. The checksum is never

@@ -1,4 +1,4 @@
-package host
+package netfilter
 
 import (
 	"context"
@@ -13,12 +13,13 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/backends/userspace/internal/engine"
+	"github.com/vipkit/vipkit/backends/userspace/internal/host"
 	"github.com/vipkit/vipkit/internal/ipaddr"
 )
 
 // listenPacket opens a listener for datagrams. Claim sets the socket option that allows binding
 // to the address.
-func (s *Sockets) listenPacket(ctx context.Context, at netip.AddrPort, claim func(fd int) error) (p *net.UDPConn, err error) {
+func listenPacket(ctx context.Context, s *host.Sockets, at netip.AddrPort, claim func(fd int) error) (p *net.UDPConn, err error) {
 	sent := func(fd int) error {
 		if at.Addr().Is6() {
 			return unix.SetsockoptInt(fd, unix.SOL_IPV6, unix.IPV6_RECVORIGDSTADDR, 1)
@@ -26,7 +27,7 @@ func (s *Sockets) listenPacket(ctx context.Context, at netip.AddrPort, claim fun
 		return unix.SetsockoptInt(fd, unix.SOL_IP, unix.IP_RECVORIGDSTADDR, 1)
 	}
 	err = s.Do(func() error {
-		config := net.ListenConfig{Control: Control(sent, makeRoom, claim)}
+		config := net.ListenConfig{Control: control(sent, makeRoom, claim)}
 		c, err := config.ListenPacket(ctx, "udp", at.String())
 		if err != nil {
 			return err
@@ -51,37 +52,34 @@ func makeRoom(fd int) error {
 	return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, room)
 }
 
-// PacketListener receives datagrams to any frontend.
-type PacketListener struct {
+// packetListener receives datagrams to any frontend.
+type packetListener struct {
 	*net.UDPConn
 	engine.Replier
 
-	// Frontend returns the frontend to which a client has sent a datagram, which has the
+	// frontend returns the frontend to which a client has sent a datagram, which has the
 	// given control messages. It reports false if the datagram must be dropped.
-	Frontend func(client netip.AddrPort, controls []byte) (netip.AddrPort, bool)
+	frontend func(client netip.AddrPort, controls []byte) (netip.AddrPort, bool)
 
 	origin engine.Origin
 	oob    [128]byte
 }
 
-// Close closes the socket, and not the replier, which other listeners use, too.
-func (l *PacketListener) Close() error { return l.UDPConn.Close() }
-
 // Receive implements [engine.PacketListener]. One goroutine calls it.
-func (l *PacketListener) Receive(buf []byte) (int, engine.Flow, error) {
+func (l *packetListener) Receive(buf []byte) (int, engine.Flow, error) {
 	n, controls, _, from, err := l.ReadMsgUDPAddrPort(buf, l.oob[:])
 	client := ipaddr.Unmap(from)
 	f := engine.Flow{Protocol: v1.ProtocolUDP, Origin: l.origin, Client: client}
 	if err == nil {
 		// The engine drops a datagram without frontend.
-		f.Frontend, _ = l.Frontend(client, l.oob[:controls])
+		f.Frontend, _ = l.frontend(client, l.oob[:controls])
 	}
 	return n, f, err
 }
 
-// OriginalDestination returns the destination of a datagram from its control messages. It
+// originalDestination returns the destination of a datagram from its control messages. It
 // reports false if they have none.
-func OriginalDestination(_ netip.AddrPort, oob []byte) (netip.AddrPort, bool) {
+func originalDestination(_ netip.AddrPort, oob []byte) (netip.AddrPort, bool) {
 	for len(oob) >= unix.SizeofCmsghdr {
 		h, data, rest, err := unix.ParseOneSocketControlMessage(oob)
 		if err != nil {
@@ -98,28 +96,28 @@ func OriginalDestination(_ netip.AddrPort, oob []byte) (netip.AddrPort, bool) {
 	return netip.AddrPort{}, false
 }
 
-// Replier sends datagrams from the addresses of frontends, through one raw socket: there may
+// replier sends datagrams from the addresses of frontends, through one raw socket: there may
 // be any number of frontends, and a second socket cannot bind to an address that a program of
 // the node uses.
-type Replier struct {
+type replier struct {
 	six bool
 
 	mu sync.RWMutex
 	fd int // -1 when closed
 }
 
-// Replier opens a replier for an IP family.
-func (s *Sockets) Replier(f v1.IPFamily) (r *Replier, err error) {
-	r = &Replier{six: f == v1.IPv6Protocol, fd: -1}
+// newReplier opens a replier for an IP family.
+func newReplier(s *host.Sockets, f v1.IPFamily) (r *replier, err error) {
+	r = &replier{six: f == v1.IPv6Protocol, fd: -1}
 	err = s.Do(func() error {
-		r.fd, err = unix.Socket(SocketFamily(f), unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.IPPROTO_UDP)
+		r.fd, err = unix.Socket(socketFamily(f), unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.IPPROTO_UDP)
 		return err
 	})
 	if err != nil {
 		return nil, os.NewSyscallError("socket", err)
 	}
 	// Without dropAll, the kernel would copy every datagram to the host to this socket.
-	err = errors.Join(Transparent(r.fd), dropAll(r.fd))
+	err = errors.Join(transparent(r.fd), dropAll(r.fd))
 	if err != nil {
 		return nil, errors.Join(os.NewSyscallError("setsockopt", err), r.Close())
 	}
@@ -127,7 +125,7 @@ func (s *Sockets) Replier(f v1.IPFamily) (r *Replier, err error) {
 }
 
 // Close closes the socket.
-func (r *Replier) Close() error {
+func (r *replier) Close() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	fd := r.fd
@@ -138,7 +136,7 @@ func (r *Replier) Close() error {
 }
 
 // Reply implements [engine.Replier].
-func (r *Replier) Reply(f engine.Flow, datagram []byte) error {
+func (r *replier) Reply(f engine.Flow, datagram []byte) error {
 	if len(datagram) > 0xffff-8 {
 		return unix.EMSGSIZE
 	}
@@ -162,7 +160,7 @@ func (r *Replier) Reply(f engine.Flow, datagram []byte) error {
 	return os.NewSyscallError("sendmsg", err)
 }
 
-func (r *Replier) four(a netip.Addr) [4]byte {
+func (r *replier) four(a netip.Addr) [4]byte {
 	if r.six {
 		return [4]byte{}
 	}

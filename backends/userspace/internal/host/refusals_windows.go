@@ -1,4 +1,4 @@
-package addresses
+package host
 
 import (
 	"errors"

@@ -1,6 +1,6 @@
 //go:build !windows
 
-package addresses
+package host
 
 import "net"
 
