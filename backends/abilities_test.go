@@ -127,9 +127,9 @@ type diffingKernel struct {
 	asked int
 }
 
-func (k *diffingKernel) RenderDiff(node *proxy.Node, c proxy.Change, removed, added []fakeObject) (r, a []fakeObject, ok bool) {
+func (k *diffingKernel) RenderDiff(env backends.Env, c proxy.Change, removed, added []fakeObject) (r, a []fakeObject, ok bool) {
 	k.asked++
-	old, new := objectsOf(node, c.Old), objectsOf(node, c.New)
+	old, new := objectsOf(env.Node, c.Old), objectsOf(env.Node, c.New)
 	gone, come := without(old, new), without(new, old)
 	changes := slices.ContainsFunc(gone, func(o fakeObject) bool {
 		return slices.ContainsFunc(come, func(n fakeObject) bool { return n.Key == o.Key })
@@ -359,5 +359,45 @@ func TestDriftedAfterAPart(t *testing.T) {
 		if !checker.Drifted(t.Context()) {
 			t.Errorf("after %s: Drifted: got false, want true", what)
 		}
+	}
+}
+
+// learningKernel is a FactFinder whose facts are the zone in which everything is rendered.
+type learningKernel struct {
+	*fakeKernel
+	zone string
+	err  error
+}
+
+func (k *learningKernel) Facts(context.Context, proxy.Snapshot, bool) (any, error) {
+	return map[string]string{"zone": k.zone}, k.err
+}
+
+// Facts that change have everything rendered again, without a List, as another node has; equal ones have nothing
+// rendered. Without facts, Apply changes nothing.
+func TestApplyRendersFacts(t *testing.T) {
+	k := &learningKernel{fakeKernel: newFakeKernel(t), zone: "a"}
+	d := &driver{kernel: k.fakeKernel, backend: backends.New(func(env backends.Env, port *proxy.ServicePort, to []fakeObject) []fakeObject {
+		facts, _ := env.Facts.(map[string]string)
+		return append(to, objectsOf(&proxy.Node{Zone: facts["zone"]}, port)...)
+	}, k)}
+	node := &proxy.Node{Zone: "elsewhere"}
+	var lists int
+	for step, zone := range []string{"a", "b", "b", "a"} {
+		k.zone = zone
+		ports := []*proxy.ServicePort{plainPort(1), plainPort(2)}[:1+step%2]
+		testenv.NoError(t, d.apply(t.Context(), proxy.NewSnapshot(node, ports...)))
+		d.kernelHolds(t, inZone(zone, ports...), "in zone "+zone)
+		if step == 0 {
+			lists = k.lists
+		}
+	}
+	if k.lists != lists {
+		t.Errorf("lists: got %d, want only the first %d", k.lists, lists)
+	}
+	before := k.commits
+	k.err = errors.New("no facts")
+	if err := d.backend.Apply(t.Context(), d.applied, inZone("c")); !errors.Is(err, k.err) || k.commits != before {
+		t.Errorf("without facts: got error %v and %d commits, want %v and none", err, k.commits-before, k.err)
 	}
 }

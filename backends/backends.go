@@ -42,7 +42,7 @@ type Object[K Key, V comparable] struct {
 // longer list. It must be pure: equal arguments return equal objects in equal
 // order. A nil port requests the static objects, which exist whatever the service
 // ports are.
-type Render[K Key, V comparable] func(node *proxy.Node, port *proxy.ServicePort, to []Object[K, V]) []Object[K, V]
+type Render[K Key, V comparable] func(env Env, port *proxy.ServicePort, to []Object[K, V]) []Object[K, V]
 
 // Target is the kernel edge: the only part of a backend that does I/O. Calls do
 // not overlap.
@@ -87,7 +87,7 @@ type DiffRenderer[K Key, V comparable] interface {
 	// that only the new one needs to added, as the full renderings of both have them,
 	// and returns the longer lists. Neither port is nil. If ok is false, as it must be
 	// if an object gets another value, both ports are rendered in full.
-	RenderDiff(node *proxy.Node, c proxy.Change, removed, added []Object[K, V]) (r, a []Object[K, V], ok bool)
+	RenderDiff(env Env, c proxy.Change, removed, added []Object[K, V]) (r, a []Object[K, V], ok bool)
 }
 
 // Cleaner is an optional ability of a [Target]: it removes all objects without listing
@@ -165,6 +165,8 @@ type reconciler[K Key, V comparable] struct {
 	// known says that owners and pending match the kernel and what was applied last.
 	known  bool
 	owners map[K]owned[V]
+	// env is the world for which everything was rendered that was applied last.
+	env *Env
 	// pending are the objects of which the kernel holds something else than what was applied: what
 	// List yielded until a service port claims it, what could not be removed, and what
 	// the change of a port that failed has done. failed are these ports of the last Apply.

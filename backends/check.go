@@ -13,11 +13,11 @@ import (
 // Checker is an optional ability of a [Target], for service ports that it cannot
 // serve.
 type Checker interface {
-	// Check returns why a service port cannot be programmed for a node; nil if it
+	// Check returns why a service port cannot be programmed in a world; nil if it
 	// can. With an error, the port is not rendered, and Apply reports the error by the
 	// port's name. It must be pure, as [Render] is. Ports that no dataplane can serve,
 	// such as one with an endpoint of the other family, are refused before.
-	Check(node *proxy.Node, port *proxy.ServicePort) error
+	Check(env Env, port *proxy.ServicePort) error
 }
 
 // LimitChecker is an optional ability of a [Target] and of any [proxy.Backend], for service
@@ -51,7 +51,7 @@ func (r *reconciler[K, V]) admit(changes []change[K]) (admitted []change[K], ref
 				refused = proxy.PortErrors{}
 			}
 			refused[c.new.Name] = err
-			if c.old == nil || len(r.pending) == 0 || c.oldNode != c.newNode {
+			if c.old == nil || len(r.pending) == 0 || c.oldEnv != c.newEnv {
 				continue
 			}
 			c.new = c.old
@@ -68,7 +68,7 @@ func (r *reconciler[K, V]) check(c *change[K]) error {
 	}
 	err := fault(c.new)
 	if checker, can := r.target.(Checker); can && err == nil {
-		err = checker.Check(c.newNode, c.new)
+		err = checker.Check(*c.newEnv, c.new)
 	}
 	return err
 }

@@ -106,7 +106,7 @@ type checkingKernel struct {
 	refuses proxy.ServicePortName
 }
 
-func (k checkingKernel) Check(_ *proxy.Node, p *proxy.ServicePort) error {
+func (k checkingKernel) Check(_ backends.Env, p *proxy.ServicePort) error {
 	if p.Name == k.refuses {
 		return errPoison
 	}

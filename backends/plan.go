@@ -105,16 +105,16 @@ func (p *plan[K, V]) isTaken(k K) bool {
 func (pl *planner[K, V]) compare(r *reconciler[K, V], c *change[K]) {
 	d, p := &pl.differ, &pl.current
 	isExact := len(r.pending)+len(p.claimed) == 0 // the kernel holds what was applied
-	if r.diff != nil && c.old != nil && c.new != nil && c.oldNode == c.newNode && isExact {
+	if r.diff != nil && c.old != nil && c.new != nil && c.oldEnv == c.newEnv && isExact {
 		var done bool
 		d.reset()
-		if d.removed, d.added, done = r.diff.RenderDiff(c.newNode, proxy.Change{Old: c.old, New: c.new}, d.removed, d.added); done {
+		if d.removed, d.added, done = r.diff.RenderDiff(*c.newEnv, proxy.Change{Old: c.old, New: c.new}, d.removed, d.added); done {
 			return
 		}
 	}
-	pl.old = collect(pl.old[:0], r.render, rendering{c.oldNode, c.old, c.static})
-	pl.new = collect(pl.new[:0], r.render, rendering{c.newNode, c.new, c.static})
-	if !isExact && c.oldNode != nil {
+	pl.old = collect(pl.old[:0], r.render, rendering{c.oldEnv, c.old, c.static})
+	pl.new = collect(pl.new[:0], r.render, rendering{c.newEnv, c.new, c.static})
+	if !isExact && c.oldEnv != nil {
 		p.comparePending(pl.new, r.pending)
 		pl.old = p.correct(pl.old, r.pending)
 	}
@@ -165,18 +165,18 @@ func (p *plan[K, V]) reset() {
 
 // rendering is what is rendered before or after a change.
 type rendering struct {
-	node   *proxy.Node
+	env    *Env
 	port   *proxy.ServicePort
 	static bool
 }
 
-// collect renders into a buffer. It renders nothing without a node, and nothing for a nil
+// collect renders into a buffer. It renders nothing without a world, and nothing for a nil
 // port unless the static objects are requested.
 func collect[K Key, V comparable](into []Object[K, V], render Render[K, V], s rendering) []Object[K, V] {
-	if s.node == nil || s.port == nil && !s.static {
+	if s.env == nil || s.port == nil && !s.static {
 		return into
 	}
-	return render(s.node, s.port, into)
+	return render(*s.env, s.port, into)
 }
 
 // note adds the operations of a difference to the plan.

@@ -120,9 +120,9 @@ func (r *reconciler[K, V]) blame(changes []change[K], plan *plan[K, V], out *Out
 		case c.left != nil:
 			err = removed[*c.left]
 		case len(made) > 0:
-			err = r.needs(rendering{c.newNode, c.new, c.static}, made)
+			err = r.needs(rendering{c.newEnv, c.new, c.static}, made)
 		case len(removed) > 0 && c.new == nil:
-			err = r.needs(rendering{c.oldNode, c.old, false}, removed)
+			err = r.needs(rendering{c.oldEnv, c.old, false}, removed)
 		}
 		if err != nil {
 			failed[i] = err
@@ -204,7 +204,7 @@ func (r *reconciler[K, V]) neededByFailed() map[K]bool {
 	needed := map[K]bool{}
 	for i := range r.failed {
 		c := &r.failed[i].change
-		for _, s := range [...]rendering{{c.oldNode, c.old, false}, {c.newNode, c.new, false}} {
+		for _, s := range [...]rendering{{c.oldEnv, c.old, false}, {c.newEnv, c.new, false}} {
 			for _, o := range collect(nil, r.render, s) {
 				needed[o.Key] = true
 			}

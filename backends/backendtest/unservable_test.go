@@ -33,7 +33,7 @@ func (anything) Commit(context.Context, []backends.Op[name, struct{}]) backends.
 
 // The engine of backends reports each unservable port, whatever the target accepts, and no other.
 func TestUnservables(t *testing.T) {
-	render := func(_ *proxy.Node, port *proxy.ServicePort, to []named) []named {
+	render := func(_ backends.Env, port *proxy.ServicePort, to []named) []named {
 		if port == nil {
 			return to
 		}

@@ -155,12 +155,12 @@ func (b *backend) ruleset() xtables.Config {
 		w := ruleWriter{family: f, sets: newNames(b.prefix, f), prefix: b.prefix, mark: b.options.Identity.Mark}
 		c.Families = append(c.Families, xtables.Family{
 			Family: f, Extensions: w.extensions(),
-			Render: func(node *proxy.Node, port *proxy.ServicePort, out []xtables.Object) []xtables.Object {
+			Render: func(env backends.Env, port *proxy.ServicePort, out []xtables.Object) []xtables.Object {
 				if port != nil {
 					return out
 				}
 				w := w
-				w.node, w.out = node, out
+				w.node, w.out = env.Node, out
 				return w.write()
 			},
 		})

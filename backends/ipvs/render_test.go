@@ -23,13 +23,15 @@ func TestRenderIsPure(t *testing.T) {
 	random := testenv.Random(t)
 	var all []stagetest.Rendering
 	for _, node := range []*proxy.Node{stagetest.Node(), {NodePorts: proxy.NodePortAddresses{All: true}}, {}} {
-		all = append(all, stagetest.Rendering{Node: node})
+		all = append(all, stagetest.Rendering{Env: backends.Env{Node: node}})
 		for i := range 60 {
-			all = append(all, stagetest.Rendering{Node: node, Port: stagetest.RandomPort(random, i)})
+			all = append(all, stagetest.Rendering{Env: backends.Env{Node: node}, Port: stagetest.RandomPort(random, i)})
 		}
 	}
 	stagetest.RunPurity(t, random, all, func() (backends.Render[key, value], func([]object) string) {
-		return testRenderer(Schedulers()...).render, func(list []object) string { return fmt.Sprint(list) }
+		return func(env backends.Env, port *proxy.ServicePort, out []object) []object {
+			return testRenderer(Schedulers()...).render(env.Node, port, out)
+		}, func(list []object) string { return fmt.Sprint(list) }
 	})
 }
 

@@ -44,8 +44,8 @@ type target struct {
 func (t *target) Operations() uint64 { return t.ops.Load() }
 
 // Render is a [backends.Render].
-func (t *target) Render(node *proxy.Node, port *proxy.ServicePort, out []object) []object {
-	return t.renderer.render(node, port, out)
+func (t *target) Render(env backends.Env, port *proxy.ServicePort, out []object) []object {
+	return t.renderer.render(env.Node, port, out)
 }
 
 // Commit implements [backends.Target].

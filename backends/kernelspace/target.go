@@ -105,13 +105,13 @@ func (t *target) afterwards(ctx context.Context) (context.Context, context.Cance
 }
 
 // Render is a [backends.Render].
-func (t *target) Render(node *proxy.Node, port *proxy.ServicePort, out []object) []object {
-	return t.current().render(node, port, out)
+func (t *target) Render(env backends.Env, port *proxy.ServicePort, out []object) []object {
+	return t.current().render(env.Node, port, out)
 }
 
 // Check implements [backends.Checker].
-func (t *target) Check(node *proxy.Node, port *proxy.ServicePort) error {
-	return t.current().check(node, port)
+func (t *target) Check(env backends.Env, port *proxy.ServicePort) error {
+	return t.current().check(env.Node, port)
 }
 
 // CheckLimits implements [backends.LimitChecker].

@@ -3,12 +3,13 @@ package nftables
 import (
 	"fmt"
 
+	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/proxy"
 )
 
 // Check implements [backends.Checker]. It refuses routes that pass packets: the chains of a
 // frontend always end with a verdict.
-func (*kernel) Check(_ *proxy.Node, port *proxy.ServicePort) error {
+func (*kernel) Check(_ backends.Env, port *proxy.ServicePort) error {
 	for i := range port.Frontends {
 		f := &port.Frontends[i]
 		if f.FromInside.Action == proxy.Pass || f.FromOutside.Action == proxy.Pass {

@@ -156,7 +156,7 @@ func Example() {
 		Anew:    []key{"table"},
 	}
 	type object = backends.Object[key, string]
-	render := func(_ *proxy.Node, port *proxy.ServicePort, out []object) []object {
+	render := func(_ backends.Env, port *proxy.ServicePort, out []object) []object {
 		if port == nil {
 			return append(out, object{Key: "table", Value: "delete table\nadd table\n"})
 		}

@@ -10,9 +10,9 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// Rendering is something to render: a port, or nil, for a node.
+// Rendering is something to render: a port, or nil, in a world.
 type Rendering struct {
-	Node *proxy.Node
+	Env  backends.Env
 	Port *proxy.ServicePort
 }
 
@@ -27,7 +27,7 @@ func RunPurity[K backends.Key, V comparable](
 	want := make([][]backends.Object[K, V], len(all))
 	for i, x := range all {
 		render, _ := open()
-		want[i] = render(x.Node, x.Port, nil)
+		want[i] = render(x.Env, x.Port, nil)
 	}
 	render, write := open()
 	_, writeOther := open()
@@ -37,7 +37,7 @@ func RunPurity[K backends.Key, V comparable](
 		wg.Go(func() {
 			for n, i := range order {
 				i %= len(all)
-				got := render(all[i].Node, all[i].Port, nil)
+				got := render(all[i].Env, all[i].Port, nil)
 				if !slices.EqualFunc(got, want[i], func(a, b backends.Object[K, V]) bool { return a.Key == b.Key && a.Value == b.Value }) {
 					t.Errorf("rendering %d, port %v: got %v, want %v", i, all[i].Port, got, want[i])
 				}

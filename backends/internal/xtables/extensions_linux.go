@@ -38,19 +38,27 @@ func (k *kernel) diagnose(ctx context.Context, cause error) error {
 	return fmt.Errorf("%w: some service ports cannot be served, because an extension is missing: %w", proxy.ErrDataplaneLost, cause)
 }
 
-// refresh reads the settings on which rules depend, and tries missing extensions again, before a full apply.
-func (k *kernel) refresh(ctx context.Context) (err error) {
-	if k.Refresh != nil {
-		err = k.programs.process.namespace.Do(k.Refresh)
+// Facts implements [backends.FactFinder]: before a full apply it reads the settings on which rules depend, and tries
+// missing extensions again.
+func (k *kernel) Facts(ctx context.Context, _ proxy.Snapshot, isFull bool) (any, error) {
+	if !isFull {
+		return k.facts, nil
+	}
+	var err error
+	if k.Family.Facts != nil {
+		err = k.programs.process.namespace.Do(func() (err error) {
+			k.facts, err = k.Family.Facts()
+			return err
+		})
 	}
 	if err == nil && len(k.missingExtensions) > 0 {
 		k.missingExtensions, err = k.missing(ctx, k.missingExtensions)
 	}
-	return err
+	return k.facts, err
 }
 
 // Check implements [backends.Checker]: it refuses service ports that need a missing extension.
-func (k *kernel) Check(_ *proxy.Node, port *proxy.ServicePort) error {
+func (k *kernel) Check(_ backends.Env, port *proxy.ServicePort) error {
 	for i := range k.missingExtensions {
 		if port.Name.Family == k.Family.Family && k.missingExtensions[i].IsFor(port) {
 			return fmt.Errorf("%w: %s", proxy.ErrUnsupported, k.missingExtensions[i].remedy())

@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -18,11 +19,11 @@ func refusing(flavour Flavour, name proxy.ServicePortName) Config {
 	c := config(flavour)
 	f := &c.Families[0]
 	render := f.Render
-	f.Render = func(node *proxy.Node, port *proxy.ServicePort, out []Object) []Object {
+	f.Render = func(env backends.Env, port *proxy.ServicePort, out []Object) []Object {
 		if port != nil && port.Name == name {
 			out = append(out, Refusal(errors.New("refused by the test")))
 		}
-		return render(node, port, out)
+		return render(env, port, out)
 	}
 	for _, name := range []string{"comment", "conntrack", "addrtype", "statistic", "tcp", "MARK", "DNAT", "REJECT"} {
 		f.Extensions = append(f.Extensions, Extension{Name: name})

@@ -23,6 +23,8 @@ type kernel struct {
 	watch  watcher
 	ops    atomic.Uint64
 	counts counts
+	// facts are what rules depend on, as Family.Facts has found it.
+	facts any
 	// missingExtensions are missing extensions of iptables that not all service ports need.
 	missingExtensions []Extension
 	// finds are the frontends of the last listing.

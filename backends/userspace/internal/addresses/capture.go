@@ -84,7 +84,7 @@ func New(c Config) *Capture {
 func (c *Capture) serves(f v1.IPFamily) bool { return slices.Contains(c.Families, f) }
 
 // Check implements [backends.Checker].
-func (c *Capture) Check(_ *proxy.Node, port *proxy.ServicePort) error {
+func (c *Capture) Check(_ backends.Env, port *proxy.ServicePort) error {
 	if !c.serves(port.Name.Family) {
 		return nil
 	}

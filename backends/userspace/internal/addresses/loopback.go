@@ -60,15 +60,15 @@ func NewLoopback(c LoopbackConfig) *Loopback {
 }
 
 // Check implements [backends.Checker].
-func (l *Loopback) Check(at *proxy.Node, port *proxy.ServicePort) error {
-	if len(l.Render(at, port, nil)) == 0 {
+func (l *Loopback) Check(env backends.Env, port *proxy.ServicePort) error {
+	if len(l.Render(env, port, nil)) == 0 {
 		return nil
 	}
 	return host.CheckProtocol(port)
 }
 
 // Render implements [backends.Render].
-func (l *Loopback) Render(at *proxy.Node, port *proxy.ServicePort, out []Object) []Object {
+func (l *Loopback) Render(env backends.Env, port *proxy.ServicePort, out []Object) []Object {
 	if port == nil || !slices.Contains(l.Families, port.Name.Family) {
 		return out
 	}
@@ -78,7 +78,7 @@ func (l *Loopback) Render(at *proxy.Node, port *proxy.ServicePort, out []Object)
 		if f.Kind != proxy.NodePort || !listens(l.AwaitEndpoints, pod, node) {
 			continue
 		}
-		for _, a := range at.NodePorts.LoopbackAddresses() {
+		for _, a := range env.Node.NodePorts.LoopbackAddresses() {
 			if ipaddr.FamilyOf(a) == port.Name.Family {
 				out = append(out, Object{Key: Key{a, f.Addr.Port(), port.Name.Protocol}})
 			}

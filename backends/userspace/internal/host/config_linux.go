@@ -52,7 +52,7 @@ func (c *Config) Served() []v1.IPFamily {
 }
 
 // Check implements [backends.Checker].
-func (c *Config) Check(_ *proxy.Node, port *proxy.ServicePort) error {
+func (c *Config) Check(_ backends.Env, port *proxy.ServicePort) error {
 	if !c.Serves(port.Name.Family) {
 		return nil
 	}

@@ -3,6 +3,7 @@ package netfilter
 import (
 	"net/netip"
 
+	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/userspace/internal/host"
 	"github.com/vipkit/vipkit/internal/ipaddr"
 	"github.com/vipkit/vipkit/internal/kernel/nfnetlink"
@@ -39,10 +40,10 @@ type renderer struct {
 }
 
 // Render is a [backends.Render].
-func (r *renderer) Render(node *proxy.Node, port *proxy.ServicePort, out []Object) []Object {
+func (r *renderer) Render(env backends.Env, port *proxy.ServicePort, out []Object) []Object {
 	if port == nil {
 		for _, f := range r.Served() {
-			out = r.static(node, f, out)
+			out = r.static(env.Node, f, out)
 		}
 		return out
 	}

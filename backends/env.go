@@ -1,0 +1,40 @@
+package backends
+
+import (
+	"context"
+	"reflect"
+
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// Env is the world for which a service port is rendered. Objects depend on it and on the port alone.
+type Env struct {
+	Node *proxy.Node
+	// Facts are what the [Target] has found outside of the snapshot, such as features of the kernel; nil unless
+	// it is a [FactFinder].
+	Facts any
+}
+
+// FactFinder is an optional ability of a [Target] whose objects depend on more than the snapshot.
+type FactFinder interface {
+	// Facts returns what [Render] needs to know beside the node and the service port, to apply a snapshot.
+	// Facts that are not deeply equal to those of the Apply before have everything rendered again, as another
+	// node has. Nobody changes what was returned. It is called at the start of each Apply. If isFull is
+	// set, List or a [Replacement] follows; otherwise it must cost little.
+	Facts(ctx context.Context, want proxy.Snapshot, isFull bool) (any, error)
+}
+
+// look returns the world for which a snapshot is applied: the same one as before if it is equal.
+func (r *reconciler[K, V]) look(ctx context.Context, want proxy.Snapshot, isFull bool) (*Env, error) {
+	var facts any
+	if f, can := r.target.(FactFinder); can {
+		var err error
+		if facts, err = f.Facts(ctx, want, isFull); err != nil {
+			return nil, err
+		}
+	}
+	if r.env != nil && r.env.Node.Equal(want.Node()) && reflect.DeepEqual(r.env.Facts, facts) {
+		return r.env, nil
+	}
+	return &Env{want.Node(), facts}, nil
+}
