@@ -366,15 +366,12 @@ func TestDriftedAfterAPart(t *testing.T) {
 type learningKernel struct {
 	*fakeKernel
 	zone string
-	err  error
 }
 
-func (k *learningKernel) Facts(context.Context, proxy.Snapshot, bool) (any, error) {
-	return map[string]string{"zone": k.zone}, k.err
-}
+func (k *learningKernel) Facts(proxy.Snapshot) any { return map[string]string{"zone": k.zone} }
 
 // Facts that change have everything rendered again, without a List, as another node has; equal ones have nothing
-// rendered. Without facts, Apply changes nothing.
+// rendered.
 func TestApplyRendersFacts(t *testing.T) {
 	k := &learningKernel{fakeKernel: newFakeKernel(t), zone: "a"}
 	d := &driver{kernel: k.fakeKernel, backend: backends.New(func(env backends.Env, port *proxy.ServicePort, to []fakeObject) []fakeObject {
@@ -394,10 +391,5 @@ func TestApplyRendersFacts(t *testing.T) {
 	}
 	if k.lists != lists {
 		t.Errorf("lists: got %d, want only the first %d", k.lists, lists)
-	}
-	before := k.commits
-	k.err = errors.New("no facts")
-	if err := d.backend.Apply(t.Context(), d.applied, inZone("c")); !errors.Is(err, k.err) || k.commits != before {
-		t.Errorf("without facts: got error %v and %d commits, want %v and none", err, k.commits-before, k.err)
 	}
 }

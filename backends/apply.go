@@ -42,25 +42,22 @@ func (r *reconciler[K, V]) Apply(ctx context.Context, old, new proxy.Snapshot) e
 		return err
 	}
 	full := old.IsZero() || !r.known
-	env, err := r.look(ctx, new, full)
-	if err != nil {
-		return err
-	}
-	isOther := full || env != r.env
+	before := r.env
+	var err error
 	if full {
-		err = r.applyFull(ctx, env, new, false)
+		err = r.applyFull(ctx, new, false)
 	} else {
-		err = r.applyChanges(ctx, env, old, new)
+		err = r.applyChanges(ctx, old, new)
 	}
 	if errors.Is(err, ErrReplace) {
-		isOther = true
-		err = r.applyFull(ctx, env, new, true)
+		full = true
+		err = r.applyFull(ctx, new, true)
 	}
 	if err == nil {
 		return nil
 	}
 	failed, some := errors.AsType[proxy.PortErrors](err)
-	if some && !old.IsZero() && isOther {
+	if some && !old.IsZero() && (full || r.env != before) {
 		// Those ports were removed, or are as they were in another world: not as
 		// in old.
 		err = fmt.Errorf("%w; failed ports: %w", proxy.ErrDataplaneLost, failed)
@@ -70,8 +67,8 @@ func (r *reconciler[K, V]) Apply(ctx context.Context, old, new proxy.Snapshot) e
 }
 
 // applyChanges applies the difference of two known snapshots, in one commit if possible.
-func (r *reconciler[K, V]) applyChanges(ctx context.Context, env *Env, old, new proxy.Snapshot) error {
-	changes := r.planner.changes[:0]
+func (r *reconciler[K, V]) applyChanges(ctx context.Context, old, new proxy.Snapshot) error {
+	changes, env := r.planner.changes[:0], r.look(new)
 	if env != r.env {
 		changes = envChanges(changes, r.env, env, old, new)
 	} else {
@@ -155,7 +152,7 @@ func (r *reconciler[K, V]) pieceSize(all int) int {
 
 // applyFull makes the dataplane match new, whatever its state. If rebuild is set, existing
 // objects cannot be changed in place.
-func (r *reconciler[K, V]) applyFull(ctx context.Context, env *Env, new proxy.Snapshot, rebuild bool) error {
+func (r *reconciler[K, V]) applyFull(ctx context.Context, new proxy.Snapshot, rebuild bool) error {
 	r.forget()
 	r.owners = map[K]owned[V]{}
 	defer func() {
@@ -165,6 +162,7 @@ func (r *reconciler[K, V]) applyFull(ctx context.Context, env *Env, new proxy.Sn
 	if err := r.begin(ctx, new, rebuild); err != nil {
 		return err
 	}
+	env := r.look(new)
 	refused := proxy.PortErrors{}
 	for changes := range pieces[K](env, new, r.pieceSize(sizeOf(new))) {
 		admitted, some := r.admit(changes)

@@ -1,7 +1,6 @@
 package backends
 
 import (
-	"context"
 	"reflect"
 
 	"github.com/vipkit/vipkit/proxy"
@@ -19,22 +18,19 @@ type Env struct {
 type FactFinder interface {
 	// Facts returns what [Render] needs to know beside the node and the service port, to apply a snapshot.
 	// Facts that are not deeply equal to those of the Apply before have everything rendered again, as another
-	// node has. Nobody changes what was returned. It is called at the start of each Apply. If isFull is
-	// set, List or a [Replacement] follows; otherwise it must cost little.
-	Facts(ctx context.Context, want proxy.Snapshot, isFull bool) (any, error)
+	// node has. Nobody changes what was returned. It is called before anything is rendered, after List or
+	// Replace if one of them is called. It must cost little.
+	Facts(want proxy.Snapshot) any
 }
 
 // look returns the world for which a snapshot is applied: the same one as before if it is equal.
-func (r *reconciler[K, V]) look(ctx context.Context, want proxy.Snapshot, isFull bool) (*Env, error) {
+func (r *reconciler[K, V]) look(want proxy.Snapshot) *Env {
 	var facts any
 	if f, can := r.target.(FactFinder); can {
-		var err error
-		if facts, err = f.Facts(ctx, want, isFull); err != nil {
-			return nil, err
-		}
+		facts = f.Facts(want)
 	}
 	if r.env != nil && r.env.Node.Equal(want.Node()) && reflect.DeepEqual(r.env.Facts, facts) {
-		return r.env, nil
+		return r.env
 	}
-	return &Env{want.Node(), facts}, nil
+	return &Env{want.Node(), facts}
 }

@@ -24,8 +24,8 @@ import (
 type device struct {
 	name string
 	// index is that of the device, which changes when it is made again.
-	index  atomic.Uint32
-	handle *netlink.Handle
+	index atomic.Uint32
+	at    *netns.NS
 	// bound are the addresses that the backend has given to the device: it tells notifications of
 	// these from others.
 	bound bound
@@ -77,7 +77,7 @@ func (b *bound) len() int {
 
 // find returns the device, nil if it does not exist.
 func (d *device) find() (netlink.Link, error) {
-	l, err := d.handle.LinkByName(d.name)
+	l, err := d.at.Netlink().LinkByName(d.name)
 	if _, missing := errors.AsType[netlink.LinkNotFoundError](err); missing {
 		return nil, nil //nolint:nilnil // no device is no error
 	}
@@ -87,24 +87,11 @@ func (d *device) find() (netlink.Link, error) {
 	return l, err
 }
 
-// isAlone reports whether there is no device of another identity. kube-proxy's device does not count.
-func (d *device) isAlone() (bool, error) {
-	links, err := netns.Consistent(d.handle.LinkList)
-	for _, l := range links {
-		name := l.Attrs().Name
-		isDevice := l.Type() == "dummy" && strings.HasSuffix(name, ipaddr.ServiceDeviceSuffix)
-		if isDevice && name != d.name && name != "kube-"+ipaddr.ServiceDeviceSuffix {
-			return false, err
-		}
-	}
-	return true, err
-}
-
 // prepare makes the device unless it exists.
 func (d *device) prepare() error {
 	l, err := d.find()
 	if err == nil && l == nil {
-		if err = d.handle.LinkAdd(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Name: d.name}}); err == nil {
+		if err = d.at.Netlink().LinkAdd(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Name: d.name}}); err == nil {
 			l, err = d.find()
 		}
 	}
@@ -114,32 +101,21 @@ func (d *device) prepare() error {
 	case l == nil:
 		return fmt.Errorf("device %s was removed", d.name)
 	}
-	d.index.Store(uint32(l.Attrs().Index))
-	// Another program has added those with a range or a peer: the backend itself writes and removes
-	// single addresses.
-	return d.removeIf(l, func(a *netlink.Addr) bool { return !isSingle(a) })
+	return d.removeForeign(l)
 }
 
-// removeAddresses removes all addresses of the device if it exists.
-func (d *device) removeAddresses() error {
-	l, err := d.find()
-	if err != nil || l == nil {
-		return err
-	}
-	return d.removeIf(l, func(*netlink.Addr) bool { return true })
-}
-
-// removeIf removes some addresses, but not link-local ones of IPv6.
-func (d *device) removeIf(l netlink.Link, must func(*netlink.Addr) bool) error {
-	all, err := netns.Consistent(func() ([]netlink.Addr, error) { return d.handle.AddrList(l, unix.AF_UNSPEC) })
+// removeForeign removes addresses with a range or a peer, but not link-local ones of IPv6: the backend itself writes and
+// removes single addresses.
+func (d *device) removeForeign(l netlink.Link) error {
+	all, err := netns.Consistent(func() ([]netlink.Addr, error) { return d.at.Netlink().AddrList(l, unix.AF_UNSPEC) })
 	if err != nil {
 		return err
 	}
 	for i := range all {
-		if a, _ := netip.AddrFromSlice(all[i].IP); !must(&all[i]) || a.IsLinkLocalUnicast() && a.Is6() {
+		if a, _ := netip.AddrFromSlice(all[i].IP); isSingle(&all[i]) || a.IsLinkLocalUnicast() && a.Is6() {
 			continue
 		}
-		if err := d.handle.AddrDel(l, &all[i]); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
+		if err := d.at.Netlink().AddrDel(l, &all[i]); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
 			return fmt.Errorf("remove address %v of device %s: %w", all[i].IPNet, d.name, err)
 		}
 	}
@@ -157,13 +133,13 @@ func (d *device) remove() error {
 	if err != nil || l == nil {
 		return err
 	}
-	return d.handle.LinkDel(l)
+	return d.at.Netlink().LinkDel(l)
 }
 
 // addresses returns those of the device, and those of all other interfaces of the node
 // that are not for Services.
 func (d *device) addresses() (own, host []netip.Addr, err error) {
-	links, err := netns.Consistent(d.handle.LinkList)
+	links, err := netns.Consistent(d.at.Netlink().LinkList)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -171,8 +147,11 @@ func (d *device) addresses() (own, host []netip.Addr, err error) {
 	for _, l := range links {
 		a := l.Attrs()
 		d.serviceDevices[a.Index] = l.Type() == "dummy" && strings.HasSuffix(a.Name, ipaddr.ServiceDeviceSuffix)
+		if d.serviceDevices[a.Index] && a.Name == d.name {
+			d.index.Store(uint32(a.Index))
+		}
 	}
-	all, err := netns.Consistent(func() ([]netlink.Addr, error) { return d.handle.AddrList(nil, unix.AF_UNSPEC) })
+	all, err := netns.Consistent(func() ([]netlink.Addr, error) { return d.at.Netlink().AddrList(nil, unix.AF_UNSPEC) })
 	if err != nil {
 		return nil, nil, err
 	}
@@ -205,9 +184,9 @@ func (d *device) commit(ctx context.Context, run []op) map[int]error {
 		a, isRemoval := run[i].Key.addr.Addr(), run[i].Kind == backends.Remove
 		at := &netlink.Addr{IPNet: &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}, Flags: unix.IFA_F_NODAD}
 		d.bound.put(a, !isRemoval) // before the notification
-		change := d.handle.AddrReplace
+		change := d.at.Netlink().AddrReplace
 		if isRemoval {
-			change = d.handle.AddrDel
+			change = d.at.Netlink().AddrDel
 		}
 		if failure := change(l, at); failure != nil {
 			d.bound.put(a, isRemoval)

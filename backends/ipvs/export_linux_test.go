@@ -2,7 +2,6 @@ package ipvs
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"iter"
 	"slices"
@@ -11,6 +10,7 @@ import (
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/backendtest"
 	"github.com/vipkit/vipkit/backends/internal/xtables"
+	"github.com/vipkit/vipkit/internal/kernel/ipvs"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -21,29 +21,30 @@ func NewFaulty(o Options, around func(commit func() error) error) (proxy.Backend
 
 // newSkipping returns a backend whose listings lack objects.
 func newSkipping(o Options, lacks func(key) bool) (*backend, error) {
-	b, err := newBackend(o)
-	if err == nil {
-		b.services = backends.New(b.target.Render, faulty{b.target, func(commit func() error) error { return commit() }, lacks})
-	}
-	return b, err
-}
-
-func newFaulty(o Options, around func(commit func() error) error) (*backend, error) {
-	b, err := newBackend(o)
+	t, err := newTarget(o, ipvs.Open)
 	if err != nil {
 		return nil, err
 	}
-	b.services = backends.New(b.target.Render, faulty{b.target, around, func(key) bool { return false }})
-	c := b.ruleset()
-	c.Around = around
-	err = b.rules.Close()
-	if err == nil {
-		b.rules, err = xtables.New(c)
-	}
+	return over(t, faulty{t, func(commit func() error) error { return commit() }, lacks})
+}
+
+func newFaulty(o Options, around func(commit func() error) error) (*backend, error) {
+	t, err := newTarget(o, ipvs.Open)
 	if err != nil {
-		return nil, errors.Join(err, b.Close())
+		return nil, err
 	}
-	return b, nil
+	return over(t, faulty{t, around, func(key) bool { return false }})
+}
+
+// disturbRules passes each commit of the constant rules to around.
+func (b *backend) disturbRules(around func(commit func() error) error) error {
+	c := b.target.ruleset()
+	c.Around = around
+	err := b.target.rules.Close()
+	if err == nil {
+		b.target.rules.Backend, err = xtables.New(c)
+	}
+	return err
 }
 
 // faulty is a target whose commits go through a function, and whose listing lacks an object.
@@ -75,46 +76,45 @@ func (f faulty) Commit(ctx context.Context, ops []op) backends.Outcome {
 // Prepare makes the tables of iptables in the network namespace of the thread: the rest of
 // the system has them too.
 func Prepare(ctx context.Context, o Options) error {
-	b, err := newBackend(o)
+	t, err := newTarget(o, ipvs.Open)
 	if err != nil {
 		return err
 	}
-	defer b.Close() //nolint:errcheck // only sockets
-	return xtables.Prepare(ctx, b.ruleset())
+	defer t.Close() //nolint:errcheck // only sockets
+	return xtables.Prepare(ctx, t.ruleset())
 }
 
 // Dump returns what backends of these options have programmed in the network namespace of the
 // thread, without real servers that drain.
 func Dump(ctx context.Context, o Options) (string, error) {
-	b, err := newBackend(o)
+	t, err := newTarget(o, ipvs.Open)
 	if err != nil {
 		return "", err
 	}
-	defer b.Close() //nolint:errcheck // only sockets
-	text, err := xtables.Dump(ctx, b.ruleset())
+	defer t.Close() //nolint:errcheck // only sockets
+	text, err := xtables.Dump(ctx, t.ruleset())
 	if err != nil {
 		return "", err
 	}
-	device, err := b.target.device.find()
+	device, err := t.device.find()
 	if err != nil {
 		return "", err
 	}
 	if device != nil {
 		text += "device " + device.Attrs().Name + "\n"
-		b.target.device.index.Store(uint32(device.Attrs().Index))
 	}
-	sets, err := b.target.sets.Names()
+	sets, err := t.sets.Names()
 	if err != nil {
 		return "", err
 	}
-	sets = slices.DeleteFunc(sets, func(name string) bool { return !strings.HasPrefix(name, b.prefix) })
+	sets = slices.DeleteFunc(sets, func(name string) bool { return !strings.HasPrefix(name, t.prefix) })
 	for _, name := range sets {
 		text += "set " + name + "\n"
 	}
 	if len(sets) == 0 {
 		return text, nil
 	}
-	l, err := b.target.list()
+	l, err := t.list()
 	if err != nil {
 		return "", err
 	}

@@ -4,12 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
+	"io"
 	"strings"
-
-	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/internal/kinds"
@@ -34,11 +30,34 @@ func New(options Options) (proxy.Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	i, err := kinds.Open(b.options.Identity, kinds.IPVS)
+	i, err := kinds.Open(b.target.options.Identity, kinds.IPVS)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("ipvs: %w", err), b.Close())
 	}
 	return &successor{b, i}, nil
+}
+
+// engine is the abilities of what [backends.New] returns.
+type engine interface {
+	proxy.Backend
+	proxy.OperationCounter
+	proxy.DriftChecker
+	backends.FlowNeeder
+	backends.Finder
+	backends.LimitChecker
+	backends.NodeChecker
+	io.Closer
+}
+
+// backend adds to the engine what it does not pass on from the target.
+type backend struct {
+	engine
+	target *target
+}
+
+// CountTraffic implements [proxy.TrafficCounter].
+func (b *backend) CountTraffic(ctx context.Context, s proxy.Snapshot, each func(proxy.ServicePortName, proxy.Traffic)) error {
+	return b.target.CountTraffic(ctx, s, each)
 }
 
 // successor is a backend among those of other kinds.
@@ -60,78 +79,55 @@ func (s *successor) CheckNode(n proxy.Snapshot) []*proxy.Problem {
 // Close implements [io.Closer].
 func (s *successor) Close() error { return errors.Join(s.instance.Close(), s.backend.Close()) }
 
-// Cleanup removes everything that backends of these options have programmed in the network namespace
-// of the calling thread, as the Cleanup of such a backend does. It needs what [New] needs, except for
-// IPVS: if ip_vs has been unloaded, and all virtual servers with it, Cleanup removes the rest and does not
-// load it again.
-func Cleanup(ctx context.Context, options Options) error {
-	b, err := newBackendOn(options, openIfLoaded)
+// newBackend returns a backend that knows nothing of other kinds.
+func newBackend(o Options) (*backend, error) {
+	t, err := newTarget(o, ipvs.Open)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	return errors.Join(b.Cleanup(ctx), b.Close())
+	return over(t, t)
 }
 
-// openIfLoaded opens a connection to IPVS, or returns none if ip_vs has been unloaded.
-func openIfLoaded() (*ipvs.Conn, error) {
-	if isUnloaded("/proc/net") {
-		return nil, nil //nolint:nilnil // a target may lack it
+// over returns a backend of a target. Tests may have another one around it.
+func over(t *target, around backends.Target[key, value]) (*backend, error) {
+	e, ok := backends.New(t.render, around).(engine)
+	if !ok {
+		return nil, errors.Join(errors.New("ipvs: the engine lacks an ability"), t.Close())
 	}
-	return ipvs.Open()
+	return &backend{e, t}, nil
 }
 
-// isUnloaded reports whether a folder has files about the network, and none about IPVS. In some
-// containers /proc has none of them, whatever the kernel has.
-func isUnloaded(folder string) bool {
-	_, any := os.Stat(filepath.Join(folder, "dev"))
-	_, own := os.Stat(filepath.Join(folder, "ip_vs"))
-	return any == nil && errors.Is(own, fs.ErrNotExist)
-}
-
-func newBackend(options Options) (*backend, error) { return newBackendOn(options, ipvs.Open) }
-
-// newBackendOn returns a backend with a connection to IPVS.
-func newBackendOn(options Options, openKernel func() (*ipvs.Conn, error)) (b *backend, err error) {
+// newTarget returns a target with a connection to IPVS.
+func newTarget(options Options, openKernel func() (*ipvs.Conn, error)) (t *target, err error) {
 	o, err := options.complete()
 	if err != nil {
 		return nil, err
 	}
-	b = &backend{options: o, prefix: xtables.Prefix(o.Identity.Name), maxEntries: maxEntries, exact: newExactFrontends(nil), changes: changes{}}
+	r, err := newRenderer(o)
+	if err != nil {
+		return nil, err
+	}
+	t = &target{renderer: r, maxEntries: maxEntries, exact: newExactFrontends(nil), drainer: drainer{timeout: o.DrainTimeout, of: draining{}}}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, b.Close())
-			b = nil
+			err = errors.Join(err, t.Close())
+			t = nil
 		}
 	}()
-	if b.namespace, err = netns.Current(); err != nil {
-		return b, fmt.Errorf("ipvs: the network namespace: %w", err)
+	if t.device.at, err = netns.Current(); err != nil {
+		return t, fmt.Errorf("ipvs: the network namespace: %w", err)
 	}
-	scheduler, err := parseScheduler(o.Scheduler)
-	if err != nil {
-		return b, err
-	}
-	t := &target{
-		renderer: &renderer{families: o.Families, scheduler: scheduler}, names: map[v1.IPFamily]names{},
-		drainer: drainer{timeout: o.DrainTimeout, of: draining{}},
-	}
+	t.device.name = strings.ToLower(r.prefix) + ipaddr.ServiceDeviceSuffix
 	t.marks.limit = markCount
-	t.tag, t.marks.next = identify(b.prefix)
-	b.target = t
-	for _, f := range o.Families {
-		t.names[f] = newNames(b.prefix, f)
-	}
+	_, t.marks.next = identify(r.prefix)
 	if t.kernel, err = openKernel(); err != nil {
-		return b, unsupported(err)
+		return t, unsupported(err)
 	}
 	if t.sets, err = ipvs.OpenSets(); err != nil {
-		return b, unsupported(err)
+		return t, unsupported(err)
 	}
-	t.device.name, t.device.handle = strings.ToLower(b.prefix)+ipaddr.ServiceDeviceSuffix, b.namespace.Netlink()
-	if b.rules, err = xtables.New(b.ruleset()); err != nil {
-		return b, err
-	}
-	b.services = backends.New(t.Render, t)
-	return b, nil
+	t.rules.Backend, err = xtables.New(r.ruleset())
+	return t, err
 }
 
 // unsupported explains why a part of the kernel cannot be reached.
@@ -143,27 +139,4 @@ func unsupported(err error) error {
 		return missing("ip_set", err)
 	}
 	return fmt.Errorf("ipvs: %w: %w", proxy.ErrUnsupported, err)
-}
-
-// ruleset returns what the constant rules need.
-func (b *backend) ruleset() xtables.Config {
-	c := xtables.Config{
-		Options: xtables.Options{Flavour: xtables.Flavour(b.options.Flavour), LockWait: b.options.LockWait},
-		Names:   xtables.Names{Prefix: b.prefix, Chains: chains(), Uncommented: true},
-	}
-	for _, f := range b.options.Families {
-		w := ruleWriter{family: f, sets: newNames(b.prefix, f), prefix: b.prefix, mark: b.options.Identity.Mark}
-		c.Families = append(c.Families, xtables.Family{
-			Family: f, Extensions: w.extensions(),
-			Render: func(env backends.Env, port *proxy.ServicePort, out []xtables.Object) []xtables.Object {
-				if port != nil {
-					return out
-				}
-				w := w
-				w.node, w.out = env.Node, out
-				return w.write()
-			},
-		})
-	}
-	return c
 }

@@ -135,9 +135,13 @@ func (b *Backend) LacksIPv6() bool { return b.lacksIPv6 }
 func (b *Backend) Apply(ctx context.Context, old, new proxy.Snapshot) error {
 	for _, k := range b.kernels {
 		k.counts.begin()
-		if old.IsZero() {
-			k.watch.begin()
+		if !old.IsZero() {
+			continue
 		}
+		if err := k.refresh(ctx); err != nil {
+			return err
+		}
+		k.watch.begin()
 	}
 	errs := make([]error, len(b.families))
 	for i, f := range b.families {

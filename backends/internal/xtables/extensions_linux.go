@@ -38,13 +38,11 @@ func (k *kernel) diagnose(ctx context.Context, cause error) error {
 	return fmt.Errorf("%w: some service ports cannot be served, because an extension is missing: %w", proxy.ErrDataplaneLost, cause)
 }
 
-// Facts implements [backends.FactFinder]: before a full apply it reads the settings on which rules depend, and tries
-// missing extensions again.
-func (k *kernel) Facts(ctx context.Context, _ proxy.Snapshot, isFull bool) (any, error) {
-	if !isFull {
-		return k.facts, nil
-	}
-	var err error
+// Facts implements [backends.FactFinder].
+func (k *kernel) Facts(proxy.Snapshot) any { return k.facts }
+
+// refresh reads the settings on which rules depend, and tries missing extensions again, before a full apply.
+func (k *kernel) refresh(ctx context.Context) (err error) {
 	if k.Family.Facts != nil {
 		err = k.programs.process.namespace.Do(func() (err error) {
 			k.facts, err = k.Family.Facts()
@@ -54,7 +52,7 @@ func (k *kernel) Facts(ctx context.Context, _ proxy.Snapshot, isFull bool) (any,
 	if err == nil && len(k.missingExtensions) > 0 {
 		k.missingExtensions, err = k.missing(ctx, k.missingExtensions)
 	}
-	return k.facts, err
+	return err
 }
 
 // Check implements [backends.Checker]: it refuses service ports that need a missing extension.
