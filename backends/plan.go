@@ -45,10 +45,8 @@ type sharedDelta[K Key, V comparable] struct {
 	count   int
 	value   V
 	payload any
-	// valued says that value is what an owner rendered. earlier are other values that owners rendered
-	// before it.
-	valued  bool
-	earlier []Object[K, V]
+	// valued says that value is what an owner rendered.
+	valued bool
 }
 
 // linearLimit is how many entries are searched one by one, without an index.
@@ -221,9 +219,6 @@ func opOf[K Key, V comparable](kind OpKind, o *Object[K, V]) Op[K, V] {
 func (p *plan[K, V]) share(o *Object[K, V], count int) {
 	d := p.delta(o.Key)
 	d.count += count
-	if count >= 0 && d.valued && d.value != o.Value {
-		d.earlier = append(d.earlier, Object[K, V]{d.key, d.value, d.payload})
-	}
 	if count >= 0 || !d.valued {
 		d.value, d.payload, d.valued = o.Value, o.Payload, count >= 0
 	}
@@ -272,22 +267,18 @@ func (p *plan[K, V]) sharedOps(owners map[K]owned[V], pending map[K]held[V]) {
 			}
 			continue
 		}
-		for i := range d.earlier {
-			h = p.reach(h, &d.earlier[i])
-		}
 		p.reach(h, &Object[K, V]{d.key, want, d.payload})
 	}
 }
 
-// reach adds the operation that makes an object of what the kernel holds, and returns what it holds then.
-func (p *plan[K, V]) reach(h held[V], o *Object[K, V]) held[V] {
+// reach adds the operation that makes an object of what the kernel holds.
+func (p *plan[K, V]) reach(h held[V], o *Object[K, V]) {
 	switch {
 	case !h.exists:
 		p.ops = append(p.ops, opOf(Add, o))
 	case h.value != o.Value:
 		p.ops = append(p.ops, opOf(Replace, o))
 	}
-	return held[V]{exists: true, value: o.Value}
 }
 
 // joinMoves makes one operation of two if an object changes its owner: one port does

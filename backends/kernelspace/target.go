@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -28,14 +26,14 @@ func New(client hcn.Client, options Options) (proxy.Backend, error) {
 		return nil, err
 	}
 	t := &target{
-		client: client, options: o, prefix: o.Identity.Name + "/", notModified: map[key]bool{}, moves: moves{},
-		shared: shared{renderer: &renderer{options: &o}, unfinished: newUnfinished(nil)}, state: state{Set: journal.New(o.StateFile)},
+		client: client, options: o, prefix: o.Identity.Name + "/", notModified: map[key]bool{},
+		shared: shared{lacks: newLacks(nil)}, state: state{Set: journal.New(o.StateFile)},
 	}
 	return backends.New(t.Render, t), nil
 }
 
-// target is the [backends.Target]: endpoints and load balancers of HNS, which has no transactions. Removals do
-// not fail: what could not be removed is tried again later, since it harms nobody but those who want its address.
+// target is the [backends.Target]: endpoints and load balancers of HNS, which has no transactions. What cannot
+// be removed is tried again later.
 //
 // Calls of List, Commit and Cleanup do not overlap. Other methods use what is shared alone.
 type target struct {
@@ -49,7 +47,6 @@ type target struct {
 	// notModified are the load balancers that HNS has refused to modify, or has not modified; the zero
 	// key stands for all.
 	notModified map[key]bool
-	moves       moves
 	looked      looked
 	// end is when everything must have ended that follows calls which failed because the context had.
 	end   time.Time
@@ -59,30 +56,15 @@ type target struct {
 }
 
 // shared is what methods need that may be called beside List, Commit and Cleanup. These alone change
-// renderer and unfinished, so they read both without the lock.
+// facts and lacks, so they read both without the lock.
 type shared struct {
-	mu         sync.Mutex // not held during calls of HNS
-	renderer   *renderer
-	unfinished unfinished
-	drift      drift
+	mu    sync.Mutex // not held during calls of HNS
+	facts facts
+	lacks lacks
+	drift drift
 	// modifyFailed is why load balancers are made again instead of modified, waitFailed why no
 	// notification comes; nil if neither is so.
 	modifyFailed, waitFailed error
-}
-
-// leave records that something could not be done.
-func (s *shared) leave(k key, err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.unfinished.add(k, err)
-}
-
-// await records that something waits for endpoints.
-func (s *shared) await(k key, err error, missing map[netip.Addr]bool) {
-	s.leave(k, err)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	maps.Copy(s.unfinished.awaited, missing)
 }
 
 // looked is what the current Commit has read again.
@@ -106,24 +88,24 @@ func (t *target) afterwards(ctx context.Context) (context.Context, context.Cance
 
 // Render is a [backends.Render].
 func (t *target) Render(env backends.Env, port *proxy.ServicePort, out []object) []object {
-	return t.current().render(env.Node, port, out)
+	return t.options.rendererFor(env).render(env.Node, port, out)
 }
 
 // Check implements [backends.Checker].
 func (t *target) Check(env backends.Env, port *proxy.ServicePort) error {
-	return t.current().check(env.Node, port)
+	return t.options.rendererFor(env).check(env.Node, port)
 }
+
+// Facts implements [backends.FactFinder].
+func (t *target) Facts(proxy.Snapshot) any { return t.facts }
 
 // CheckLimits implements [backends.LimitChecker].
 func (t *target) CheckLimits(node *proxy.Node, port *proxy.ServicePort) []*proxy.Problem {
-	return t.current().limits(node, port)
+	return t.renderer().limits(node, port)
 }
 
-func (t *target) current() *renderer {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.renderer
-}
+// renderer returns a renderer for what the last list has found.
+func (t *target) renderer() *renderer { return &renderer{&t.options, t.facts} }
 
 // Operations implements [proxy.OperationCounter].
 func (t *target) Operations() uint64 { return t.ops.Load() }
@@ -132,12 +114,17 @@ func (t *target) Operations() uint64 { return t.ops.Load() }
 func (t *target) Commit(ctx context.Context, ops []op) backends.Outcome {
 	t.looked, t.end = looked{}, time.Time{}
 	out := backends.Each(ctx, ops, func(o *op) error {
-		err := t.carryOut(ctx, o)
-		if err == nil {
+		t.lack(o.Key, lack{})
+		err := translate(t.carryOut(ctx, o))
+		switch {
+		case err == nil:
+			return nil
+		case o.Kind == backends.Remove && !isFatal(ctx, err):
+			// It harms nobody but those who want its address, and it may stay for ever: no Apply fails because of it.
+			t.lack(o.Key, lack{err: err})
 			return nil
 		}
-		t.leave(o.Key, err)
-		return fmt.Errorf("%v: %w", o.Key, translate(err))
+		return fmt.Errorf("%v: %w", o.Key, err)
 	})
 	t.flush()
 	return out
@@ -148,10 +135,8 @@ func (t *target) flush() {
 	t.state.flush()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if len(t.unfinished.all) > 0 {
-		t.drift.wakeUp(t.unfinished.isNew)
-		t.unfinished.isNew = false
-	}
+	t.drift.wakeUp(len(t.lacks.all) > 0, t.lacks.isNew)
+	t.lacks.isNew = false
 }
 
 // carryOut carries out an operation.

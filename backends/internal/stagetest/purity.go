@@ -2,6 +2,7 @@ package stagetest
 
 import (
 	"math/rand/v2"
+	"reflect"
 	"slices"
 	"sync"
 	"testing"
@@ -17,7 +18,8 @@ type Rendering struct {
 }
 
 // RunPurity renders everything many times at once, in any order, with one renderer, and requires what
-// a renderer gives that renders nothing else. Open makes a renderer, and what its backend writes for
+// a renderer gives that renders nothing else. In one world, all service ports must render a shared object with one
+// value. Open makes a renderer, and what its backend writes for
 // objects, which is the same whichever renderer made them.
 func RunPurity[K backends.Key, V comparable](
 	t *testing.T, r *rand.Rand, all []Rendering, open func() (backends.Render[K, V], func([]backends.Object[K, V]) string),
@@ -29,6 +31,7 @@ func RunPurity[K backends.Key, V comparable](
 		render, _ := open()
 		want[i] = render(x.Env, x.Port, nil)
 	}
+	haveOneValue(t, all, want)
 	render, write := open()
 	_, writeOther := open()
 	var wg sync.WaitGroup
@@ -48,4 +51,23 @@ func RunPurity[K backends.Key, V comparable](
 		})
 	}
 	wg.Wait()
+}
+
+// haveOneValue requires that shared objects that were rendered in one world have one value.
+func haveOneValue[K backends.Key, V comparable](t *testing.T, all []Rendering, rendered [][]backends.Object[K, V]) {
+	t.Helper()
+	var worlds []backends.Env
+	var values []map[K]V
+	for i, x := range all {
+		at := slices.IndexFunc(worlds, func(e backends.Env) bool { return reflect.DeepEqual(e, x.Env) })
+		if at < 0 {
+			at, worlds, values = len(worlds), append(worlds, x.Env), append(values, map[K]V{})
+		}
+		for _, o := range rendered[i] {
+			if v, known := values[at][o.Key]; known && o.Key.Shared() && v != o.Value {
+				t.Errorf("rendering %d, shared object %v: got value %v, want %v as another service port has it", i, o.Key, o.Value, v)
+			}
+			values[at][o.Key] = o.Value
+		}
+	}
 }
