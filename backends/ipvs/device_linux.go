@@ -26,53 +26,11 @@ type device struct {
 	// index is that of the device, which changes when it is made again.
 	index atomic.Uint32
 	at    *netns.NS
-	// bound are the addresses that the backend has given to the device: it tells notifications of
-	// these from others.
-	bound bound
+	// bound has the addresses that the backend has given to the device: it tells notifications of
+	// these from others, also while a Commit that holds the lock of the target changes it.
+	bound sync.Map
 	// serviceDevices are the indexes of such devices of all instances, of the last listing.
 	serviceDevices map[int]bool
-}
-
-// bound is a set of addresses, which may be read while a Commit that holds the lock of the target changes it.
-type bound struct {
-	mu  sync.Mutex
-	all map[netip.Addr]bool
-}
-
-// set replaces all.
-func (b *bound) set(all []netip.Addr) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.all = make(map[netip.Addr]bool, len(all))
-	for _, a := range all {
-		b.all[a] = true
-	}
-}
-
-// put adds an address, or removes it.
-func (b *bound) put(a netip.Addr, has bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if !has {
-		delete(b.all, a)
-		return
-	}
-	if b.all == nil {
-		b.all = map[netip.Addr]bool{}
-	}
-	b.all[a] = true
-}
-
-func (b *bound) has(a netip.Addr) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.all[a]
-}
-
-func (b *bound) len() int {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return len(b.all)
 }
 
 // find returns the device, nil if it does not exist.
@@ -183,15 +141,34 @@ func (d *device) commit(ctx context.Context, run []op) map[int]error {
 		}
 		a, isRemoval := run[i].Key.addr.Addr(), run[i].Kind == backends.Remove
 		at := &netlink.Addr{IPNet: &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}, Flags: unix.IFA_F_NODAD}
-		d.bound.put(a, !isRemoval) // before the notification
+		d.expect(a, !isRemoval) // before the notification
 		change := d.at.Netlink().AddrReplace
 		if isRemoval {
 			change = d.at.Netlink().AddrDel
 		}
 		if failure := change(l, at); failure != nil {
-			d.bound.put(a, isRemoval)
+			d.expect(a, isRemoval)
 			bad[i] = explain(fmt.Errorf("address %v of device %s: %w", a, d.name, failure))
 		}
 	}
 	return bad
+}
+
+// expect records that the device gets an address, or loses it.
+func (d *device) expect(a netip.Addr, has bool) {
+	if has {
+		d.bound.Store(a, true)
+	} else {
+		d.bound.Delete(a)
+	}
+}
+
+// isAsExpected reports whether the device has as many addresses as the backend has given it.
+func (d *device) isAsExpected(own []netip.Addr) bool {
+	n := 0
+	d.bound.Range(func(any, any) bool {
+		n++
+		return true
+	})
+	return len(own) == n
 }

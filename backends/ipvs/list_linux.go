@@ -79,8 +79,9 @@ func (t *target) list() (*listing, error) {
 	if err != nil {
 		return nil, err
 	}
-	t.device.bound.set(own)
+	t.device.bound.Clear()
 	for _, a := range own {
+		t.device.expect(a, true)
 		if !t.serves(a) {
 			continue
 		}

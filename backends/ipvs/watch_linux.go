@@ -112,7 +112,7 @@ func (t *target) compareAddresses() (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("ipvs: addresses: %w", err)
 	}
-	return len(own) != t.device.bound.len() || !slices.Equal(host, t.facts.host), nil
+	return !t.device.isAsExpected(own) || !slices.Equal(host, t.facts.host), nil
 }
 
 // concerns reports whether a notification is about forwarding or an address that matters, and not about a
@@ -136,7 +136,8 @@ func (t *target) concerns(m *syscall.NetlinkMessage) (bool, error) {
 	}
 	index := binary.NativeEndian.Uint32(m.Data[4:])
 	if index == t.device.index.Load() {
-		return t.device.bound.has(a) != isAddition, nil // without t.mu: a Commit that holds it may add more addresses than the listener has room for
+		_, isBound := t.device.bound.Load(a)
+		return isBound != isAddition, nil // without t.mu: a Commit that holds it may add more addresses than the listener has room for
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()

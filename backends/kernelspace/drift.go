@@ -15,7 +15,7 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// lack is what an object lacks although it was written, or why it could not be removed.
+// lack is what an object lacks although it was written, or why it could not be written or removed.
 type lack struct {
 	err error
 	// awaited are the addresses of endpoints that do not exist yet, and whether only one of a pod of this
@@ -152,9 +152,7 @@ func (s *shared) hasReconnected() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	was := s.drift.reconnected
-	if s.drift.reconnected = false; was {
-		s.modifyFailed = nil
-	}
+	s.drift.reconnected = false
 	return was
 }
 
@@ -313,7 +311,11 @@ func (t *target) CheckNode(s proxy.Snapshot) (all []*proxy.Problem) {
 		all = append(all, p)
 	}
 	t.mu.Lock()
-	err, modifyFailed, waitFailed := t.lacks.failure(), t.modifyFailed, t.waitFailed
+	err, waitFailed := t.lacks.failure(), t.waitFailed
+	var modifyFailed error
+	if first := slices.SortedFunc(maps.Keys(t.notModified), compareKeys); len(first) > 0 {
+		modifyFailed = t.notModified[first[0]]
+	}
 	r, isListed := t.renderer(), !t.drift.at.IsZero()
 	t.mu.Unlock()
 	if err := r.unserved(s); err != nil && isListed {

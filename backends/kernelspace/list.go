@@ -47,9 +47,7 @@ func (t *target) list(ctx context.Context, cleans bool) (objects []object, err e
 	}
 	t.state.load()
 	t.mirror = l.mirror
-	if t.hasReconnected() {
-		clear(t.notModified)
-	}
+	hasReconnected := t.hasReconnected()
 	objects = l.endpoints()
 	exists := map[string]bool{}
 	for i := range l.loadBalancers {
@@ -59,8 +57,7 @@ func (t *target) list(ctx context.Context, cleans bool) (objects []object, err e
 			objects = append(objects, o)
 		}
 	}
-	maps.DeleteFunc(t.notModified, func(k key, _ bool) bool { return l.mirror.loadBalancers[k].ID == "" && k != key{} })
-	t.forgotten()
+	t.canModify(func(k key) bool { return hasReconnected || l.mirror.loadBalancers[k].ID == "" && k != key{} })
 	for id := range l.mirror.endpoints {
 		exists[id] = true
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/vipkit/vipkit/backends/kernelspace/hcn"
@@ -98,7 +99,7 @@ func (t *target) change(ctx context.Context, k key, want hcn.LoadBalancer, with 
 	case fits(have, want):
 		t.state.Add(have.ID)
 		return nil
-	case with.inPlace && t.facts.features.Modify && !t.notModified[k] && !t.notModified[key{}]:
+	case with.inPlace && t.facts.features.Modify && t.notModified[k] == nil && t.notModified[key{}] == nil:
 		want.ID = have.ID
 		done, err := t.modify(ctx, k, want)
 		if done || err != nil {
@@ -148,20 +149,16 @@ func (t *target) cannotModify(k key, err error) {
 	if known, ok := errors.AsType[*hcn.Error](err); ok && known.Code == hcn.CodeNotImplemented {
 		k = key{}
 	}
-	t.notModified[k] = true
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.modifyFailed = fmt.Errorf("%v: %w", k, err)
+	t.notModified[k] = fmt.Errorf("%v: %w", k, err)
 }
 
-// forgotten has CheckNode say no more that load balancers are made again instead of modified, once that holds for none.
-func (t *target) forgotten() {
-	if len(t.notModified) > 0 {
-		return
-	}
+// canModify has some load balancers modified again.
+func (t *target) canModify(some func(key) bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.modifyFailed = nil
+	maps.DeleteFunc(t.notModified, func(k key, _ error) bool { return some(k) })
 }
 
 // read reads a load balancer.
@@ -340,8 +337,7 @@ func (t *target) other(ctx context.Context, k key) (b hcn.LoadBalancer, found bo
 
 // removeLoadBalancer removes the load balancer of a key if it is the backend's own.
 func (t *target) removeLoadBalancer(ctx context.Context, k key) error {
-	delete(t.notModified, k)
-	t.forgotten()
+	t.canModify(func(x key) bool { return x == k })
 	have, exists := t.mirror.loadBalancers[k]
 	if !exists || !t.state.Has(have.ID) {
 		return nil

@@ -26,8 +26,8 @@ func New(client hcn.Client, options Options) (proxy.Backend, error) {
 		return nil, err
 	}
 	t := &target{
-		client: client, options: o, prefix: o.Identity.Name + "/", notModified: map[key]bool{},
-		shared: shared{lacks: newLacks(nil)}, state: state{Set: journal.New(o.StateFile)},
+		client: client, options: o, prefix: o.Identity.Name + "/",
+		shared: shared{lacks: newLacks(nil), notModified: map[key]error{}}, state: state{Set: journal.New(o.StateFile)},
 	}
 	return backends.New(t.Render, t), nil
 }
@@ -44,10 +44,7 @@ type target struct {
 	shared
 	// mirror is nil before the first List.
 	mirror *mirror
-	// notModified are the load balancers that HNS has refused to modify, or has not modified; the zero
-	// key stands for all.
-	notModified map[key]bool
-	looked      looked
+	looked looked
 	// end is when everything must have ended that follows calls which failed because the context had.
 	end   time.Time
 	state state
@@ -62,9 +59,11 @@ type shared struct {
 	facts facts
 	lacks lacks
 	drift drift
-	// modifyFailed is why load balancers are made again instead of modified, waitFailed why no
-	// notification comes; nil if neither is so.
-	modifyFailed, waitFailed error
+	// notModified are the load balancers that HNS has refused to modify, or has not modified, and why; the zero
+	// key stands for all.
+	notModified map[key]error
+	// waitFailed is why no notification comes; nil if it does.
+	waitFailed error
 }
 
 // looked is what the current Commit has read again.
@@ -116,12 +115,12 @@ func (t *target) Commit(ctx context.Context, ops []op) backends.Outcome {
 	out := backends.Each(ctx, ops, func(o *op) error {
 		t.lack(o.Key, lack{})
 		err := translate(t.carryOut(ctx, o))
-		switch {
-		case err == nil:
+		if err == nil {
 			return nil
-		case o.Kind == backends.Remove && !isFatal(ctx, err):
+		}
+		t.lack(o.Key, lack{err: err}) // HNS may have done a part of it
+		if o.Kind == backends.Remove && !isFatal(ctx, err) {
 			// It harms nobody but those who want its address, and it may stay for ever: no Apply fails because of it.
-			t.lack(o.Key, lack{err: err})
 			return nil
 		}
 		return fmt.Errorf("%v: %w", o.Key, err)
