@@ -2,6 +2,7 @@ package ipvs
 
 import (
 	"fmt"
+	"hash/fnv"
 	"strings"
 	"unique"
 
@@ -36,6 +37,20 @@ const (
 	markBase = 0x76500000
 	markMask = 0xffff0000
 )
+
+// The virtual servers of an identity have its tag in these bits of their flags, of which the
+// kernel uses only the lowest ones. Servers that have it are the backend's.
+const tagMask = 0xffff0000
+
+// identify returns the tag of an identity, and where in the range its marks begin, so that those
+// of several identities in one namespace seldom meet.
+func identify(prefix string) (tag, first uint32) {
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(prefix)) // writing to a hash never fails
+	return 1<<31 | h.Sum32()&tagMask, h.Sum32() % markCount
+}
+
+const markCount = ^uint32(markMask) + 1
 
 // rulesOf returns the constant rules of a family.
 func (r *renderer) rulesOf(f v1.IPFamily, node *proxy.Node) []xtables.Object {
