@@ -137,13 +137,6 @@ const (
 // String returns the kind in one word.
 func (k OpKind) String() string { return enum.Name(k, "add", "replace", "remove") }
 
-// MarshalText returns what String returns, so that JSON has names and not numbers. A value that
-// has no name is an error.
-func (k OpKind) MarshalText() ([]byte, error) { return enum.Marshal(k, Remove) }
-
-// UnmarshalText reads what MarshalText returns.
-func (k *OpKind) UnmarshalText(text []byte) error { return enum.Unmarshal(k, Remove, text) }
-
 // New returns a backend that makes target hold the objects of render. Service ports that
 // no dataplane can serve are never rendered, but reported by name. The backend
 // counts its operations ([proxy.OperationCounter]): as target does if it can,
