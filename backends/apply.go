@@ -41,7 +41,7 @@ func (r *reconciler[K, V]) Apply(ctx context.Context, old, new proxy.Snapshot) e
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	full := old.IsZero() || !r.known
+	full := old.IsZero() || r.env == nil
 	before := r.env
 	var err error
 	if full {
@@ -62,7 +62,9 @@ func (r *reconciler[K, V]) Apply(ctx context.Context, old, new proxy.Snapshot) e
 		// in old.
 		err = fmt.Errorf("%w; failed ports: %w", proxy.ErrDataplaneLost, failed)
 	}
-	r.known = r.known && !old.Achieved(new, err).IsZero()
+	if old.Achieved(new, err).IsZero() {
+		r.env = nil
+	}
 	return err
 }
 
@@ -70,7 +72,7 @@ func (r *reconciler[K, V]) Apply(ctx context.Context, old, new proxy.Snapshot) e
 func (r *reconciler[K, V]) applyChanges(ctx context.Context, old, new proxy.Snapshot) error {
 	changes, env := r.planner.changes[:0], r.look(new)
 	if env != r.env {
-		changes = envChanges(changes, r.env, env, old, new)
+		changes = r.envChanges(changes, env, old, new)
 	} else {
 		for c := range new.Changes(old) {
 			changes = append(changes, change[K]{old: c.Old, new: c.New, oldEnv: env, newEnv: env})
@@ -116,15 +118,15 @@ func (r *reconciler[K, V]) again(changes []change[K], old proxy.Snapshot) []chan
 }
 
 // envChanges renders everything again: all objects may depend on the world.
-func envChanges[K Key](changes []change[K], oldEnv, newEnv *Env, old, new proxy.Snapshot) []change[K] {
-	changes = append(changes, change[K]{static: true, oldEnv: oldEnv, newEnv: newEnv})
+func (r *reconciler[K, V]) envChanges(changes []change[K], env *Env, old, new proxy.Snapshot) []change[K] {
+	changes = append(changes, change[K]{static: true, oldEnv: r.env, newEnv: env})
 	for p := range new.All() {
 		was, _ := old.Get(p.Name)
-		changes = append(changes, change[K]{old: was, new: p, oldEnv: oldEnv, newEnv: newEnv})
+		changes = append(changes, change[K]{old: was, new: p, oldEnv: r.env, newEnv: env})
 	}
 	for p := range old.All() {
 		if _, ok := new.Get(p.Name); !ok {
-			changes = append(changes, change[K]{old: p, oldEnv: oldEnv, newEnv: newEnv})
+			changes = append(changes, change[K]{old: p, oldEnv: r.env, newEnv: env})
 		}
 	}
 	return changes
@@ -174,7 +176,7 @@ func (r *reconciler[K, V]) applyFull(ctx context.Context, new proxy.Snapshot, re
 	if err := r.finish(ctx); err != nil {
 		return err
 	}
-	r.known, r.touched, r.env = true, false, env
+	r.touched, r.env = false, env
 	r.pending = maps.Collect(maps.All(r.pending)) // a map keeps the memory of what List yielded
 	return r.result(refused, nil)
 }

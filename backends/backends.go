@@ -155,11 +155,10 @@ type reconciler[K Key, V comparable] struct {
 	diff DiffRenderer[K, V]
 
 	mu sync.Mutex
-	// known says that owners and pending match the kernel and what was applied last.
-	known  bool
+	// env is the world for which everything was rendered that was applied last; nil if owners and pending do not match
+	// the kernel and that.
+	env    *Env
 	owners map[K]owned[V]
-	// env is the world for which everything was rendered that was applied last.
-	env *Env
 	// pending are the objects of which the kernel holds something else than what was applied: what
 	// List yielded until a service port claims it, what could not be removed, and what
 	// the change of a port that failed has done. failed are these ports of the last Apply.
@@ -195,7 +194,7 @@ func (r *reconciler[K, V]) Drifted(ctx context.Context) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	d, can := r.target.(proxy.DriftChecker)
-	return !can || !r.known || len(r.pending) > 0 && len(r.failed) == 0 || d.Drifted(ctx)
+	return !can || r.env == nil || len(r.pending) > 0 && len(r.failed) == 0 || d.Drifted(ctx)
 }
 
 // WaitDrift implements [proxy.DriftChecker] by the target, if it is one.

@@ -8,6 +8,7 @@ import (
 
 // Env is the world for which a service port is rendered. Objects depend on it and on the port alone.
 type Env struct {
+	// Node is the node of the snapshot, never nil.
 	Node *proxy.Node
 	// Facts are what the [Target] has found outside of the snapshot, such as features of the kernel; nil unless
 	// it is a [FactFinder].

@@ -24,7 +24,7 @@ type failure[K Key] struct {
 
 // forget drops all knowledge of the kernel.
 func (r *reconciler[K, V]) forget() {
-	r.known, r.touched, r.owners, r.pending, r.failed = false, false, nil, nil, nil
+	r.env, r.touched, r.owners, r.pending, r.failed = nil, false, nil, nil, nil
 }
 
 // try makes changes, and records those that fail. It returns an error if no single service
@@ -81,7 +81,7 @@ func (r *reconciler[K, V]) isolate(ctx context.Context, changes []change[K], pla
 // leftover: then a conflict is not the work of another program.
 func (r *reconciler[K, V]) loses(changes []change[K], out *Outcome, err error) bool {
 	mayBeInUse := changes[0].left != nil && len(r.failed) > 0
-	return out.Lost != nil || r.known && !mayBeInUse && errors.Is(err, ErrConflict)
+	return out.Lost != nil || r.env != nil && !mayBeInUse && errors.Is(err, ErrConflict)
 }
 
 // tryOthers records changes that have failed, and tries all others again from what the kernel holds now:

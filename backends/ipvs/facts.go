@@ -23,8 +23,7 @@ type facts struct {
 // IPs. They have precedence over node ports of the same number there, as in [proxy.Route]; the
 // kernel has only one virtual server at an address and port.
 type exactFrontends struct {
-	// host are the addresses of the node.
-	host []netip.Addr
+	facts
 	// of is the snapshot that was counted.
 	of proxy.Snapshot
 	at map[frontend]int
@@ -33,7 +32,7 @@ type exactFrontends struct {
 }
 
 func newExactFrontends(host []netip.Addr) exactFrontends {
-	return exactFrontends{host: host, at: map[frontend]int{}, nodePorts: map[frontend]int{}}
+	return exactFrontends{facts: facts{host: host}, at: map[frontend]int{}, nodePorts: map[frontend]int{}}
 }
 
 // taken returns the frontends at which no node port of a snapshot answers although one has the number. It looks

@@ -32,8 +32,8 @@ func PrepareNode(ctx context.Context, o Options) (err error) {
 func (t *target) Facts(want proxy.Snapshot) any {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.facts.taken = t.exact.taken(want)
-	return t.facts
+	t.exact.facts.taken = t.exact.taken(want)
+	return t.exact.facts
 }
 
 // prepare makes the device and the sets, reads the addresses of the node and which schedulers the kernel has, and
@@ -60,13 +60,15 @@ func (t *target) prepare(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("ipvs: %w: addresses of the node: %w", backends.ErrUnavailable, err)
 	}
-	t.facts.host, t.exact = host, newExactFrontends(host)
-	if t.facts.schedulers == nil { // only once, because it loads modules
-		if t.facts.schedulers, err = t.probe(ctx); err != nil {
+	schedulers := t.exact.schedulers
+	if schedulers == nil { // only once, because it loads modules
+		if schedulers, err = t.probe(ctx); err != nil {
 			return err
 		}
 	}
-	if name := t.scheduler.scheduler; !slices.Contains(t.facts.schedulers, name) {
+	t.exact = newExactFrontends(host)
+	t.exact.schedulers = schedulers
+	if name := t.scheduler.scheduler; !slices.Contains(t.exact.schedulers, name) {
 		return missing("ip_vs_"+name, fmt.Errorf("the kernel does not have the scheduler %q", name))
 	}
 	if err := t.writeSettings(); err != nil {

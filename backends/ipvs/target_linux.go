@@ -27,8 +27,7 @@ type target struct {
 
 	// mu guards what the goroutine that ends draining uses too, and what WaitDrift reads.
 	mu sync.Mutex
-	// facts are those of the last Apply, exact the frontends at addresses of the node.
-	facts  facts
+	// exact are the facts of the last Apply, with what they follow from.
 	exact  exactFrontends
 	device device
 	sets   *ipvs.Sets
@@ -75,7 +74,7 @@ func (*target) CheckNode(s proxy.Snapshot) []*proxy.Problem { return nodecheck.T
 
 // CheckLimits implements [backends.LimitChecker].
 func (t *target) CheckLimits(_ *proxy.Node, port *proxy.ServicePort) []*proxy.Problem {
-	return t.limits(t.facts.schedulers, port)
+	return t.limits(t.exact.schedulers, port)
 }
 
 // Commit implements [backends.Target].

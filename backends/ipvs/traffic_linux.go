@@ -17,7 +17,7 @@ import (
 func (t *target) CountTraffic(_ context.Context, s proxy.Snapshot, each func(proxy.ServicePortName, proxy.Traffic)) error {
 	t.mu.Lock()
 	services, err := t.kernel.Services()
-	env, m := backends.Env{Node: s.Node(), Facts: t.facts}, marks{of: maps.Clone(t.marks.of)}
+	env, m := backends.Env{Node: s.Node(), Facts: t.exact.facts}, marks{of: maps.Clone(t.marks.of)}
 	t.mu.Unlock()
 	if err != nil {
 		return fmt.Errorf("ipvs: traffic: %w", err)

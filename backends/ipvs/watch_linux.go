@@ -112,7 +112,7 @@ func (t *target) compareAddresses() (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("ipvs: addresses: %w", err)
 	}
-	return !t.device.isAsExpected(own) || !slices.Equal(host, t.facts.host), nil
+	return !t.device.isAsExpected(own) || !slices.Equal(host, t.exact.host), nil
 }
 
 // concerns reports whether a notification is about forwarding or an address that matters, and not about a
@@ -143,7 +143,7 @@ func (t *target) concerns(m *syscall.NetlinkMessage) (bool, error) {
 	defer t.mu.Unlock()
 	// Routers renew addresses again and again. An address that goes may stay at another interface: those of
 	// all pods may have that of the gateway.
-	if t.device.serviceDevices[int(index)] || isAddition && slices.Contains(t.facts.host, a) {
+	if t.device.serviceDevices[int(index)] || isAddition && slices.Contains(t.exact.host, a) {
 		return false, nil
 	}
 	return t.compareAddresses()
