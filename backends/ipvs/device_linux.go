@@ -94,6 +94,16 @@ func (d *device) remove() error {
 	return d.at.Netlink().LinkDel(l)
 }
 
+// isForServices reports whether a device has addresses of Services. It takes note of the index of the backend's own one.
+func (d *device) isForServices(l netlink.Link) bool {
+	a := l.Attrs()
+	is := l.Type() == "dummy" && strings.HasSuffix(a.Name, ipaddr.ServiceDeviceSuffix)
+	if is && a.Name == d.name {
+		d.index.Store(uint32(a.Index))
+	}
+	return is
+}
+
 // addresses returns those of the device, and those of all other interfaces of the node
 // that are not for Services.
 func (d *device) addresses() (own, host []netip.Addr, err error) {
@@ -103,11 +113,7 @@ func (d *device) addresses() (own, host []netip.Addr, err error) {
 	}
 	d.serviceDevices = map[int]bool{}
 	for _, l := range links {
-		a := l.Attrs()
-		d.serviceDevices[a.Index] = l.Type() == "dummy" && strings.HasSuffix(a.Name, ipaddr.ServiceDeviceSuffix)
-		if d.serviceDevices[a.Index] && a.Name == d.name {
-			d.index.Store(uint32(a.Index))
-		}
+		d.serviceDevices[l.Attrs().Index] = d.isForServices(l)
 	}
 	all, err := netns.Consistent(func() ([]netlink.Addr, error) { return d.at.Netlink().AddrList(nil, unix.AF_UNSPEC) })
 	if err != nil {
