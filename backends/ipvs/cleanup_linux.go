@@ -42,7 +42,7 @@ func isUnloaded(folder string) bool {
 	return any == nil && errors.Is(own, fs.ErrNotExist)
 }
 
-// Cleanup implements [backends.Cleaner].
+// Cleanup is Cleanup of [backends.Abilities].
 func (t *target) Cleanup(ctx context.Context) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -9,6 +9,7 @@ import (
 
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/backendtest"
+	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/backends/internal/xtables"
 	"github.com/vipkit/vipkit/internal/kernel/ipvs"
 	"github.com/vipkit/vipkit/proxy"
@@ -19,21 +20,32 @@ func NewFaulty(o Options, around func(commit func() error) error) (proxy.Backend
 	return newFaulty(o, around)
 }
 
-// newSkipping returns a backend whose listings lack objects.
-func newSkipping(o Options, lacks func(key) bool) (*backend, error) {
+// backend is a backend that knows nothing of other kinds, with its target.
+type backend struct {
+	proxy.Backend
+	target *target
+}
+
+// newBackendOver returns a backend whose target is what around makes of the real one.
+func newBackendOver(o Options, around func(*target) backends.Target[key, value]) (*backend, error) {
 	t, err := newTarget(o, ipvs.Open)
 	if err != nil {
 		return nil, err
 	}
-	return over(t, faulty{t, func(commit func() error) error { return commit() }, lacks})
+	return &backend{backends.New(t.render, around(t)), t}, nil
+}
+
+func newBackend(o Options) (*backend, error) {
+	return newBackendOver(o, func(t *target) backends.Target[key, value] { return t })
+}
+
+// newSkipping returns a backend whose listings lack objects.
+func newSkipping(o Options, lacks func(key) bool) (*backend, error) {
+	return newBackendOver(o, func(t *target) backends.Target[key, value] { return skipping{t, lacks} })
 }
 
 func newFaulty(o Options, around func(commit func() error) error) (*backend, error) {
-	t, err := newTarget(o, ipvs.Open)
-	if err != nil {
-		return nil, err
-	}
-	return over(t, faulty{t, around, func(key) bool { return false }})
+	return newBackendOver(o, func(t *target) backends.Target[key, value] { return backendtest.Faulty[key, value](t, around) })
 }
 
 // disturbRules passes each commit of the constant rules to around.
@@ -47,15 +59,14 @@ func (b *backend) disturbRules(around func(commit func() error) error) error {
 	return err
 }
 
-// faulty is a target whose commits go through a function, and whose listing lacks an object.
-type faulty struct {
+// skipping is a target whose listing lacks objects.
+type skipping struct {
 	*target
-	around func(commit func() error) error
-	lacks  func(key) bool
+	lacks func(key) bool
 }
 
 // List implements [backends.Target].
-func (f faulty) List(ctx context.Context) iter.Seq2[object, error] {
+func (f skipping) List(ctx context.Context) iter.Seq2[object, error] {
 	return func(yield func(object, error) bool) {
 		for o, err := range f.target.List(ctx) {
 			if f.lacks(o.Key) && err == nil {
@@ -68,20 +79,11 @@ func (f faulty) List(ctx context.Context) iter.Seq2[object, error] {
 	}
 }
 
-// Commit implements [backends.Target].
-func (f faulty) Commit(ctx context.Context, ops []op) backends.Outcome {
-	return backendtest.Around(f.around, ops, func(ops []op) backends.Outcome { return f.target.Commit(ctx, ops) })
-}
-
 // Prepare makes the tables of iptables in the network namespace of the thread: the rest of
 // the system has them too.
 func Prepare(ctx context.Context, o Options) error {
-	t, err := newTarget(o, ipvs.Open)
-	if err != nil {
-		return err
-	}
-	defer t.Close() //nolint:errcheck // only sockets
-	return xtables.Prepare(ctx, t.ruleset())
+	const all = ":PREROUTING ACCEPT\n:INPUT ACCEPT\n:OUTPUT ACCEPT\n:POSTROUTING ACCEPT\nCOMMIT\n"
+	return stagetest.MakeHooks(ctx, string(o.Flavour), "*nat\n"+all+"*mangle\n"+all+"*filter\n:INPUT ACCEPT\n:FORWARD ACCEPT\n:OUTPUT ACCEPT\nCOMMIT\n")
 }
 
 // Dump returns what backends of these options have programmed in the network namespace of the
@@ -92,7 +94,8 @@ func Dump(ctx context.Context, o Options) (string, error) {
 		return "", err
 	}
 	defer t.Close() //nolint:errcheck // only sockets
-	text, err := xtables.Dump(ctx, t.ruleset())
+	owns := func(chain string) bool { return strings.HasPrefix(chain, t.prefix+"IPVS-") }
+	text, err := stagetest.DumpChains(ctx, string(o.Flavour), owns, func(string) bool { return false })
 	if err != nil {
 		return "", err
 	}

@@ -227,7 +227,7 @@ func (s *stage) waitsDuring(t *testing.T, what string, change func()) {
 	t.Helper()
 	ended := make(chan error, 1)
 	ctx, cancel := context.WithCancel(t.Context())
-	go func() { ended <- s.backend(t).WaitDrift(ctx) }()
+	go func() { ended <- s.Backend.Abilities().WaitDrift(ctx) }()
 	waits := func() bool {
 		select {
 		case err := <-ended:
@@ -303,13 +303,9 @@ func TestAddressesOfTheNode(t *testing.T) {
 		t.Errorf("node port at an address that the node lacks: got a connection, want none")
 	}
 	for _, step := range []string{"add", "del"} {
-		d, ok := s.Backend.(proxy.DriftChecker)
-		if !ok {
-			t.Fatalf("backend: got a %T, want a DriftChecker", s.Backend)
-		}
 		noticed := make(chan error, 1)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		go func() { noticed <- d.WaitDrift(ctx) }()
+		go func() { noticed <- s.Backend.Abilities().WaitDrift(ctx) }()
 		select {
 		case err := <-noticed:
 			t.Errorf("%s: WaitDrift without a change: got error %v, want it to wait", step, err)

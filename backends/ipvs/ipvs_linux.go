@@ -1,10 +1,8 @@
 package ipvs
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"io"
 	"strings"
 
 	"github.com/vipkit/vipkit/backends"
@@ -21,80 +19,19 @@ import (
 // set, and the programs iptables-restore and iptables-save. If parts of the kernel, programs or
 // privileges are missing, New or the first Apply fails with [proxy.ErrUnsupported].
 //
-// The backend counts entries of sets, addresses, virtual servers and real servers that it has
-// added, changed or removed, and rules ([proxy.OperationCounter]). It has sockets until it is
-// closed ([io.Closer]); what then still drains stays until another process of the same
-// identity removes it.
+// Operations of [proxy.Abilities] are entries of sets, addresses, virtual servers and real servers that
+// were added, changed or removed, and rules. The backend has sockets until it is closed; what then still
+// drains stays until another process of the same identity removes it.
 func New(options Options) (proxy.Backend, error) {
-	b, err := newBackend(options)
+	t, err := newTarget(options, ipvs.Open)
 	if err != nil {
 		return nil, err
 	}
-	i, err := kinds.Open(b.target.options.Identity, kinds.IPVS)
+	b, err := kinds.Among(backends.New(t.render, backends.Target[key, value](t)), t.options.Identity, kinds.IPVS)
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("ipvs: %w", err), b.Close())
+		return nil, fmt.Errorf("ipvs: %w", err)
 	}
-	return &successor{b, i}, nil
-}
-
-// engine is the abilities of what [backends.New] returns.
-type engine interface {
-	proxy.Backend
-	proxy.OperationCounter
-	proxy.DriftChecker
-	backends.FlowNeeder
-	backends.Finder
-	backends.LimitChecker
-	backends.NodeChecker
-	io.Closer
-}
-
-// backend adds to the engine what it does not pass on from the target.
-type backend struct {
-	engine
-	target *target
-}
-
-// CountTraffic implements [proxy.TrafficCounter].
-func (b *backend) CountTraffic(ctx context.Context, s proxy.Snapshot, each func(proxy.ServicePortName, proxy.Traffic)) error {
-	return b.target.CountTraffic(ctx, s, each)
-}
-
-// successor is a backend among those of other kinds.
-type successor struct {
-	*backend
-	instance *kinds.Instance
-}
-
-// Apply implements [proxy.Backend].
-func (s *successor) Apply(ctx context.Context, old, new proxy.Snapshot) error {
-	return s.instance.Succeed(ctx, old, s.backend.Apply(ctx, old, new))
-}
-
-// CheckNode implements [backends.NodeChecker].
-func (s *successor) CheckNode(n proxy.Snapshot) []*proxy.Problem {
-	return append(s.backend.CheckNode(n), s.instance.CheckNode(n)...)
-}
-
-// Close implements [io.Closer].
-func (s *successor) Close() error { return errors.Join(s.instance.Close(), s.backend.Close()) }
-
-// newBackend returns a backend that knows nothing of other kinds.
-func newBackend(o Options) (*backend, error) {
-	t, err := newTarget(o, ipvs.Open)
-	if err != nil {
-		return nil, err
-	}
-	return over(t, t)
-}
-
-// over returns a backend of a target. Tests may have another one around it.
-func over(t *target, around backends.Target[key, value]) (*backend, error) {
-	e, ok := backends.New(t.render, around).(engine)
-	if !ok {
-		return nil, errors.Join(errors.New("ipvs: the engine lacks an ability"), t.Close())
-	}
-	return &backend{e, t}, nil
+	return b, nil
 }
 
 // newTarget returns a target with a connection to IPVS.

@@ -60,19 +60,24 @@ func (r *rules) write(ctx context.Context, o *op) error {
 	return nil
 }
 
-// Operations implements [proxy.OperationCounter].
-func (t *target) Operations() uint64 { return t.rules.Operations() + t.ops.Load() }
+// Abilities implements [backends.Target]. IPVS keeps flows, as connection tracking does. IPVS and ipsets
+// have no events and no generation, so only reading everything shows whether another program changed
+// them: there is no Drifted.
+func (t *target) Abilities() backends.Abilities[key, value] {
+	return backends.Abilities[key, value]{
+		Abilities: proxy.Abilities{
+			Operations:   func() uint64 { return t.rules.Operations() + t.ops.Load() },
+			WaitDrift:    t.WaitDrift,
+			Flows:        t.found.Take,
+			CheckNode:    nodecheck.Translation,
+			CheckLimits:  t.CheckLimits,
+			CountTraffic: t.CountTraffic,
+		},
+		Facts: t.Facts, Cleanup: t.Cleanup, Close: t.Close,
+	}
+}
 
-// NeedsFlows implements [backends.FlowNeeder]: IPVS keeps flows, as connection tracking does.
-func (*target) NeedsFlows() bool { return true }
-
-// Found implements [backends.Finder].
-func (t *target) Found() []*proxy.ServicePort { return t.found.Take() }
-
-// CheckNode implements [backends.NodeChecker].
-func (*target) CheckNode(s proxy.Snapshot) []*proxy.Problem { return nodecheck.Translation(s) }
-
-// CheckLimits implements [backends.LimitChecker].
+// CheckLimits is CheckLimits of [proxy.Abilities].
 func (t *target) CheckLimits(_ *proxy.Node, port *proxy.ServicePort) []*proxy.Problem {
 	return t.limits(t.exact.schedulers, port)
 }
@@ -286,7 +291,7 @@ func entryOf(k *key) ipvs.Entry {
 	return ipvs.Entry{Addr: k.addr.Addr(), Protocol: k.protocol, Port: k.addr.Port(), Net: k.source}
 }
 
-// Close implements [io.Closer].
+// Close is Close of [backends.Abilities].
 func (t *target) Close() error {
 	t.mu.Lock()
 	t.drainer.closed = true

@@ -12,7 +12,7 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// CountTraffic implements [proxy.TrafficCounter]: the sums of the virtual servers of each service
+// CountTraffic is CountTraffic of [proxy.Abilities]: the sums of the virtual servers of each service
 // port, which the kernel updates every two seconds.
 func (t *target) CountTraffic(_ context.Context, s proxy.Snapshot, each func(proxy.ServicePortName, proxy.Traffic)) error {
 	t.mu.Lock()
@@ -52,5 +52,3 @@ func (t *target) CountTraffic(_ context.Context, s proxy.Snapshot, each func(pro
 	}
 	return nil
 }
-
-var _ proxy.TrafficCounter = (*target)(nil)

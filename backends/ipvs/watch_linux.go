@@ -13,15 +13,9 @@ import (
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
-
-	"github.com/vipkit/vipkit/proxy"
 )
 
-// Drifted implements [proxy.DriftChecker]. IPVS and ipsets have no events and no generation, so
-// only reading everything shows whether another program changed them.
-func (t *target) Drifted(context.Context) bool { return true }
-
-// WaitDrift implements [proxy.DriftChecker]: it waits for changes of addresses, at which node
+// WaitDrift is WaitDrift of [proxy.Abilities]: it waits for changes of addresses, at which node
 // ports answer, for changes of the dummy device by other programs, and until one switches forwarding
 // of IPv4 off. Other changes are found by resyncs.
 func (t *target) WaitDrift(ctx context.Context) error {
@@ -148,5 +142,3 @@ func (t *target) concerns(m *syscall.NetlinkMessage) (bool, error) {
 	}
 	return t.compareAddresses()
 }
-
-var _ proxy.DriftChecker = (*target)(nil)

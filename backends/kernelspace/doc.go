@@ -27,7 +27,7 @@
 //
 // Everything is listed at the start, after HNS notifies of a network or has ended, with growing
 // pauses while an object lacks something, and at the first resync after [Options.ListInterval]
-// ([proxy.DriftChecker]). An object lacks something if it could not be read or deleted, if HNS
+// (Drifted of [proxy.Abilities]). An object lacks something if it could not be read or deleted, if HNS
 // refused a load balancer of health checks, or if an overlay network has no remote subnet for an address
 // yet. A query that fails changes nothing.
 //
@@ -43,7 +43,7 @@
 //
 // # Limits
 //
-// HNS has one list of endpoints for an address and port, for all clients. [backends.LimitChecker] names
+// HNS has one list of endpoints for an address and port, for all clients. CheckLimits of [proxy.Abilities] names
 // what it cannot do for a Service: a timeout of session affinity, several target ports,
 // source ranges, refusals without endpoints, other endpoints for clients inside the cluster.
 package kernelspace

@@ -17,9 +17,8 @@ import (
 // New returns a backend that programs HNS through a client, which it does not close. It makes no call
 // before the first Apply.
 //
-// The backend counts calls that write ([proxy.OperationCounter]), and says when HNS may differ from
-// what it has written ([proxy.DriftChecker]): after a notification, an error, and
-// [Options.ListInterval].
+// Operations of [proxy.Abilities] are calls that write. Drifted says when HNS may differ from what the
+// backend has written: after a notification, an error, and [Options.ListInterval].
 func New(client hcn.Client, options Options) (proxy.Backend, error) {
 	o, err := options.complete()
 	if err != nil {
@@ -90,24 +89,28 @@ func (t *target) Render(env backends.Env, port *proxy.ServicePort, out []object)
 	return t.options.rendererFor(env).render(env.Node, port, out)
 }
 
-// Check implements [backends.Checker].
+// Abilities implements [backends.Target].
+func (t *target) Abilities() backends.Abilities[key, value] {
+	return backends.Abilities[key, value]{
+		Abilities: proxy.Abilities{
+			Operations: t.ops.Load, Drifted: t.Drifted, WaitDrift: t.WaitDrift, CheckNode: t.CheckNode, CheckLimits: t.CheckLimits,
+		},
+		Facts: func(proxy.Snapshot) any { return t.facts }, Check: t.Check, Cleanup: t.Cleanup,
+	}
+}
+
+// Check is Check of [backends.Abilities].
 func (t *target) Check(env backends.Env, port *proxy.ServicePort) error {
 	return t.options.rendererFor(env).check(env.Node, port)
 }
 
-// Facts implements [backends.FactFinder].
-func (t *target) Facts(proxy.Snapshot) any { return t.facts }
-
-// CheckLimits implements [backends.LimitChecker].
+// CheckLimits is CheckLimits of [proxy.Abilities].
 func (t *target) CheckLimits(node *proxy.Node, port *proxy.ServicePort) []*proxy.Problem {
 	return t.renderer().limits(node, port)
 }
 
 // renderer returns a renderer for what the last list has found.
 func (t *target) renderer() *renderer { return &renderer{&t.options, t.facts} }
-
-// Operations implements [proxy.OperationCounter].
-func (t *target) Operations() uint64 { return t.ops.Load() }
 
 // Commit implements [backends.Target].
 func (t *target) Commit(ctx context.Context, ops []op) backends.Outcome {

@@ -153,12 +153,12 @@ func (a *agent) register(client *apiClient) (registry *prometheus.Registry, err 
 func (a *agent) open(ctx context.Context, client kubernetes.Interface, registry prometheus.Registerer) (b proxy.Backend, end func() error, err error) {
 	if a.mode == kernelspaceMode {
 		b, hns, err := a.serveKernelspace(ctx, client, registry)
-		return b, func() error { return errors.Join(closeBackend(b), hns.Close()) }, err
+		return b, func() error { return errors.Join(b.Close(), hns.Close()) }, err
 	}
 	if b, err = a.config.open(a.mode); err != nil {
 		return nil, nil, err
 	}
-	end = func() error { return closeBackend(b) }
+	end = b.Close
 	if a.mode == ipvsMode {
 		if err := a.beginIPVS(ctx, a.log); err != nil {
 			return nil, nil, errors.Join(err, end())
