@@ -51,9 +51,9 @@ type differences struct {
 	asked int
 }
 
-func (d *differences) render(node *proxy.Node, c proxy.Change, removed, added []fakeObject) (r, a []fakeObject, ok bool) {
+func (d *differences) render(env backends.Env, c proxy.Change, removed, added []fakeObject) (r, a []fakeObject, ok bool) {
 	d.asked++
-	old, new := objectsOf(node, c.Old), objectsOf(node, c.New)
+	old, new := objectsOf(env.Node, c.Old), objectsOf(env.Node, c.New)
 	gone, come := without(old, new), without(new, old)
 	changes := slices.ContainsFunc(gone, func(o fakeObject) bool {
 		return slices.ContainsFunc(come, func(n fakeObject) bool { return n.Key == o.Key })
@@ -285,5 +285,30 @@ func TestDriftedAfterAPart(t *testing.T) {
 		if !drifted(t.Context()) {
 			t.Errorf("after %s: Drifted: got false, want true", what)
 		}
+	}
+}
+
+// Facts that change have everything rendered again, without a List, as another node has; equal ones have nothing
+// rendered.
+func TestApplyRendersFacts(t *testing.T) {
+	k, found := newFakeKernel(t), ""
+	k.able.Facts = func(proxy.Snapshot) any { return map[string]string{"zone": found} }
+	d := &driver{kernel: k, backend: backends.New(func(env backends.Env, port *proxy.ServicePort, to []fakeObject) []fakeObject {
+		facts, _ := env.Facts.(map[string]string)
+		return append(to, objectsOf(&proxy.Node{Zone: facts["zone"]}, port)...)
+	}, k)}
+	node := &proxy.Node{Zone: "elsewhere"}
+	var lists int
+	for step, zone := range []string{"a", "b", "b", "a"} {
+		found = zone
+		ports := []*proxy.ServicePort{plainPort(1), plainPort(2)}[:1+step%2]
+		testenv.NoError(t, d.apply(t.Context(), proxy.NewSnapshot(node, ports...)))
+		d.kernelHolds(t, inZone(zone, ports...), "in zone "+zone)
+		if step == 0 {
+			lists = k.lists
+		}
+	}
+	if k.lists != lists {
+		t.Errorf("lists: got %d, want only the first %d", k.lists, lists)
 	}
 }

@@ -17,10 +17,11 @@ const chunk = 1 << 13
 // change is a change of what is rendered: of a service port; of the static objects if static is
 // set; or, if left is not nil, of an object that nothing needs.
 type change[K Key] struct {
-	old, new         *proxy.ServicePort
-	oldNode, newNode *proxy.Node
-	static           bool
-	left             *K
+	old, new *proxy.ServicePort
+	// oldEnv is nil if nothing is known to be rendered before.
+	oldEnv, newEnv *Env
+	static         bool
+	left           *K
 }
 
 func (c *change[K]) name() proxy.ServicePortName {
@@ -40,7 +41,8 @@ func (r *reconciler[K, V]) Apply(ctx context.Context, old, new proxy.Snapshot) e
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	full := old.IsZero() || !r.known
+	full := old.IsZero() || r.env == nil
+	before := r.env
 	var err error
 	if full {
 		err = r.applyFull(ctx, new, false)
@@ -55,23 +57,25 @@ func (r *reconciler[K, V]) Apply(ctx context.Context, old, new proxy.Snapshot) e
 		return nil
 	}
 	failed, some := errors.AsType[proxy.PortErrors](err)
-	if some && !old.IsZero() && (full || !old.Node().Equal(new.Node())) {
-		// Those ports were removed, or are as they were for another node: not as
+	if some && !old.IsZero() && (full || r.env != before) {
+		// Those ports were removed, or are as they were in another world: not as
 		// in old.
 		err = fmt.Errorf("%w; failed ports: %w", proxy.ErrDataplaneLost, failed)
 	}
-	r.known = r.known && !old.Achieved(new, err).IsZero()
+	if old.Achieved(new, err).IsZero() {
+		r.env = nil
+	}
 	return err
 }
 
 // applyChanges applies the difference of two known snapshots, in one commit if possible.
 func (r *reconciler[K, V]) applyChanges(ctx context.Context, old, new proxy.Snapshot) error {
-	changes := r.planner.changes[:0]
-	if !old.Node().Equal(new.Node()) {
-		changes = nodeChanges(changes, old, new)
+	changes, env := r.planner.changes[:0], r.look(new)
+	if env != r.env {
+		changes = r.envChanges(changes, env, old, new)
 	} else {
 		for c := range new.Changes(old) {
-			changes = append(changes, change[K]{old: c.Old, new: c.New, oldNode: old.Node(), newNode: new.Node()})
+			changes = append(changes, change[K]{old: c.Old, new: c.New, oldEnv: env, newEnv: env})
 		}
 		changes = r.again(changes, old)
 	}
@@ -86,6 +90,7 @@ func (r *reconciler[K, V]) applyChanges(ctx context.Context, old, new proxy.Snap
 	r.planner.changes = changes[:0]
 	switch {
 	case err == nil:
+		r.env = env
 	case !r.touched:
 		r.failed = before // pending has what they have left
 	case !errors.Is(err, ErrReplace) && !errors.Is(err, proxy.ErrDataplaneLost):
@@ -106,22 +111,22 @@ func (r *reconciler[K, V]) again(changes []change[K], old proxy.Snapshot) []chan
 	}
 	for _, f := range r.failed {
 		if was, _ := old.Get(f.name()); was != nil && !changed[f.name()] {
-			changes = append(changes, change[K]{old: was, new: was, oldNode: old.Node(), newNode: old.Node()})
+			changes = append(changes, change[K]{old: was, new: was, oldEnv: r.env, newEnv: r.env})
 		}
 	}
 	return changes
 }
 
-// nodeChanges renders everything again: all objects may depend on the node.
-func nodeChanges[K Key](changes []change[K], old, new proxy.Snapshot) []change[K] {
-	changes = append(changes, change[K]{static: true, oldNode: old.Node(), newNode: new.Node()})
+// envChanges renders everything again: all objects may depend on the world.
+func (r *reconciler[K, V]) envChanges(changes []change[K], env *Env, old, new proxy.Snapshot) []change[K] {
+	changes = append(changes, change[K]{static: true, oldEnv: r.env, newEnv: env})
 	for p := range new.All() {
 		was, _ := old.Get(p.Name)
-		changes = append(changes, change[K]{old: was, new: p, oldNode: old.Node(), newNode: new.Node()})
+		changes = append(changes, change[K]{old: was, new: p, oldEnv: r.env, newEnv: env})
 	}
 	for p := range old.All() {
 		if _, ok := new.Get(p.Name); !ok {
-			changes = append(changes, change[K]{old: p, oldNode: old.Node(), newNode: new.Node()})
+			changes = append(changes, change[K]{old: p, oldEnv: r.env, newEnv: env})
 		}
 	}
 	return changes
@@ -159,8 +164,9 @@ func (r *reconciler[K, V]) applyFull(ctx context.Context, new proxy.Snapshot, re
 	if err := r.begin(ctx, new, rebuild); err != nil {
 		return err
 	}
+	env := r.look(new)
 	refused := proxy.PortErrors{}
-	for changes := range pieces[K](new, r.pieceSize(sizeOf(new))) {
+	for changes := range pieces[K](env, new, r.pieceSize(sizeOf(new))) {
 		admitted, some := r.admit(changes)
 		maps.Copy(refused, some)
 		if err := r.try(ctx, admitted); err != nil {
@@ -170,17 +176,17 @@ func (r *reconciler[K, V]) applyFull(ctx context.Context, new proxy.Snapshot, re
 	if err := r.finish(ctx); err != nil {
 		return err
 	}
-	r.known, r.touched = true, false
+	r.touched, r.env = false, env
 	r.pending = maps.Collect(maps.All(r.pending)) // a map keeps the memory of what List yielded
 	return r.result(refused, nil)
 }
 
 // pieces returns the changes that make everything, in pieces of a size.
-func pieces[K Key](new proxy.Snapshot, limit int) iter.Seq[[]change[K]] {
+func pieces[K Key](env *Env, new proxy.Snapshot, limit int) iter.Seq[[]change[K]] {
 	return func(yield func([]change[K]) bool) {
-		piece, size := []change[K]{{static: true, newNode: new.Node()}}, 0
+		piece, size := []change[K]{{static: true, newEnv: env}}, 0
 		for p := range new.All() {
-			piece = append(piece, change[K]{new: p, newNode: new.Node()})
+			piece = append(piece, change[K]{new: p, newEnv: env})
 			if size += portSize(p); size < limit {
 				continue
 			}

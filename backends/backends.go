@@ -40,7 +40,7 @@ type Object[K Key, V comparable] struct {
 // longer list. It must be pure: equal arguments return equal objects in equal
 // order. A nil port requests the static objects, which exist whatever the service
 // ports are.
-type Render[K Key, V comparable] func(node *proxy.Node, port *proxy.ServicePort, to []Object[K, V]) []Object[K, V]
+type Render[K Key, V comparable] func(env Env, port *proxy.ServicePort, to []Object[K, V]) []Object[K, V]
 
 // Target is the kernel edge: the only part of a backend that does I/O. Calls do
 // not overlap.
@@ -65,16 +65,22 @@ type Abilities[K Key, V comparable] struct {
 	// Abilities are those of the backend that [New] returns. Without Operations, the backend counts the
 	// ops committed.
 	proxy.Abilities
-	// Check returns why a service port cannot be programmed for a node; nil if it can. With an error,
+	// Facts returns what the target has found outside of a snapshot, such as features of the kernel, if
+	// [Render] needs it to apply the snapshot. Facts that are not deeply equal to those of the Apply
+	// before have everything rendered again, as another node has. Nobody changes what was returned. It
+	// is called before anything is rendered, after List or Replace if one of them is called. It must
+	// cost little.
+	Facts func(want proxy.Snapshot) any
+	// Check returns why a service port cannot be programmed in a world; nil if it can. With an error,
 	// the port is not rendered, and Apply reports the error by the port's name. It must be pure, as
 	// [Render] is. Ports that no dataplane can serve, such as one with an endpoint of the other family,
 	// are refused before.
-	Check func(node *proxy.Node, port *proxy.ServicePort) error
+	Check func(env Env, port *proxy.ServicePort) error
 	// RenderDiff is for service ports with many endpoints: it appends the objects that only the old port
 	// of a change needs to removed and those that only the new one needs to added, as the full renderings
 	// of both have them, and returns the longer lists. Neither port is nil. If ok is false, as it must be
 	// if an object gets another value, both ports are rendered in full.
-	RenderDiff func(node *proxy.Node, c proxy.Change, removed, added []Object[K, V]) (r, a []Object[K, V], ok bool)
+	RenderDiff func(env Env, c proxy.Change, removed, added []Object[K, V]) (r, a []Object[K, V], ok bool)
 	// Replace is called before an Apply from the zero snapshot, with the snapshot that Apply will
 	// achieve. Unless it returns nil, List is not called: the replacement that it returns makes all
 	// objects. If must is set, List or Commit has returned [ErrReplace] in the same Apply, and only a
@@ -128,13 +134,6 @@ const (
 // String returns the kind in one word.
 func (k OpKind) String() string { return enum.Name(k, "add", "replace", "remove") }
 
-// MarshalText returns what String returns, so that JSON has names and not numbers. A value that
-// has no name is an error.
-func (k OpKind) MarshalText() ([]byte, error) { return enum.Marshal(k, Remove) }
-
-// UnmarshalText reads what MarshalText returns.
-func (k *OpKind) UnmarshalText(text []byte) error { return enum.Unmarshal(k, Remove, text) }
-
 // New returns a backend that makes target hold the objects of render. Service ports that
 // no dataplane can serve are never rendered, but reported by name.
 func New[K Key, V comparable](render Render[K, V], target Target[K, V]) proxy.Backend {
@@ -148,8 +147,9 @@ type reconciler[K Key, V comparable] struct {
 	able   Abilities[K, V] // of target
 
 	mu sync.Mutex
-	// known says that owners and pending match the kernel and what was applied last.
-	known  bool
+	// env is the world for which everything was rendered that was applied last; nil if owners and pending do not match
+	// the kernel and that.
+	env    *Env
 	owners map[K]owned[V]
 	// pending are the objects of which the kernel holds something else than what was applied: what
 	// List yielded until a service port claims it, what could not be removed, and what
@@ -194,7 +194,7 @@ func (r *reconciler[K, V]) operations() uint64 {
 func (r *reconciler[K, V]) drifted(ctx context.Context) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return !r.known || len(r.pending) > 0 && len(r.failed) == 0 || r.able.Drifted(ctx)
+	return r.env == nil || len(r.pending) > 0 && len(r.failed) == 0 || r.able.Drifted(ctx)
 }
 
 // Cleanup implements [proxy.Backend].

@@ -21,7 +21,7 @@ func (r *reconciler[K, V]) admit(changes []change[K]) (admitted []change[K], ref
 				refused = proxy.PortErrors{}
 			}
 			refused[c.new.Name] = err
-			if c.old == nil || len(r.pending) == 0 || c.oldNode != c.newNode {
+			if c.old == nil || len(r.pending) == 0 || c.oldEnv != c.newEnv {
 				continue
 			}
 			c.new = c.old
@@ -39,7 +39,7 @@ func (r *reconciler[K, V]) check(c *change[K]) error {
 	if err := fault(c.new); err != nil || r.able.Check == nil {
 		return err
 	}
-	return r.able.Check(c.newNode, c.new)
+	return r.able.Check(*c.newEnv, c.new)
 }
 
 // fault returns why no dataplane can serve a service port. Trackers make no such ports,

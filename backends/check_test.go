@@ -101,8 +101,8 @@ func plainPort(i int) *proxy.ServicePort {
 }
 
 // refuses returns a Check that refuses one port.
-func refuses(name proxy.ServicePortName) func(*proxy.Node, *proxy.ServicePort) error {
-	return func(_ *proxy.Node, p *proxy.ServicePort) error {
+func refuses(name proxy.ServicePortName) func(backends.Env, *proxy.ServicePort) error {
+	return func(_ backends.Env, p *proxy.ServicePort) error {
 		if p.Name == name {
 			return errPoison
 		}

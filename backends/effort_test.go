@@ -193,7 +193,7 @@ func TestApplyAdoptsWhatIsListedTwice(t *testing.T) {
 func TestApplyFindsDifferencesOfLongLists(t *testing.T) {
 	r := testenv.Random(t)
 	lists := map[*proxy.ServicePort][]fakeObject{}
-	render := func(_ *proxy.Node, p *proxy.ServicePort, to []fakeObject) []fakeObject {
+	render := func(_ backends.Env, p *proxy.ServicePort, to []fakeObject) []fakeObject {
 		return append(to, lists[p]...)
 	}
 	k := newFakeKernel(t)

@@ -22,7 +22,7 @@ func (route) Rank() int    { return 0 }
 func (route) Shared() bool { return false }
 
 // routes renders the routes that a service port needs.
-func routes(_ *proxy.Node, port *proxy.ServicePort, to []object) []object {
+func routes(_ backends.Env, port *proxy.ServicePort, to []object) []object {
 	if port == nil {
 		return to // there are no static objects
 	}

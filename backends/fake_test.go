@@ -42,8 +42,8 @@ const poisonPort = 666
 
 // renderFake renders the objects of a service port. The zone of the node is part of most
 // values.
-func renderFake(node *proxy.Node, port *proxy.ServicePort, to []fakeObject) []fakeObject {
-	return append(to, objectsOf(node, port)...)
+func renderFake(env backends.Env, port *proxy.ServicePort, to []fakeObject) []fakeObject {
+	return append(to, objectsOf(env.Node, port)...)
 }
 
 func objectsOf(node *proxy.Node, port *proxy.ServicePort) (out []fakeObject) {

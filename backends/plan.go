@@ -45,10 +45,8 @@ type sharedDelta[K Key, V comparable] struct {
 	count   int
 	value   V
 	payload any
-	// valued says that value is what an owner rendered. earlier are other values that owners rendered
-	// before it.
-	valued  bool
-	earlier []Object[K, V]
+	// valued says that value is what an owner rendered.
+	valued bool
 }
 
 // linearLimit is how many entries are searched one by one, without an index.
@@ -105,16 +103,16 @@ func (p *plan[K, V]) isTaken(k K) bool {
 func (pl *planner[K, V]) compare(r *reconciler[K, V], c *change[K]) {
 	d, p := &pl.differ, &pl.current
 	isExact := len(r.pending)+len(p.claimed) == 0 // the kernel holds what was applied
-	if r.able.RenderDiff != nil && c.old != nil && c.new != nil && c.oldNode == c.newNode && isExact {
+	if r.able.RenderDiff != nil && c.old != nil && c.new != nil && c.oldEnv == c.newEnv && isExact {
 		var done bool
 		d.reset()
-		if d.removed, d.added, done = r.able.RenderDiff(c.newNode, proxy.Change{Old: c.old, New: c.new}, d.removed, d.added); done {
+		if d.removed, d.added, done = r.able.RenderDiff(*c.newEnv, proxy.Change{Old: c.old, New: c.new}, d.removed, d.added); done {
 			return
 		}
 	}
-	pl.old = collect(pl.old[:0], r.render, rendering{c.oldNode, c.old, c.static})
-	pl.new = collect(pl.new[:0], r.render, rendering{c.newNode, c.new, c.static})
-	if !isExact && c.oldNode != nil {
+	pl.old = collect(pl.old[:0], r.render, rendering{c.oldEnv, c.old, c.static})
+	pl.new = collect(pl.new[:0], r.render, rendering{c.newEnv, c.new, c.static})
+	if !isExact && c.oldEnv != nil {
 		p.comparePending(pl.new, r.pending)
 		pl.old = p.correct(pl.old, r.pending)
 	}
@@ -165,18 +163,18 @@ func (p *plan[K, V]) reset() {
 
 // rendering is what is rendered before or after a change.
 type rendering struct {
-	node   *proxy.Node
+	env    *Env
 	port   *proxy.ServicePort
 	static bool
 }
 
-// collect renders into a buffer. It renders nothing without a node, and nothing for a nil
+// collect renders into a buffer. It renders nothing without a world, and nothing for a nil
 // port unless the static objects are requested.
 func collect[K Key, V comparable](into []Object[K, V], render Render[K, V], s rendering) []Object[K, V] {
-	if s.node == nil || s.port == nil && !s.static {
+	if s.env == nil || s.port == nil && !s.static {
 		return into
 	}
-	return render(s.node, s.port, into)
+	return render(*s.env, s.port, into)
 }
 
 // note adds the operations of a difference to the plan.
@@ -221,9 +219,6 @@ func opOf[K Key, V comparable](kind OpKind, o *Object[K, V]) Op[K, V] {
 func (p *plan[K, V]) share(o *Object[K, V], count int) {
 	d := p.delta(o.Key)
 	d.count += count
-	if count >= 0 && d.valued && d.value != o.Value {
-		d.earlier = append(d.earlier, Object[K, V]{d.key, d.value, d.payload})
-	}
 	if count >= 0 || !d.valued {
 		d.value, d.payload, d.valued = o.Value, o.Payload, count >= 0
 	}
@@ -272,22 +267,18 @@ func (p *plan[K, V]) sharedOps(owners map[K]owned[V], pending map[K]held[V]) {
 			}
 			continue
 		}
-		for i := range d.earlier {
-			h = p.reach(h, &d.earlier[i])
-		}
 		p.reach(h, &Object[K, V]{d.key, want, d.payload})
 	}
 }
 
-// reach adds the operation that makes an object of what the kernel holds, and returns what it holds then.
-func (p *plan[K, V]) reach(h held[V], o *Object[K, V]) held[V] {
+// reach adds the operation that makes an object of what the kernel holds.
+func (p *plan[K, V]) reach(h held[V], o *Object[K, V]) {
 	switch {
 	case !h.exists:
 		p.ops = append(p.ops, opOf(Add, o))
 	case h.value != o.Value:
 		p.ops = append(p.ops, opOf(Replace, o))
 	}
-	return held[V]{exists: true, value: o.Value}
 }
 
 // joinMoves makes one operation of two if an object changes its owner: one port does

@@ -30,7 +30,7 @@ func (accepting) Abilities() (none Abilities[numbered, int])          { return n
 func TestApplyKeepsNoMemoryOfALoad(t *testing.T) {
 	const objects = 1000
 	r := &reconciler[numbered, int]{target: accepting{}}
-	r.render = func(_ *proxy.Node, port *proxy.ServicePort, to []Object[numbered, int]) []Object[numbered, int] {
+	r.render = func(_ Env, port *proxy.ServicePort, to []Object[numbered, int]) []Object[numbered, int] {
 		for i := range objects {
 			if port != nil {
 				to = append(to, Object[numbered, int]{Key: numbered(i)})

@@ -24,7 +24,7 @@ type failure[K Key] struct {
 
 // forget drops all knowledge of the kernel.
 func (r *reconciler[K, V]) forget() {
-	r.known, r.touched, r.owners, r.pending, r.failed = false, false, nil, nil, nil
+	r.env, r.touched, r.owners, r.pending, r.failed = nil, false, nil, nil, nil
 }
 
 // try makes changes, and records those that fail. It returns an error if no single service
@@ -81,7 +81,7 @@ func (r *reconciler[K, V]) isolate(ctx context.Context, changes []change[K], pla
 // leftover: then a conflict is not the work of another program.
 func (r *reconciler[K, V]) loses(changes []change[K], out *Outcome, err error) bool {
 	mayBeInUse := changes[0].left != nil && len(r.failed) > 0
-	return out.Lost != nil || r.known && !mayBeInUse && errors.Is(err, ErrConflict)
+	return out.Lost != nil || r.env != nil && !mayBeInUse && errors.Is(err, ErrConflict)
 }
 
 // tryOthers records changes that have failed, and tries all others again from what the kernel holds now:
@@ -120,9 +120,9 @@ func (r *reconciler[K, V]) blame(changes []change[K], plan *plan[K, V], out *Out
 		case c.left != nil:
 			err = removed[*c.left]
 		case len(made) > 0:
-			err = r.needs(rendering{c.newNode, c.new, c.static}, made)
+			err = r.needs(rendering{c.newEnv, c.new, c.static}, made)
 		case len(removed) > 0 && c.new == nil:
-			err = r.needs(rendering{c.oldNode, c.old, false}, removed)
+			err = r.needs(rendering{c.oldEnv, c.old, false}, removed)
 		}
 		if err != nil {
 			failed[i] = err
@@ -204,7 +204,7 @@ func (r *reconciler[K, V]) neededByFailed() map[K]bool {
 	needed := map[K]bool{}
 	for i := range r.failed {
 		c := &r.failed[i].change
-		for _, s := range [...]rendering{{c.oldNode, c.old, false}, {c.newNode, c.new, false}} {
+		for _, s := range [...]rendering{{c.oldEnv, c.old, false}, {c.newEnv, c.new, false}} {
 			for _, o := range collect(nil, r.render, s) {
 				needed[o.Key] = true
 			}

@@ -115,7 +115,7 @@ func (s *stage) removeObjects(t *testing.T, but []netlink.Link) {
 	}
 }
 
-// settings returns the kernel parameters of the node that backends change.
+// settings returns the kernel parameters of the node that backends change, and that Cleanup must not leave changed.
 func (s *stage) settings(t *testing.T) map[string]string {
 	t.Helper()
 	all := map[string]string{}
@@ -135,6 +135,11 @@ func (s *stage) settings(t *testing.T) map[string]string {
 				}
 				all[name] = string(value)
 			}
+		}
+		// Backend ipvs leaves these three as they are, as kube-proxy does: without virtual servers they have no effect,
+		// and the other ones may belong to another program that needs them.
+		for _, name := range []string{"conntrack", "expire_nodest_conn", "expire_quiescent_template"} {
+			delete(all, "/proc/sys/net/ipv4/vs/"+name)
 		}
 		return nil
 	})

@@ -35,7 +35,7 @@ func (anything) Abilities() (none backends.Abilities[name, struct{}]) { return n
 
 // The engine of backends reports each unservable port, whatever the target accepts, and no other.
 func TestUnservables(t *testing.T) {
-	render := func(_ *proxy.Node, port *proxy.ServicePort, to []named) []named {
+	render := func(_ backends.Env, port *proxy.ServicePort, to []named) []named {
 		if port == nil {
 			return to
 		}

@@ -33,7 +33,7 @@ func described(t *testing.T, node *proxy.Node, port *proxy.ServicePort) string {
 	}
 	return strings.NewReplacer(append(short, "VIPKIT-", "", "test/service-00001", "it",
 		" -m comment --comment", "", " -m tcp --dport", "", "10.128.0.2/32", "VIP",
-		"-m statistic --mode random --probability 0.50000000000", "HALF")...).Replace(listed(r.render(node, port, nil)))
+		"-m statistic --mode random --probability 0.50000000000", "HALF")...).Replace(listed(r.render(backends.Env{Node: node}, port, nil)))
 }
 
 func rendererOf(t *testing.T, family v1.IPFamily) *renderer {
@@ -165,7 +165,7 @@ func TestRenderedNode(t *testing.T) {
 	testenv.NoError(t, err)
 	node := busyNode()
 	r := newRenderer(o, v1.IPv4Protocol)
-	n := nodeRenderer{r, node}
+	n := nodeRenderer{renderer: r, node: node}
 	for what, c := range map[string]struct{ got, want []string }{
 		"new connections that were not translated": {n.firewall(), []string{
 			"-m conntrack --ctstate DNAT -j RETURN", "-j VIPKIT-EXTERNAL-SERVICES",
@@ -184,7 +184,7 @@ func TestRenderedNode(t *testing.T) {
 	} {
 		testenv.Same(t, c.want, c.got, "%s: rules", what)
 	}
-	if r.liberal = true; strings.Contains(strings.Join(n.forward(), "\n"), "DROP") {
+	if n.liberal = true; strings.Contains(strings.Join(n.forward(), "\n"), "DROP") {
 		t.Errorf("rules for forwarded packets with the liberal setting: got %q, want none that drops", n.forward())
 	}
 }
@@ -210,8 +210,8 @@ func TestRenderedNodeAsAWhole(t *testing.T) {
 	for _, family := range []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol} {
 		r := rendererOf(t, family)
 		port := stagetest.Port(family, 1, 1)
-		fmt.Fprintf(&got, "== %s\n%s\n== a port\n%s\n", family, listed(r.render(plain, nil, nil)), listed(r.render(plain, port, nil)))
-		fmt.Fprintf(&got, "== %s, a node with much to say\n%s\n", family, listed(r.render(much, nil, nil)))
+		fmt.Fprintf(&got, "== %s\n%s\n== a port\n%s\n", family, listed(r.render(backends.Env{Node: plain}, nil, nil)), listed(r.render(backends.Env{Node: plain}, port, nil)))
+		fmt.Fprintf(&got, "== %s, a node with much to say\n%s\n", family, listed(r.render(backends.Env{Node: much}, nil, nil)))
 	}
 	want, err := os.ReadFile("testdata/nodes.txt")
 	testenv.NoError(t, err)
@@ -231,8 +231,8 @@ func TestRenderingIsPure(t *testing.T) {
 		if i%9 == 8 {
 			node, port = bad, nil
 		}
-		want := append(before[:1:1], rendererOf(t, v1.IPv4Protocol).render(node, port, nil)...)
-		if diff := cmp.Diff(want, r.render(node, port, before[:1:1])); diff != "" {
+		want := append(before[:1:1], rendererOf(t, v1.IPv4Protocol).render(backends.Env{Node: node}, port, nil)...)
+		if diff := cmp.Diff(want, r.render(backends.Env{Node: node}, port, before[:1:1])); diff != "" {
 			t.Fatalf("step %d: objects (-fresh +got):\n%s", i, diff)
 		}
 	}
@@ -243,11 +243,11 @@ func TestRenderingIsPure(t *testing.T) {
 func someRenderings(r *rand.Rand) (all []stagetest.Rendering) {
 	bad := &proxy.Node{LocalTraffic: proxy.LocalTraffic{Interface: "two words"}}
 	for i, node := range []*proxy.Node{stagetest.Node(), busyNode(), {}, bad} {
-		all = append(all, stagetest.Rendering{Node: node}, stagetest.Rendering{Node: node, Port: stagetest.Port(v1.IPv6Protocol, i, 20)})
+		all = append(all, stagetest.Rendering{Env: backends.Env{Node: node}}, stagetest.Rendering{Env: backends.Env{Node: node}, Port: stagetest.Port(v1.IPv6Protocol, i, 20)})
 		for n := range 8 {
 			p := stagetest.RandomPort(r, n)
 			p.Affinity = affinity.Config{Timeout: time.Duration(r.IntN(2)) * time.Minute}
-			all = append(all, stagetest.Rendering{Node: node, Port: p})
+			all = append(all, stagetest.Rendering{Env: backends.Env{Node: node}, Port: p})
 		}
 	}
 	return all

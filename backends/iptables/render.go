@@ -3,12 +3,13 @@ package iptables
 import (
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/internal/xtables"
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// renderer renders the chains and rules that service ports of one family need. Only liberal
-// changes, before a full apply.
+// renderer renders the chains and rules that service ports of one family need. It is
+// immutable.
 type renderer struct {
 	family v1.IPFamily
 	mark   uint32
@@ -16,8 +17,11 @@ type renderer struct {
 	// services, external, nodePorts, markMasq and reject are names of chains that rules of
 	// many service ports contain.
 	services, external, nodePorts, markMasq, reject string
-	// liberal is true if connection tracking accepts TCP packets whatever their sequence
-	// numbers are.
+}
+
+// settings are the settings of the kernel on which rules depend.
+type settings struct {
+	// liberal says that connection tracking accepts TCP packets whatever their sequence numbers are.
 	liberal bool
 }
 
@@ -35,16 +39,17 @@ func newRenderer(o Options, family v1.IPFamily) *renderer {
 
 // render appends the objects that a service port needs; without a port, those that do not
 // depend on service ports.
-func (r *renderer) render(node *proxy.Node, port *proxy.ServicePort, out []xtables.Object) []xtables.Object {
+func (r *renderer) render(env backends.Env, port *proxy.ServicePort, out []xtables.Object) []xtables.Object {
 	switch {
 	case port == nil:
-		n := nodeRenderer{r, node}
+		s, _ := env.Facts.(settings)
+		n := nodeRenderer{r, env.Node, s}
 		return n.static(out)
 	case port.Name.Family != r.family:
 		return out
 	}
 	w := portWriter{
-		nodeRenderer: nodeRenderer{r, node}, port: port, out: out, start: len(out),
+		nodeRenderer: nodeRenderer{renderer: r, node: env.Node}, port: port, out: out, start: len(out),
 		proto: protocolName(port.Name.Protocol), text: safe(portText(port.Name)),
 	}
 	w.write()
@@ -55,6 +60,7 @@ func (r *renderer) render(node *proxy.Node, port *proxy.ServicePort, out []xtabl
 type nodeRenderer struct {
 	*renderer
 	node *proxy.Node
+	settings
 }
 
 // static appends the chains and rules that do not depend on service ports.

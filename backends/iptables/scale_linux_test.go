@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/backends/internal/xtables"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
@@ -231,7 +232,7 @@ func changedChain(o Options, p *proxy.ServicePort) []xtables.Object {
 	o, _ = o.complete() // the options are known to be valid
 	r := newRenderer(o, p.Name.Family)
 	var chain []xtables.Object
-	for _, x := range r.render(stagetest.Node(), p, nil) {
+	for _, x := range r.render(backends.Env{Node: stagetest.Node()}, p, nil) {
 		if x.Key.Table == xtables.NAT && x.Key.Rule == "" {
 			chain = append(chain, x)
 		}

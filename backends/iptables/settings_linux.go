@@ -20,20 +20,19 @@ func (o Options) config(around func(commit func() error) error) xtables.Config {
 	for _, family := range o.Families {
 		r := newRenderer(o, family)
 		c.Families = append(c.Families, xtables.Family{
-			Family: family, Render: r.render, Extensions: r.extensions(), Refresh: r.readSettings, CheckLimits: checkLimits,
+			Family: family, Render: r.render, Extensions: r.extensions(), Facts: readSettings, CheckLimits: checkLimits,
 		})
 	}
 	return c
 }
 
-// readSettings reads the settings of the kernel on which all rules depend, before a full apply.
-func (r *renderer) readSettings() error {
+// readSettings reads the settings of the kernel on which all rules depend.
+func readSettings() (any, error) {
 	liberal, err := isOn(os.ReadFile("/proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal"))
 	if err != nil {
-		return fmt.Errorf("iptables: the settings of the kernel: %w", err)
+		return nil, fmt.Errorf("iptables: the settings of the kernel: %w", err)
 	}
-	r.liberal = liberal
-	return nil
+	return settings{liberal}, nil
 }
 
 // checkLimits reports that a parameter of a kernel module sets how many clients of each

@@ -2,30 +2,12 @@ package ipvs
 
 import (
 	"slices"
-	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/vipkit/vipkit/internal/kernel/ipvs"
 )
-
-// The alias of the device is no instruction to write other files or values: who has
-// CAP_NET_ADMIN alone may write it.
-func TestForeignAlias(t *testing.T) {
-	for _, field := range []string{
-		"../../../kernel/core_pattern=core>core", "=1>2", "tcp=>900", "tcp=900>", "udp=1", "conntrack=0>1;", "ip_forward=0>-1",
-		"somaxconn=0>4096", "conntrack=../0>1",
-	} {
-		if c := parseChanges("tcpfin=120>60 " + field); len(c) != 1 || c[settingTCPFin] != (changed{"120", "60"}) {
-			t.Errorf("alias with %q: got %v, want tcpfin alone", field, c)
-		}
-	}
-	all := strings.Join(settingNames(), "=0>1 ") + "=0>1"
-	if c := parseChanges(all); len(c) != len(settingNames()) {
-		t.Errorf("alias %q: got %v, want all settings", all, c)
-	}
-}
 
 // Only a refusal that says so means that the kernel has no scheduler.
 func TestProbed(t *testing.T) {

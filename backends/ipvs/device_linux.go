@@ -24,60 +24,18 @@ import (
 type device struct {
 	name string
 	// index is that of the device, which changes when it is made again.
-	index  atomic.Uint32
-	handle *netlink.Handle
-	// bound are the addresses that the backend has given to the device: it tells notifications of
-	// these from others.
-	bound bound
+	index atomic.Uint32
+	at    *netns.NS
+	// bound has the addresses that the backend has given to the device: it tells notifications of
+	// these from others, also while a Commit that holds the lock of the target changes it.
+	bound sync.Map
 	// serviceDevices are the indexes of such devices of all instances, of the last listing.
 	serviceDevices map[int]bool
 }
 
-// bound is a set of addresses, which may be read while a Commit that holds the lock of the target changes it.
-type bound struct {
-	mu  sync.Mutex
-	all map[netip.Addr]bool
-}
-
-// set replaces all.
-func (b *bound) set(all []netip.Addr) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.all = make(map[netip.Addr]bool, len(all))
-	for _, a := range all {
-		b.all[a] = true
-	}
-}
-
-// put adds an address, or removes it.
-func (b *bound) put(a netip.Addr, has bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if !has {
-		delete(b.all, a)
-		return
-	}
-	if b.all == nil {
-		b.all = map[netip.Addr]bool{}
-	}
-	b.all[a] = true
-}
-
-func (b *bound) has(a netip.Addr) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.all[a]
-}
-
-func (b *bound) len() int {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return len(b.all)
-}
-
 // find returns the device, nil if it does not exist.
 func (d *device) find() (netlink.Link, error) {
-	l, err := d.handle.LinkByName(d.name)
+	l, err := d.at.Netlink().LinkByName(d.name)
 	if _, missing := errors.AsType[netlink.LinkNotFoundError](err); missing {
 		return nil, nil //nolint:nilnil // no device is no error
 	}
@@ -87,24 +45,11 @@ func (d *device) find() (netlink.Link, error) {
 	return l, err
 }
 
-// isAlone reports whether there is no device of another identity. kube-proxy's device does not count.
-func (d *device) isAlone() (bool, error) {
-	links, err := netns.Consistent(d.handle.LinkList)
-	for _, l := range links {
-		name := l.Attrs().Name
-		isDevice := l.Type() == "dummy" && strings.HasSuffix(name, ipaddr.ServiceDeviceSuffix)
-		if isDevice && name != d.name && name != "kube-"+ipaddr.ServiceDeviceSuffix {
-			return false, err
-		}
-	}
-	return true, err
-}
-
 // prepare makes the device unless it exists.
 func (d *device) prepare() error {
 	l, err := d.find()
 	if err == nil && l == nil {
-		if err = d.handle.LinkAdd(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Name: d.name}}); err == nil {
+		if err = d.at.Netlink().LinkAdd(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Name: d.name}}); err == nil {
 			l, err = d.find()
 		}
 	}
@@ -114,32 +59,21 @@ func (d *device) prepare() error {
 	case l == nil:
 		return fmt.Errorf("device %s was removed", d.name)
 	}
-	d.index.Store(uint32(l.Attrs().Index))
-	// Another program has added those with a range or a peer: the backend itself writes and removes
-	// single addresses.
-	return d.removeIf(l, func(a *netlink.Addr) bool { return !isSingle(a) })
+	return d.removeForeign(l)
 }
 
-// removeAddresses removes all addresses of the device if it exists.
-func (d *device) removeAddresses() error {
-	l, err := d.find()
-	if err != nil || l == nil {
-		return err
-	}
-	return d.removeIf(l, func(*netlink.Addr) bool { return true })
-}
-
-// removeIf removes some addresses, but not link-local ones of IPv6.
-func (d *device) removeIf(l netlink.Link, must func(*netlink.Addr) bool) error {
-	all, err := netns.Consistent(func() ([]netlink.Addr, error) { return d.handle.AddrList(l, unix.AF_UNSPEC) })
+// removeForeign removes addresses with a range or a peer, but not link-local ones of IPv6: the backend itself writes and
+// removes single addresses.
+func (d *device) removeForeign(l netlink.Link) error {
+	all, err := netns.Consistent(func() ([]netlink.Addr, error) { return d.at.Netlink().AddrList(l, unix.AF_UNSPEC) })
 	if err != nil {
 		return err
 	}
 	for i := range all {
-		if a, _ := netip.AddrFromSlice(all[i].IP); !must(&all[i]) || a.IsLinkLocalUnicast() && a.Is6() {
+		if a, _ := netip.AddrFromSlice(all[i].IP); isSingle(&all[i]) || a.IsLinkLocalUnicast() && a.Is6() {
 			continue
 		}
-		if err := d.handle.AddrDel(l, &all[i]); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
+		if err := d.at.Netlink().AddrDel(l, &all[i]); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
 			return fmt.Errorf("remove address %v of device %s: %w", all[i].IPNet, d.name, err)
 		}
 	}
@@ -157,22 +91,31 @@ func (d *device) remove() error {
 	if err != nil || l == nil {
 		return err
 	}
-	return d.handle.LinkDel(l)
+	return d.at.Netlink().LinkDel(l)
+}
+
+// isForServices reports whether a device has addresses of Services. It takes note of the index of the backend's own one.
+func (d *device) isForServices(l netlink.Link) bool {
+	a := l.Attrs()
+	is := l.Type() == "dummy" && strings.HasSuffix(a.Name, ipaddr.ServiceDeviceSuffix)
+	if is && a.Name == d.name {
+		d.index.Store(uint32(a.Index))
+	}
+	return is
 }
 
 // addresses returns those of the device, and those of all other interfaces of the node
 // that are not for Services.
 func (d *device) addresses() (own, host []netip.Addr, err error) {
-	links, err := netns.Consistent(d.handle.LinkList)
+	links, err := netns.Consistent(d.at.Netlink().LinkList)
 	if err != nil {
 		return nil, nil, err
 	}
 	d.serviceDevices = map[int]bool{}
 	for _, l := range links {
-		a := l.Attrs()
-		d.serviceDevices[a.Index] = l.Type() == "dummy" && strings.HasSuffix(a.Name, ipaddr.ServiceDeviceSuffix)
+		d.serviceDevices[l.Attrs().Index] = d.isForServices(l)
 	}
-	all, err := netns.Consistent(func() ([]netlink.Addr, error) { return d.handle.AddrList(nil, unix.AF_UNSPEC) })
+	all, err := netns.Consistent(func() ([]netlink.Addr, error) { return d.at.Netlink().AddrList(nil, unix.AF_UNSPEC) })
 	if err != nil {
 		return nil, nil, err
 	}
@@ -204,15 +147,34 @@ func (d *device) commit(ctx context.Context, run []op) map[int]error {
 		}
 		a, isRemoval := run[i].Key.addr.Addr(), run[i].Kind == backends.Remove
 		at := &netlink.Addr{IPNet: &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}, Flags: unix.IFA_F_NODAD}
-		d.bound.put(a, !isRemoval) // before the notification
-		change := d.handle.AddrReplace
+		d.expect(a, !isRemoval) // before the notification
+		change := d.at.Netlink().AddrReplace
 		if isRemoval {
-			change = d.handle.AddrDel
+			change = d.at.Netlink().AddrDel
 		}
 		if failure := change(l, at); failure != nil {
-			d.bound.put(a, isRemoval)
+			d.expect(a, isRemoval)
 			bad[i] = explain(fmt.Errorf("address %v of device %s: %w", a, d.name, failure))
 		}
 	}
 	return bad
+}
+
+// expect records that the device gets an address, or loses it.
+func (d *device) expect(a netip.Addr, has bool) {
+	if has {
+		d.bound.Store(a, true)
+	} else {
+		d.bound.Delete(a)
+	}
+}
+
+// isAsExpected reports whether the device has as many addresses as the backend has given it.
+func (d *device) isAsExpected(own []netip.Addr) bool {
+	n := 0
+	d.bound.Range(func(any, any) bool {
+		n++
+		return true
+	})
+	return len(own) == n
 }

@@ -202,7 +202,7 @@ func (d *disturbed) disturb(r *rand.Rand) string {
 // and are programmed when there is room.
 func TestFullSets(t *testing.T) {
 	s := newStage(t, Options{})
-	s.backend(t).maxEntries = 3
+	s.backend(t).target.maxEntries = 3
 	var ports []*proxy.ServicePort
 	for i := range 5 {
 		ports = append(ports, stagetest.Port(v1.IPv4Protocol, i, 1))
@@ -241,18 +241,16 @@ func TestFullSets(t *testing.T) {
 func TestRulesRefusedForAnotherNode(t *testing.T) {
 	s := newStage(t, Options{})
 	refusals, commits := 0, 0
-	err := s.NS.Do(func() (err error) {
-		s.Backend, err = newFaulty(s.Options, func(commit func() error) error {
+	err := s.NS.Do(func() error {
+		return s.backend(t).disturbRules(func(commit func() error) error {
 			if commits++; refusals > 0 && commits > 1 {
 				refusals--
 				return backends.ErrUnavailable
 			}
 			return commit()
 		})
-		return err
 	})
 	testenv.NoError(t, err)
-	testenv.CloseAtEnd(t, s.backend(t))
 	before := snapshotOf(stagetest.Port(v1.IPv4Protocol, 1, 2), stagetest.Port(v1.IPv6Protocol, 2, 2))
 	s.Apply(t, before)
 	node := *stagetest.Node()

@@ -28,7 +28,7 @@
 // address, its virtual server and its real servers in this order, and lets packets in last; a
 // removed one goes in reverse.
 //
-// IPVS has no transactions. An Apply that fails reverts what it has done.
+// IPVS has no transactions. The next Apply continues after one that failed.
 //
 // # Draining
 //
@@ -54,6 +54,5 @@
 // everything, since IPVS and ipset do not tell of changes; changes of addresses are noticed at once
 // (WaitDrift of [proxy.Abilities]).
 //
-// The backend sets sysctls of IPVS and net.ipv4.ip_forward. Their former values are in the alias
-// of the device, and Cleanup restores those that no other program has changed since.
+// The backend sets sysctls of IPVS and net.ipv4.ip_forward, which stay after Cleanup.
 package ipvs

@@ -2,7 +2,6 @@ package ipvs
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"iter"
 	"slices"
@@ -12,6 +11,7 @@ import (
 	"github.com/vipkit/vipkit/backends/backendtest"
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/backends/internal/xtables"
+	"github.com/vipkit/vipkit/internal/kernel/ipvs"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -20,31 +20,43 @@ func NewFaulty(o Options, around func(commit func() error) error) (proxy.Backend
 	return newFaulty(o, around)
 }
 
-// newSkipping returns a backend whose listings lack objects.
-func newSkipping(o Options, lacks func(key) bool) (*backend, error) {
-	b, err := newBackend(o)
-	if err == nil {
-		b.services = backends.New(b.target.Render, backends.Target[key, value](skipping{b.target, lacks}))
-	}
-	return b, err
+// backend is a backend that knows nothing of other kinds, with its target.
+type backend struct {
+	proxy.Backend
+	target *target
 }
 
-func newFaulty(o Options, around func(commit func() error) error) (*backend, error) {
-	b, err := newBackend(o)
+// newBackendOver returns a backend whose target is what around makes of the real one.
+func newBackendOver(o Options, around func(*target) backends.Target[key, value]) (*backend, error) {
+	t, err := newTarget(o, ipvs.Open)
 	if err != nil {
 		return nil, err
 	}
-	b.services = backends.New(b.target.Render, backendtest.Faulty[key, value](b.target, around))
-	c := b.ruleset()
+	return &backend{backends.New(t.render, around(t)), t}, nil
+}
+
+func newBackend(o Options) (*backend, error) {
+	return newBackendOver(o, func(t *target) backends.Target[key, value] { return t })
+}
+
+// newSkipping returns a backend whose listings lack objects.
+func newSkipping(o Options, lacks func(key) bool) (*backend, error) {
+	return newBackendOver(o, func(t *target) backends.Target[key, value] { return skipping{t, lacks} })
+}
+
+func newFaulty(o Options, around func(commit func() error) error) (*backend, error) {
+	return newBackendOver(o, func(t *target) backends.Target[key, value] { return backendtest.Faulty[key, value](t, around) })
+}
+
+// disturbRules passes each commit of the constant rules to around.
+func (b *backend) disturbRules(around func(commit func() error) error) error {
+	c := b.target.ruleset()
 	c.Around = around
-	err = b.rules.Close()
+	err := b.target.rules.Close()
 	if err == nil {
-		b.rules, err = xtables.New(c)
+		b.target.rules.Backend, err = xtables.New(c)
 	}
-	if err != nil {
-		return nil, errors.Join(err, b.Close())
-	}
-	return b, nil
+	return err
 }
 
 // skipping is a target whose listing lacks objects.
@@ -77,36 +89,35 @@ func Prepare(ctx context.Context, o Options) error {
 // Dump returns what backends of these options have programmed in the network namespace of the
 // thread, without real servers that drain.
 func Dump(ctx context.Context, o Options) (string, error) {
-	b, err := newBackend(o)
+	t, err := newTarget(o, ipvs.Open)
 	if err != nil {
 		return "", err
 	}
-	defer b.Close() //nolint:errcheck // only sockets
-	owns := func(chain string) bool { return strings.HasPrefix(chain, b.prefix+"IPVS-") }
+	defer t.Close() //nolint:errcheck // only sockets
+	owns := func(chain string) bool { return strings.HasPrefix(chain, t.prefix+"IPVS-") }
 	text, err := stagetest.DumpChains(ctx, string(o.Flavour), owns, func(string) bool { return false })
 	if err != nil {
 		return "", err
 	}
-	device, err := b.target.device.find()
+	device, err := t.device.find()
 	if err != nil {
 		return "", err
 	}
 	if device != nil {
 		text += "device " + device.Attrs().Name + "\n"
-		b.target.device.index.Store(uint32(device.Attrs().Index))
 	}
-	sets, err := b.target.sets.Names()
+	sets, err := t.sets.Names()
 	if err != nil {
 		return "", err
 	}
-	sets = slices.DeleteFunc(sets, func(name string) bool { return !strings.HasPrefix(name, b.prefix) })
+	sets = slices.DeleteFunc(sets, func(name string) bool { return !strings.HasPrefix(name, t.prefix) })
 	for _, name := range sets {
 		text += "set " + name + "\n"
 	}
 	if len(sets) == 0 {
 		return text, nil
 	}
-	l, err := b.target.list()
+	l, err := t.list()
 	if err != nil {
 		return "", err
 	}

@@ -227,7 +227,7 @@ func (s *stage) waitsDuring(t *testing.T, what string, change func()) {
 	t.Helper()
 	ended := make(chan error, 1)
 	ctx, cancel := context.WithCancel(t.Context())
-	go func() { ended <- s.backend(t).WaitDrift(ctx) }()
+	go func() { ended <- s.Backend.Abilities().WaitDrift(ctx) }()
 	waits := func() bool {
 		select {
 		case err := <-ended:

@@ -1,15 +1,9 @@
 package ipvs
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
 	"strings"
-
-	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/internal/kinds"
@@ -29,89 +23,48 @@ import (
 // were added, changed or removed, and rules. The backend has sockets until it is closed; what then still
 // drains stays until another process of the same identity removes it.
 func New(options Options) (proxy.Backend, error) {
-	b, err := newBackend(options)
+	t, err := newTarget(options, ipvs.Open)
 	if err != nil {
 		return nil, err
 	}
-	among, err := kinds.Among(b, b.options.Identity, kinds.IPVS)
+	b, err := kinds.Among(backends.New(t.render, backends.Target[key, value](t)), t.options.Identity, kinds.IPVS)
 	if err != nil {
 		return nil, fmt.Errorf("ipvs: %w", err)
 	}
-	return among, nil
+	return b, nil
 }
 
-// Cleanup removes everything that backends of these options have programmed in the network namespace
-// of the calling thread, as the Cleanup of such a backend does. It needs what [New] needs, except for
-// IPVS: if ip_vs has been unloaded, and all virtual servers with it, Cleanup removes the rest and does not
-// load it again.
-func Cleanup(ctx context.Context, options Options) error {
-	b, err := newBackendOn(options, openIfLoaded)
-	if err != nil {
-		return err
-	}
-	return errors.Join(b.Cleanup(ctx), b.Close())
-}
-
-// openIfLoaded opens a connection to IPVS, or returns none if ip_vs has been unloaded.
-func openIfLoaded() (*ipvs.Conn, error) {
-	if isUnloaded("/proc/net") {
-		return nil, nil //nolint:nilnil // a target may lack it
-	}
-	return ipvs.Open()
-}
-
-// isUnloaded reports whether a folder has files about the network, and none about IPVS. In some
-// containers /proc has none of them, whatever the kernel has.
-func isUnloaded(folder string) bool {
-	_, any := os.Stat(filepath.Join(folder, "dev"))
-	_, own := os.Stat(filepath.Join(folder, "ip_vs"))
-	return any == nil && errors.Is(own, fs.ErrNotExist)
-}
-
-func newBackend(options Options) (*backend, error) { return newBackendOn(options, ipvs.Open) }
-
-// newBackendOn returns a backend with a connection to IPVS.
-func newBackendOn(options Options, openKernel func() (*ipvs.Conn, error)) (b *backend, err error) {
+// newTarget returns a target with a connection to IPVS.
+func newTarget(options Options, openKernel func() (*ipvs.Conn, error)) (t *target, err error) {
 	o, err := options.complete()
 	if err != nil {
 		return nil, err
 	}
-	b = &backend{options: o, prefix: xtables.Prefix(o.Identity.Name), maxEntries: maxEntries, exact: newExactFrontends(nil), changes: changes{}}
+	r, err := newRenderer(o)
+	if err != nil {
+		return nil, err
+	}
+	t = &target{renderer: r, maxEntries: maxEntries, exact: newExactFrontends(nil), drainer: drainer{timeout: o.DrainTimeout, of: draining{}}}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, b.Close())
-			b = nil
+			err = errors.Join(err, t.Close())
+			t = nil
 		}
 	}()
-	if b.namespace, err = netns.Current(); err != nil {
-		return b, fmt.Errorf("ipvs: the network namespace: %w", err)
+	if t.device.at, err = netns.Current(); err != nil {
+		return t, fmt.Errorf("ipvs: the network namespace: %w", err)
 	}
-	scheduler, err := parseScheduler(o.Scheduler)
-	if err != nil {
-		return b, err
-	}
-	t := &target{
-		renderer: &renderer{families: o.Families, scheduler: scheduler}, names: map[v1.IPFamily]names{},
-		drainer: drainer{timeout: o.DrainTimeout, of: draining{}},
-	}
+	t.device.name = strings.ToLower(r.prefix) + ipaddr.ServiceDeviceSuffix
 	t.marks.limit = markCount
-	t.tag, t.marks.next = identify(b.prefix)
-	b.target = t
-	for _, f := range o.Families {
-		t.names[f] = newNames(b.prefix, f)
-	}
+	_, t.marks.next = identify(r.prefix)
 	if t.kernel, err = openKernel(); err != nil {
-		return b, unsupported(err)
+		return t, unsupported(err)
 	}
 	if t.sets, err = ipvs.OpenSets(); err != nil {
-		return b, unsupported(err)
+		return t, unsupported(err)
 	}
-	t.device.name, t.device.handle = strings.ToLower(b.prefix)+ipaddr.ServiceDeviceSuffix, b.namespace.Netlink()
-	if b.rules, err = xtables.New(b.ruleset()); err != nil {
-		return b, err
-	}
-	b.services = backends.New(t.Render, t)
-	return b, nil
+	t.rules.Backend, err = xtables.New(r.ruleset())
+	return t, err
 }
 
 // unsupported explains why a part of the kernel cannot be reached.
@@ -123,27 +76,4 @@ func unsupported(err error) error {
 		return missing("ip_set", err)
 	}
 	return fmt.Errorf("ipvs: %w: %w", proxy.ErrUnsupported, err)
-}
-
-// ruleset returns what the constant rules need.
-func (b *backend) ruleset() xtables.Config {
-	c := xtables.Config{
-		Options: xtables.Options{Flavour: xtables.Flavour(b.options.Flavour), LockWait: b.options.LockWait},
-		Names:   xtables.Names{Prefix: b.prefix, Chains: chains(), Uncommented: true},
-	}
-	for _, f := range b.options.Families {
-		w := ruleWriter{family: f, sets: newNames(b.prefix, f), prefix: b.prefix, mark: b.options.Identity.Mark}
-		c.Families = append(c.Families, xtables.Family{
-			Family: f, Extensions: w.extensions(),
-			Render: func(node *proxy.Node, port *proxy.ServicePort, out []xtables.Object) []xtables.Object {
-				if port != nil {
-					return out
-				}
-				w := w
-				w.node, w.out = node, out
-				return w.write()
-			},
-		})
-	}
-	return c
 }

@@ -7,6 +7,7 @@ import (
 	"iter"
 	"net/netip"
 	"slices"
+	"unique"
 
 	v1 "k8s.io/api/core/v1"
 
@@ -14,10 +15,18 @@ import (
 	"github.com/vipkit/vipkit/internal/kernel/ipvs"
 )
 
-// List implements [backends.Target]. It also reads the marks and the draining real servers,
+// List implements [backends.Target]. It makes what always exists, and also reads the marks and the draining real servers,
 // which it does not yield.
-func (t *target) List(context.Context) iter.Seq2[object, error] {
+func (t *target) List(ctx context.Context) iter.Seq2[object, error] {
 	return func(yield func(object, error) bool) {
+		if err := t.prepare(ctx); err != nil {
+			yield(object{}, err)
+			return
+		}
+		if r := (object{Key: key{kind: kindRules}, Value: value{rules: t.rules.written}}); r.Value.rules != (unique.Handle[string]{}) &&
+			!t.rules.Drifted(ctx) && !yield(r, nil) {
+			return
+		}
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		l, err := t.list()
@@ -59,7 +68,7 @@ func (t *target) list() (*listing, error) {
 		return nil, err
 	}
 	l.usedMarks(services)
-	for _, f := range t.renderer.families {
+	for _, f := range t.options.Families {
 		for _, s := range allSets() {
 			if err := l.entries(f, s); err != nil {
 				return nil, err
@@ -70,8 +79,9 @@ func (t *target) list() (*listing, error) {
 	if err != nil {
 		return nil, err
 	}
-	t.device.bound.set(own)
+	t.device.bound.Clear()
 	for _, a := range own {
+		t.device.expect(a, true)
 		if !t.serves(a) {
 			continue
 		}
@@ -90,7 +100,7 @@ func (t *target) list() (*listing, error) {
 
 // serves reports whether the backend has the family of an address. What is of the other one stays.
 func (t *target) serves(a netip.Addr) bool {
-	return slices.Contains(t.renderer.families, ipaddr.FamilyOf(a))
+	return slices.Contains(t.options.Families, ipaddr.FamilyOf(a))
 }
 
 // usedMarks records the marks of all virtual servers.

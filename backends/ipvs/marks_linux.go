@@ -3,7 +3,6 @@ package ipvs
 import (
 	"encoding/binary"
 	"errors"
-	"hash/fnv"
 	"net/netip"
 
 	"github.com/vipkit/vipkit/internal/kernel/ipvs"
@@ -57,18 +56,6 @@ func (m *marks) release(k *key) {
 	delete(m.of, f)
 }
 
-// The virtual servers of an identity have its tag in these bits of their flags, of which the
-// kernel uses only the lowest ones. Servers that have it are the backend's.
-const tagMask = 0xffff0000
-
-// identify returns the tag of an identity, and where in the range its marks begin, so that those
-// of several identities in one namespace seldom meet.
-func identify(prefix string) (tag, first uint32) {
-	h := fnv.New32a()
-	_, _ = h.Write([]byte(prefix)) // writing to a hash never fails
-	return 1<<31 | h.Sum32()&tagMask, h.Sum32() % markCount
-}
-
 // orphan returns the key of a virtual server for marked packets whose frontend is unknown,
 // because another program changed the set of marks. Render never returns it.
 func (m *marks) orphan(mark uint32, isIPv6 bool) key {
@@ -82,5 +69,3 @@ func (m *marks) orphan(mark uint32, isIPv6 bool) key {
 	m.put(frontendOf(&k), mark)
 	return k
 }
-
-const markCount = ^uint32(markMask) + 1

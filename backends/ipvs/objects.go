@@ -2,21 +2,23 @@ package ipvs
 
 import (
 	"net/netip"
+	"unique"
 
 	"github.com/vipkit/vipkit/backends"
 )
 
 // kind is the kind of an object, in the order of creation. Packets to a frontend get in with
 // the last kind: until then no set of frontends has it, and the rules reject them.
-type kind uint8
+type kind int8
 
 const (
-	kindEntry       kind = iota // entry of a set that restricts packets
-	kindFirewall                // entry of the set of frontends that only allowed sources may use
-	kindAddress                 // address at the dummy device
-	kindServer                  // virtual server
-	kindDestination             // real server of a virtual server
-	kindFrontend                // entry of a set of frontends, or of the set that marks packets
+	kindRules       kind = iota - 1 // all constant rules
+	kindEntry                       // entry of a set that restricts packets
+	kindFirewall                    // entry of the set of frontends that only allowed sources may use
+	kindAddress                     // address at the dummy device
+	kindServer                      // virtual server
+	kindDestination                 // real server of a virtual server
+	kindFrontend                    // entry of a set of frontends, or of the set that marks packets
 )
 
 // key names an object.
@@ -44,6 +46,8 @@ type value struct {
 	// weight is that of a destination, which goes at once, without draining, if atOnce is set.
 	weight uint32
 	atOnce bool
+	// rules are the constant rules as text.
+	rules unique.Handle[string]
 	// wrong says that another program has changed what the other fields do not describe.
 	// Render never sets it.
 	wrong bool

@@ -44,7 +44,8 @@ type Options struct {
 	// StrictARP sets net.ipv4.conf.all.arp_ignore to 1 and arp_announce to 2. The node then
 	// answers ARP requests only for addresses of the interface that receives them; otherwise
 	// also for those of Services, at the dummy device. Programs that let one node at a time
-	// answer for a load balancer address, such as MetalLB, need it. In IPv6 it has no effect.
+	// answer for a load balancer address, such as MetalLB, need it. In IPv6 it has no effect. Without
+	// it, both settings stay as they are.
 	StrictARP bool
 	// TCPTimeout, TCPFinTimeout and UDPTimeout are after which time without packets, in whole
 	// seconds, IPVS forgets TCP connections, TCP connections after a FIN, and UDP flows. Zero
@@ -121,21 +122,24 @@ func (o *Options) checkTimes() error {
 	return nil
 }
 
-// limits returns what the dataplane honours only in part for a service port.
-func (r *renderer) limits(port *proxy.ServicePort) (all []*proxy.Problem) {
-	if !slices.Contains(r.families, port.Name.Family) {
+// needsForwarding reports whether the kernel must forward IPv4.
+func (o *Options) needsForwarding() bool { return slices.Contains(o.Families, v1.IPv4Protocol) }
+
+// limits returns what the dataplane honours only in part for a service port with the schedulers that the kernel has.
+func (r *renderer) limits(available []string, port *proxy.ServicePort) (all []*proxy.Problem) {
+	if !slices.Contains(r.options.Families, port.Name.Family) {
 		return nil
 	}
 	problem := func(field string, err error) {
 		all = append(all, &proxy.Problem{Kind: "Service", NamespacedName: port.Name.NamespacedName, Field: field, Reason: proxy.ServedWithLimits, Err: err})
 	}
-	if used, err := r.schedulerOf(port); err != nil {
+	if used, err := r.schedulerOf(available, port); err != nil {
 		problem("metadata.annotations["+SchedulerAnnotation+"]", fmt.Errorf("%w; the Service is served by %q", err, used.scheduler))
 	}
 	if !port.Affinity.Enabled() || max(len(port.Cluster), len(port.Local)) < 2 {
 		return all
 	}
-	if _, chosen := port.Annotations[SchedulerAnnotation]; !chosen && !slices.Contains(r.available, affinityScheduler) {
+	if _, chosen := port.Annotations[SchedulerAnnotation]; !chosen && !slices.Contains(available, affinityScheduler) {
 		problem("spec.sessionAffinity", fmt.Errorf("a client keeps its endpoint at one address of one node only, since the IPVS scheduler %q is missing: "+
 			"load the kernel module ip_vs_%[1]s and restart", affinityScheduler))
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/vipkit/vipkit/affinity"
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
+	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
 // Missing options get defaults, and invalid ones are refused.
@@ -58,12 +59,21 @@ func TestOptions(t *testing.T) {
 	}
 }
 
-func testRenderer(schedulers ...string) *renderer {
-	return &renderer{
-		families: []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol}, scheduler: value{scheduler: "rr"}, available: schedulers,
-		host: []netip.Addr{nodeAddress()},
-	}
+func testRenderer(t testing.TB) *renderer {
+	t.Helper()
+	o, err := Options{}.complete()
+	testenv.NoError(t, err)
+	r, err := newRenderer(o)
+	testenv.NoError(t, err)
+	return r
 }
+
+// testFacts are the facts of a node that has all schedulers.
+func testFacts() facts {
+	return facts{schedulers: Schedulers(), host: []netip.Addr{nodeAddress()}}
+}
+
+func testEnv() backends.Env { return backends.Env{Node: stagetest.Node(), Facts: testFacts()} }
 
 // A Service chooses its scheduler. One that cannot be used is reported, and the default
 // serves the Service.
@@ -95,12 +105,12 @@ func TestSchedulers(t *testing.T) {
 		{"affinity without mh, chosen", map[string]string{SchedulerAnnotation: "rr"}, sticky, []string{"rr"}, value{scheduler: "rr", flags: flagPersistent, timeout: 10800}, ""},
 		{"affinity, chosen", map[string]string{SchedulerAnnotation: "wlc"}, sticky, Schedulers(), value{scheduler: "wlc", flags: flagPersistent, timeout: 10800}, ""},
 	} {
-		r, p := testRenderer(c.available...), stagetest.Port(v1.IPv4Protocol, 1, 2)
+		r, p := testRenderer(t), stagetest.Port(v1.IPv4Protocol, 1, 2)
 		p.Annotations, p.Affinity, p.Frontends = c.annotation, c.affinity, p.Frontends[:1]
-		if got := r.server(p); got != c.want {
+		if got := r.server(c.available, p); got != c.want {
 			t.Errorf("%s: got %+v, want %+v", c.what, got, c.want)
 		}
-		problems := r.limits(p)
+		problems := r.limits(c.available, p)
 		switch {
 		case c.problem == "" && len(problems) > 0:
 			t.Errorf("%s: got limit %v, want none", c.what, problems[0])
@@ -112,24 +122,24 @@ func TestSchedulers(t *testing.T) {
 
 // Services whose affinity IPVS keeps only in part are reported.
 func TestAffinityLimits(t *testing.T) {
-	r := testRenderer(Schedulers()...)
+	r := testRenderer(t)
 	p := stagetest.Port(v1.IPv4Protocol, 1, 2)
 	p.Affinity.Timeout = time.Minute
 	p.Frontends = append(p.Frontends, stagetest.NodePort(v1.IPv4Protocol, 30000))
-	if got := r.limits(p); len(got) != 1 || got[0].Field != "spec.sessionAffinity" {
+	if got := r.limits(Schedulers(), p); len(got) != 1 || got[0].Field != "spec.sessionAffinity" {
 		t.Errorf("several addresses: got limits %v, want one of spec.sessionAffinity", got)
 	}
 	p.ExternalLocal, p.Local = true, p.Cluster[:1]
-	if got := r.limits(p); len(got) != 2 {
+	if got := r.limits(Schedulers(), p); len(got) != 2 {
 		t.Errorf("several addresses and two pools: got limits %v, want two", got)
 	}
 	p.Cluster, p.Local = p.Cluster[:1], nil
-	if got := r.limits(p); len(got) != 0 {
+	if got := r.limits(Schedulers(), p); len(got) != 0 {
 		t.Errorf("one endpoint: got limits %v, want none", got)
 	}
 	p.Name.Family = v1.IPv6Protocol
-	r.families = r.families[:1]
-	if got := r.limits(p); len(got) != 0 {
+	r.options.Families = r.options.Families[:1]
+	if got := r.limits(Schedulers(), p); len(got) != 0 {
 		t.Errorf("a family that is not served: got limits %v, want none", got)
 	}
 }

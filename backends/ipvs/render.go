@@ -7,6 +7,8 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/backends/internal/xtables"
 	"github.com/vipkit/vipkit/endpoints"
 	"github.com/vipkit/vipkit/internal/ipaddr"
 	"github.com/vipkit/vipkit/proxy"
@@ -14,25 +16,36 @@ import (
 
 // renderer renders the objects of service ports. It is immutable.
 type renderer struct {
-	families []v1.IPFamily
-	// scheduler is the value of virtual servers with the default scheduler; available are the
-	// names of those that the kernel has.
+	options Options
+	// scheduler is the value of virtual servers with the default scheduler.
 	scheduler value
-	available []string
-	// host are the addresses of the node's interfaces without those of the dummy device, at
-	// which node ports may answer.
-	host []netip.Addr
-	// exact has the frontends at these addresses that have precedence over node ports.
-	exact map[frontend]int
+	prefix    string // of sets and chains
+	names     map[v1.IPFamily]names
+	tag       uint32 // in the flags of its virtual servers
+}
+
+// newRenderer returns a renderer for complete options.
+func newRenderer(o Options) (*renderer, error) {
+	scheduler, err := parseScheduler(o.Scheduler)
+	r := &renderer{options: o, scheduler: scheduler, prefix: xtables.Prefix(o.Identity.Name), names: map[v1.IPFamily]names{}}
+	r.tag, _ = identify(r.prefix)
+	for _, f := range o.Families {
+		r.names[f] = newNames(r.prefix, f)
+	}
+	return r, err
 }
 
 // render is a [backends.Render].
-func (r *renderer) render(node *proxy.Node, port *proxy.ServicePort, out []object) []object {
-	if port == nil || !slices.Contains(r.families, port.Name.Family) {
+func (r *renderer) render(env backends.Env, port *proxy.ServicePort, out []object) []object {
+	if port == nil {
+		return append(out, object{Key: key{kind: kindRules}, Value: value{rules: r.rulesText(env.Node)}, Payload: env.Node})
+	}
+	if !slices.Contains(r.options.Families, port.Name.Family) {
 		return out
 	}
-	w := portWriter{renderer: r, node: node, port: port, protocol: ipaddr.ProtocolNumber(port.Name.Protocol), out: out}
-	w.value = r.server(port)
+	w := portWriter{node: env.Node, port: port, protocol: ipaddr.ProtocolNumber(port.Name.Protocol), out: out}
+	w.facts, _ = env.Facts.(facts)
+	w.value = r.server(w.schedulers, port)
 	w.healthCheck()
 	for i := range port.Frontends {
 		f := &port.Frontends[i]
@@ -40,9 +53,9 @@ func (r *renderer) render(node *proxy.Node, port *proxy.ServicePort, out []objec
 			w.serviceAddress(f)
 			continue
 		}
-		for _, a := range r.host {
+		for _, a := range w.host {
 			at := netip.AddrPortFrom(a, f.Addr.Port())
-			if ipaddr.FamilyOf(a) == port.Name.Family && node.NodePorts.Contains(a) && r.exact[frontend{key{protocol: w.protocol, addr: at}}] == 0 {
+			if ipaddr.FamilyOf(a) == port.Name.Family && w.node.NodePorts.Contains(a) && !w.taken[frontend{key{protocol: w.protocol, addr: at}}] {
 				w.frontend(f, at)
 			}
 		}
@@ -64,8 +77,8 @@ func (w *portWriter) healthCheck() {
 }
 
 // server returns the value of the virtual servers of a service port.
-func (r *renderer) server(port *proxy.ServicePort) (v value) {
-	v, _ = r.schedulerOf(port) // limits reports the error
+func (r *renderer) server(schedulers []string, port *proxy.ServicePort) (v value) {
+	v, _ = r.schedulerOf(schedulers, port) // limits reports the error
 	if port.Affinity.Enabled() {
 		v.flags |= flagPersistent
 		v.timeout = seconds(port.Affinity.Timeout)
@@ -80,7 +93,7 @@ func seconds(d time.Duration) uint32 {
 
 // portWriter writes the objects of one service port.
 type portWriter struct {
-	*renderer
+	facts
 	node     *proxy.Node
 	port     *proxy.ServicePort
 	protocol uint8

@@ -13,23 +13,28 @@ import (
 	"github.com/vipkit/vipkit/affinity"
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
+	"github.com/vipkit/vipkit/internal/ipaddr"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// Render has no state: many concurrent calls, for several nodes and in any order, return
-// what one call returns. A commit needs keys and values only, and no payloads.
+// Render has no state: many concurrent calls, for several worlds and in any order, return
+// what one call returns. A commit needs keys and values only, and no payloads but the node.
 func TestRenderIsPure(t *testing.T) {
 	random := testenv.Random(t)
 	var all []stagetest.Rendering
+	taken := frontend{key{protocol: ipaddr.TCP, addr: netip.AddrPortFrom(nodeAddress(), 30000)}}
 	for _, node := range []*proxy.Node{stagetest.Node(), {NodePorts: proxy.NodePortAddresses{All: true}}, {}} {
-		all = append(all, stagetest.Rendering{Node: node})
-		for i := range 60 {
-			all = append(all, stagetest.Rendering{Node: node, Port: stagetest.RandomPort(random, i)})
+		for _, known := range []any{nil, testFacts(), facts{schedulers: []string{"rr"}, host: testFacts().host, taken: map[frontend]bool{taken: true}}} {
+			env := backends.Env{Node: node, Facts: known}
+			all = append(all, stagetest.Rendering{Env: env})
+			for i := range 60 {
+				all = append(all, stagetest.Rendering{Env: env, Port: stagetest.RandomPort(random, i)})
+			}
 		}
 	}
 	stagetest.RunPurity(t, random, all, func() (backends.Render[key, value], func([]object) string) {
-		return testRenderer(Schedulers()...).render, func(list []object) string { return fmt.Sprint(list) }
+		return testRenderer(t).render, func(list []object) string { return fmt.Sprint(list) }
 	})
 }
 
@@ -37,10 +42,10 @@ func TestRenderIsPure(t *testing.T) {
 // port differ from those of another one.
 func TestKeysAreUnique(t *testing.T) {
 	random := testenv.Random(t)
-	r := testRenderer(Schedulers()...)
+	r := testRenderer(t)
 	for i := range 300 {
 		seen := map[key]bool{}
-		for _, o := range r.render(stagetest.Node(), stagetest.RandomPort(random, i), nil) {
+		for _, o := range r.render(testEnv(), stagetest.RandomPort(random, i), nil) {
 			if seen[o.Key] && !o.Key.Shared() {
 				t.Fatalf("port %d: got object %+v twice", i, o.Key)
 			}
@@ -67,7 +72,7 @@ func text(o object) string {
 // The objects of a Service with externalTrafficPolicy Local: connections from outside go to the
 // local pool, those from inside to a virtual server of their own, which marks select.
 func TestTwoPools(t *testing.T) {
-	r := testRenderer(Schedulers()...)
+	r := testRenderer(t)
 	p := stagetest.Port(v1.IPv4Protocol, 1, 2)
 	p.Local, p.ExternalLocal = p.Cluster[:1], true
 	p.Frontends = []proxy.Frontend{{
@@ -77,7 +82,7 @@ func TestTwoPools(t *testing.T) {
 		FromOutside: proxy.TrafficRoute{Action: proxy.Forward, Pool: proxy.PoolLocal},
 	}}
 	var got []string
-	for _, o := range r.render(stagetest.Node(), p, nil) {
+	for _, o := range r.render(testEnv(), p, nil) {
 		got = append(got, text(o))
 	}
 	slices.Sort(got)
@@ -117,7 +122,7 @@ func TestMarkedServersAreNotPersistent(t *testing.T) {
 		FromOutside: proxy.TrafficRoute{Action: proxy.Forward, Pool: proxy.PoolLocal},
 	}}
 	servers := 0
-	for _, o := range testRenderer(Schedulers()...).render(stagetest.Node(), p, nil) {
+	for _, o := range testRenderer(t).render(testEnv(), p, nil) {
 		if o.Key.kind != kindServer {
 			continue
 		}
@@ -134,10 +139,9 @@ func TestMarkedServersAreNotPersistent(t *testing.T) {
 // An address of a Service that an interface of the node has stays where it is: neither is it added
 // to the device, nor are its other ports rejected.
 func TestServiceAddressOfTheNode(t *testing.T) {
-	r := testRenderer(Schedulers()...)
-	r.host = append(r.host, nodeAddress())
+	r := testRenderer(t)
 	served := false
-	for _, o := range r.render(stagetest.Node(), atNode(0, 80, 0), nil) {
+	for _, o := range r.render(testEnv(), atNode(0, 80, 0), nil) {
 		served = served || o.Key.kind == kindServer && o.Key.addr.Addr() == nodeAddress()
 		if o.Key.isAddress() && o.Key.addr.Addr() == nodeAddress() {
 			t.Errorf("address of the node: got object %s, want none", text(o))

@@ -2,9 +2,13 @@ package ipvs
 
 import (
 	"fmt"
+	"hash/fnv"
+	"strings"
+	"unique"
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/internal/xtables"
 	"github.com/vipkit/vipkit/internal/ipaddr"
 	"github.com/vipkit/vipkit/proxy"
@@ -33,6 +37,63 @@ const (
 	markBase = 0x76500000
 	markMask = 0xffff0000
 )
+
+// The virtual servers of an identity have its tag in these bits of their flags, of which the
+// kernel uses only the lowest ones. Servers that have it are the backend's.
+const tagMask = 0xffff0000
+
+// identify returns the tag of an identity, and where in the range its marks begin, so that those
+// of several identities in one namespace seldom meet.
+func identify(prefix string) (tag, first uint32) {
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(prefix)) // writing to a hash never fails
+	return 1<<31 | h.Sum32()&tagMask, h.Sum32() % markCount
+}
+
+const markCount = ^uint32(markMask) + 1
+
+// rulesOf returns the constant rules of a family.
+func (r *renderer) rulesOf(f v1.IPFamily, node *proxy.Node) []xtables.Object {
+	w := r.ruleWriter(f)
+	w.node = node
+	return w.write()
+}
+
+func (r *renderer) ruleWriter(f v1.IPFamily) ruleWriter {
+	return ruleWriter{family: f, sets: r.names[f], prefix: r.prefix, mark: r.options.Identity.Mark}
+}
+
+// rulesText returns all constant rules as text.
+func (r *renderer) rulesText(node *proxy.Node) unique.Handle[string] {
+	var text strings.Builder
+	for _, f := range r.options.Families {
+		for _, o := range r.rulesOf(f, node) {
+			fmt.Fprintln(&text, f, o.Key, o.Value)
+		}
+	}
+	return unique.Make(text.String())
+}
+
+// ruleset returns what the constant rules need.
+func (r *renderer) ruleset() xtables.Config {
+	c := xtables.Config{
+		Options: xtables.Options{Flavour: xtables.Flavour(r.options.Flavour), LockWait: r.options.LockWait},
+		Names:   xtables.Names{Prefix: r.prefix, Chains: chains(), Uncommented: true},
+	}
+	for _, f := range r.options.Families {
+		w := r.ruleWriter(f)
+		c.Families = append(c.Families, xtables.Family{
+			Family: f, Extensions: w.extensions(),
+			Render: func(env backends.Env, port *proxy.ServicePort, out []xtables.Object) []xtables.Object {
+				if port == nil {
+					out = append(out, r.rulesOf(f, env.Node)...)
+				}
+				return out
+			},
+		})
+	}
+	return c
+}
 
 // ruleWriter writes the rules of one family for a node.
 type ruleWriter struct {

@@ -82,10 +82,11 @@ func parseScheduler(text string) (value, error) {
 }
 
 // schedulerOf returns the value of the virtual servers of a service port without persistence:
-// with the scheduler that the Service chooses, or, perhaps with an error, the default.
-func (r *renderer) schedulerOf(port *proxy.ServicePort) (value, error) {
+// with the scheduler that the Service chooses, or, perhaps with an error, the default. The kernel has the available
+// ones.
+func (r *renderer) schedulerOf(available []string, port *proxy.ServicePort) (value, error) {
 	def := r.scheduler
-	if port.Affinity.Enabled() && slices.Contains(r.available, affinityScheduler) {
+	if port.Affinity.Enabled() && slices.Contains(available, affinityScheduler) {
 		def = schedulerValue(affinityScheduler)
 	}
 	text, chosen := port.Annotations[SchedulerAnnotation]
@@ -96,7 +97,7 @@ func (r *renderer) schedulerOf(port *proxy.ServicePort) (value, error) {
 	switch {
 	case err != nil:
 		return def, err
-	case !slices.Contains(r.available, v.scheduler):
+	case !slices.Contains(available, v.scheduler):
 		return def, fmt.Errorf("IPVS scheduler %q is missing: load the kernel module ip_vs_%[1]s and restart", v.scheduler)
 	}
 	return v, nil

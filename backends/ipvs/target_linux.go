@@ -3,31 +3,32 @@ package ipvs
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/netip"
 	"slices"
 	"sync"
 	"sync/atomic"
-
-	"golang.org/x/sys/unix"
-	v1 "k8s.io/api/core/v1"
+	"unique"
 
 	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/backends/internal/nodecheck"
+	"github.com/vipkit/vipkit/backends/internal/xtables"
 	"github.com/vipkit/vipkit/internal/ipaddr"
 	"github.com/vipkit/vipkit/internal/kernel/ipvs"
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// target is the [backends.Target]: addresses of the dummy device, entries of sets, virtual
+// target is the [backends.Target]: the constant rules, addresses of the dummy device, entries of sets, virtual
 // servers and real servers. The kernel has no transactions of these.
 type target struct {
-	renderer *renderer
-	names    map[v1.IPFamily]names
-	tag      uint32 // in the flags of its virtual servers
+	*renderer
+	// maxEntries is the limit of entries of a set.
+	maxEntries uint32
+	rules      rules
 
-	// mu guards what the goroutine that ends draining uses too, and what [backend.WaitDrift]
-	// reads: the change of renderer.
-	mu     sync.Mutex
+	// mu guards what the goroutine that ends draining uses too, and what WaitDrift reads.
+	mu sync.Mutex
+	// exact are the facts of the last Apply, with what they follow from.
+	exact  exactFrontends
 	device device
 	sets   *ipvs.Sets
 	kernel *ipvs.Conn // has the virtual servers; nil in [Cleanup] while ip_vs is not loaded
@@ -40,20 +41,66 @@ type target struct {
 	ops atomic.Uint64
 }
 
-// Abilities implements [backends.Target]. The backend has them.
-func (*target) Abilities() (none backends.Abilities[key, value]) { return none }
+// rules writes the constant rules.
+type rules struct {
+	*xtables.Backend
+	// written are the rules that the kernel has unless others change them; the zero Handle if they are unknown.
+	written unique.Handle[string]
+}
 
-// Render is a [backends.Render].
-func (t *target) Render(node *proxy.Node, port *proxy.ServicePort, out []object) []object {
-	return t.renderer.render(node, port, out)
+// write makes the rules those of an operation. Their number is small, and programs read and write them: they are all
+// written, or none.
+func (r *rules) write(ctx context.Context, o *op) error {
+	r.written = unique.Handle[string]{}
+	node, _ := o.Payload.(*proxy.Node)
+	if err := r.Apply(ctx, proxy.Snapshot{}, proxy.NewSnapshot(node)); err != nil {
+		return err
+	}
+	r.written = o.Value.rules
+	return nil
+}
+
+// Abilities implements [backends.Target]. IPVS keeps flows, as connection tracking does. IPVS and ipsets
+// have no events and no generation, so only reading everything shows whether another program changed
+// them: there is no Drifted.
+func (t *target) Abilities() backends.Abilities[key, value] {
+	return backends.Abilities[key, value]{
+		Abilities: proxy.Abilities{
+			Operations:   func() uint64 { return t.rules.Operations() + t.ops.Load() },
+			WaitDrift:    t.WaitDrift,
+			Flows:        t.found.Take,
+			CheckNode:    nodecheck.Translation,
+			CheckLimits:  t.CheckLimits,
+			CountTraffic: t.CountTraffic,
+		},
+		Facts: t.Facts, Cleanup: t.Cleanup, Close: t.Close,
+	}
+}
+
+// CheckLimits is CheckLimits of [proxy.Abilities].
+func (t *target) CheckLimits(_ *proxy.Node, port *proxy.ServicePort) []*proxy.Problem {
+	return t.limits(t.exact.schedulers, port)
 }
 
 // Commit implements [backends.Target].
 func (t *target) Commit(ctx context.Context, ops []op) backends.Outcome {
+	c := commit{ops: atOnce(ops), failed: map[int]error{}}
+	from, done := 0, len(ops)
+	if o := &ops[0]; o.Key.kind == kindRules { // nothing has a lower rank
+		switch err := t.rules.write(ctx, o); {
+		case err != nil && o.Kind == backends.Replace: // some may be written
+			return backends.Outcome{Lost: err}
+		case err != nil:
+			for i := range ops { // without its rules no Service is served
+				c.failed[i] = err
+			}
+			return backends.Outcome{Failed: c.failed}
+		}
+		from, done = 1, done-1
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	c := commit{ops: atOnce(ops), failed: map[int]error{}}
-	for from := 0; from < len(ops); {
+	for from < len(ops) {
 		to := from + 1
 		for to < len(ops) && partOf(&ops[to]) == partOf(&ops[from]) {
 			to++
@@ -63,7 +110,7 @@ func (t *target) Commit(ctx context.Context, ops []op) backends.Outcome {
 		}
 		from = to
 	}
-	t.ops.Add(uint64(len(ops) - len(c.failed)))
+	t.ops.Add(uint64(done - len(c.failed)))
 	return backends.Outcome{Failed: c.failed}
 }
 
@@ -244,64 +291,8 @@ func entryOf(k *key) ipvs.Entry {
 	return ipvs.Entry{Addr: k.addr.Addr(), Protocol: k.protocol, Port: k.addr.Port(), Net: k.source}
 }
 
-// findKernel fails with [ipvs.ErrMissing] if ip_vs is not loaded and cannot be.
-func (t *target) findKernel() error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.kernel == nil {
-		return ipvs.ErrMissing
-	}
-	_, err := t.kernel.Timeouts()
-	return err
-}
-
-// cleanup removes the virtual servers of the backend. New connections are rejected before: without
-// a server, those to addresses of Services would reach processes of the node.
-func (t *target) cleanup(ctx context.Context) error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	defer func() { t.drainer.of = draining{} }()
-	if err := ctx.Err(); err != nil { // before the first flush, which would reject connections for nothing
-		return fmt.Errorf("ipvs: %w", err)
-	}
-	l, err := t.list()
-	if err != nil {
-		return fmt.Errorf("ipvs: listing: %w", err)
-	}
-	if err := t.flushFrontends(); err != nil {
-		return fmt.Errorf("ipvs: %w", err)
-	}
-	var list []ipvs.Op
-	for i := range l.found {
-		if k := &l.found[i].Key; k.kind == kindServer {
-			list = append(list, ipvs.DelService(t.marks.server(k)))
-		}
-	}
-	failed, err := t.kernel.Do(ctx, list)
-	if err != nil {
-		return fmt.Errorf("ipvs: %w", err)
-	}
-	for i := range failed {
-		if f := &failed[i]; !errors.Is(f, unix.ESRCH) { // another program removed it, or it was listed twice
-			return explain(f)
-		}
-	}
-	return nil
-}
-
-// flushFrontends empties the sets of frontends.
-func (t *target) flushFrontends() error {
-	for _, f := range t.renderer.families {
-		for _, s := range frontendSets() {
-			if err := t.sets.Flush(t.names[f].set(s)); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-func (t *target) close() error {
+// Close is Close of [backends.Abilities].
+func (t *target) Close() error {
 	t.mu.Lock()
 	t.drainer.closed = true
 	if t.drainer.stop != nil {
@@ -315,6 +306,12 @@ func (t *target) close() error {
 	}
 	if t.sets != nil {
 		errs = append(errs, t.sets.Close())
+	}
+	if t.rules.Backend != nil {
+		errs = append(errs, t.rules.Close())
+	}
+	if t.device.at != nil {
+		errs = append(errs, t.device.at.Close())
 	}
 	return errors.Join(errs...)
 }

@@ -7,17 +7,17 @@ import (
 
 	moby "github.com/moby/ipvs"
 
+	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/internal/kernel/ipvs"
 	"github.com/vipkit/vipkit/proxy"
 )
 
 // CountTraffic is CountTraffic of [proxy.Abilities]: the sums of the virtual servers of each service
 // port, which the kernel updates every two seconds.
-func (b *backend) CountTraffic(_ context.Context, s proxy.Snapshot, each func(proxy.ServicePortName, proxy.Traffic)) error {
-	t := b.target
+func (t *target) CountTraffic(_ context.Context, s proxy.Snapshot, each func(proxy.ServicePortName, proxy.Traffic)) error {
 	t.mu.Lock()
 	services, err := t.kernel.Services()
-	r, m := t.renderer, marks{of: maps.Clone(t.marks.of)}
+	env, m := backends.Env{Node: s.Node(), Facts: t.exact.facts}, marks{of: maps.Clone(t.marks.of)}
 	t.mu.Unlock()
 	if err != nil {
 		return fmt.Errorf("ipvs: traffic: %w", err)
@@ -32,7 +32,7 @@ func (b *backend) CountTraffic(_ context.Context, s proxy.Snapshot, each func(pr
 	for port := range s.All() {
 		var sum proxy.Traffic
 		served := false
-		objects = r.render(s.Node(), port, objects[:0])
+		objects = t.render(env, port, objects[:0])
 		for i := range objects {
 			k := &objects[i].Key
 			if k.kind != kindServer {

@@ -21,7 +21,7 @@ import (
 func (s *stage) traffic(t testing.TB, of proxy.Snapshot) map[proxy.ServicePortName]proxy.Traffic {
 	t.Helper()
 	all := map[proxy.ServicePortName]proxy.Traffic{}
-	err := s.backend(t).CountTraffic(t.Context(), of, func(port proxy.ServicePortName, x proxy.Traffic) { all[port] = x })
+	err := s.Backend.Abilities().CountTraffic(t.Context(), of, func(port proxy.ServicePortName, x proxy.Traffic) { all[port] = x })
 	testenv.NoError(t, err)
 	return all
 }
@@ -94,7 +94,7 @@ func TestTrafficDuringChanges(t *testing.T) {
 	for _, world := range worlds {
 		counting.Go(func() {
 			for ctx.Err() == nil {
-				err := s.backend(t).CountTraffic(ctx, world, func(proxy.ServicePortName, proxy.Traffic) {})
+				err := s.Backend.Abilities().CountTraffic(ctx, world, func(proxy.ServicePortName, proxy.Traffic) {})
 				if err != nil && ctx.Err() == nil {
 					t.Errorf("CountTraffic: got error %v, want none", err)
 				}

@@ -7,7 +7,6 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"time"
 
 	v1 "k8s.io/api/core/v1"
 
@@ -46,7 +45,7 @@ func TestNothingDrainsWithoutModule(t *testing.T) {
 	d.isAsFresh(t, "loaded again")
 }
 
-// Cleanup removes everything if ip_vs was unloaded, and restores the settings that are not of IPVS. A
+// Cleanup removes everything if ip_vs was unloaded. A
 // backend that has loaded it again fails until the process is another one. The function Cleanup leaves the
 // module as it is.
 func TestCleanupAfterUnloading(t *testing.T) {
@@ -70,8 +69,7 @@ func TestCleanupAfterUnloading(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Cleanup(func() { asNewProcess(t) })
-			s := newStage(t, Options{StrictARP: true, UDPTimeout: 50 * time.Second})
-			s.set(t, settingForward, "0")
+			s := newStage(t, Options{})
 			s.Apply(t, snapshotOf(localPort(1), stagetest.Port(v1.IPv6Protocol, 2, 2)))
 			s.freeModule(t)
 			tc.unload(t)
@@ -94,17 +92,12 @@ func TestCleanupAfterUnloading(t *testing.T) {
 	}
 }
 
-// hasNothing requires that neither objects of the backend nor its settings are left.
+// hasNothing requires that no objects of the backend are left.
 func (s *stage) hasNothing(t *testing.T) {
 	t.Helper()
 	for _, command := range []string{"ip link", "ipset list -n", "iptables-save", "ip6tables-save"} {
 		if got := s.run(t, command); strings.Contains(strings.ToLower(got), "vipkit") {
 			t.Errorf("%s: got\n%s\nwant nothing of the backend", command, got)
-		}
-	}
-	for _, name := range []string{"ip_forward", "conf.all.arp_ignore"} {
-		if got := s.run(t, "sysctl -n net.ipv4."+name); got != "0\n" {
-			t.Errorf("%s: got %q, want 0", name, got)
 		}
 	}
 }

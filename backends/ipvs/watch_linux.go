@@ -6,20 +6,21 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"slices"
+	"strings"
 	"syscall"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
-	v1 "k8s.io/api/core/v1"
 )
 
 // WaitDrift is WaitDrift of [proxy.Abilities]: it waits for changes of addresses, at which node
 // ports answer, for changes of the dummy device by other programs, and until one switches forwarding
 // of IPv4 off. Other changes are found by resyncs.
-func (b *backend) WaitDrift(ctx context.Context) error {
+func (t *target) WaitDrift(ctx context.Context) error {
 	var l *nl.NetlinkSocket
-	err := b.namespace.Do(func() (err error) {
+	err := t.device.at.Do(func() (err error) {
 		if l, err = nl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_IPV4_NETCONF); err != nil {
 			return err
 		}
@@ -31,7 +32,7 @@ func (b *backend) WaitDrift(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("ipvs: %w", err)
 	}
-	if changed, err := b.haveSurroundingsChanged(); changed || err != nil {
+	if changed, err := t.haveSurroundingsChanged(); changed || err != nil {
 		return err
 	}
 	defer context.AfterFunc(ctx, l.Close)()
@@ -46,7 +47,7 @@ func (b *backend) WaitDrift(ctx context.Context) error {
 			return fmt.Errorf("ipvs: notifications: %w", err)
 		}
 		for i := range messages {
-			if changed, err := b.concerns(&messages[i]); changed || err != nil {
+			if changed, err := t.concerns(&messages[i]); changed || err != nil {
 				return err
 			}
 		}
@@ -57,31 +58,21 @@ func (b *backend) WaitDrift(ctx context.Context) error {
 // about 800 bytes of it for the notification of an address.
 const listenSize = 4 << 20
 
-// concerns reports whether a notification is about what the backend needs.
-func (b *backend) concerns(m *syscall.NetlinkMessage) (bool, error) {
-	if isForwardingOff(m) {
-		return b.needsForwarding(), nil
-	}
-	return b.target.concerns(m)
-}
-
-// needsForwarding reports whether the kernel must forward IPv4.
-func (b *backend) needsForwarding() bool { return slices.Contains(b.options.Families, v1.IPv4Protocol) }
-
 // haveSurroundingsChanged reports whether forwarding is off, or addresses have changed.
-func (b *backend) haveSurroundingsChanged() (changed bool, err error) {
-	if b.needsForwarding() {
-		k := &kernelSettings{}
-		err := b.namespace.Do(func() error {
-			value, ok, err := k.read(settingForward)
-			changed = ok && value == "0"
+func (t *target) haveSurroundingsChanged() (changed bool, err error) {
+	if t.options.needsForwarding() {
+		err := t.device.at.Do(func() error {
+			text, err := os.ReadFile(settingForward)
+			changed = strings.TrimSpace(string(text)) == "0"
 			return err
 		})
 		if changed || err != nil {
 			return changed, err
 		}
 	}
-	return b.target.haveAddressesChanged()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.compareAddresses()
 }
 
 // isForwardingOff reports whether a notification says that no interface forwards IPv4 any more.
@@ -108,26 +99,22 @@ func attributes(m *syscall.NetlinkMessage, header int) map[uint16]syscall.Netlin
 	return all
 }
 
-// haveAddressesChanged reports whether the addresses of the node are other ones than those that
-// were rendered, or the device lost or got addresses.
-func (t *target) haveAddressesChanged() (bool, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.compareAddresses()
-}
-
-// compareAddresses does that. It requires t.mu.
+// compareAddresses reports whether the addresses of the node are other ones than those that
+// were rendered, or the device lost or got addresses. It requires t.mu.
 func (t *target) compareAddresses() (bool, error) {
 	own, host, err := t.device.addresses()
 	if err != nil {
 		return false, fmt.Errorf("ipvs: addresses: %w", err)
 	}
-	return len(own) != t.device.bound.len() || !slices.Equal(host, t.renderer.host), nil
+	return !t.device.isAsExpected(own) || !slices.Equal(host, t.exact.host), nil
 }
 
-// concerns reports whether a notification is about an address that matters, and not about a
+// concerns reports whether a notification is about forwarding or an address that matters, and not about a
 // change of the backend itself.
 func (t *target) concerns(m *syscall.NetlinkMessage) (bool, error) {
+	if isForwardingOff(m) {
+		return t.options.needsForwarding(), nil
+	}
 	isAddition := m.Header.Type == unix.RTM_NEWADDR
 	if !isAddition && m.Header.Type != unix.RTM_DELADDR || len(m.Data) < unix.SizeofIfAddrmsg {
 		return false, nil
@@ -143,13 +130,14 @@ func (t *target) concerns(m *syscall.NetlinkMessage) (bool, error) {
 	}
 	index := binary.NativeEndian.Uint32(m.Data[4:])
 	if index == t.device.index.Load() {
-		return t.device.bound.has(a) != isAddition, nil // without t.mu: a Commit that holds it may add more addresses than the listener has room for
+		_, isBound := t.device.bound.Load(a)
+		return isBound != isAddition, nil // without t.mu: a Commit that holds it may add more addresses than the listener has room for
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	// Routers renew addresses again and again. An address that goes may stay at another interface: those of
 	// all pods may have that of the gateway.
-	if t.device.serviceDevices[int(index)] || isAddition && slices.Contains(t.renderer.host, a) {
+	if t.device.serviceDevices[int(index)] || isAddition && slices.Contains(t.exact.host, a) {
 		return false, nil
 	}
 	return t.compareAddresses()

@@ -45,11 +45,11 @@ func (t *target) build(ctx context.Context, k key, v *value, with payload) (hcn.
 		v.decode(isIPv4, resolve)
 	}
 	if len(missing) > 0 {
-		t.await(k, fmt.Errorf("%w: %d", errMissing, len(missing)), missing)
+		t.lack(k, lack{fmt.Errorf("%w: %d", errMissing, len(missing)), missing})
 	}
 	slices.Sort(b.Endpoints)
 	b.Endpoints = slices.Compact(b.Endpoints)
-	b.SourceVIP = t.renderer.sourceOf(t.mirror, k, v)
+	b.SourceVIP = t.renderer().sourceOf(t.mirror, k, v)
 	return b, nil
 }
 
@@ -61,7 +61,7 @@ func (t *target) addRoot(ctx context.Context, k key, b *hcn.LoadBalancer) error 
 		}
 	}
 	if t.mirror.root == "" {
-		t.await(k, fmt.Errorf("%w: endpoint %q", errMissing, t.options.HealthChecks.Endpoint), map[netip.Addr]bool{{}: true})
+		t.lack(k, lack{fmt.Errorf("%w: endpoint %q", errMissing, t.options.HealthChecks.Endpoint), map[netip.Addr]bool{{}: true}})
 		return nil
 	}
 	b.Endpoints = []string{t.mirror.root}

@@ -19,21 +19,19 @@
 // balancer modified and read back, and one endpoint deleted, whatever else there is. Where HNS cannot
 // modify, or says that it did and did not, load balancers are deleted and made again.
 //
-// Each service port is a commit of its own. If a call fails, what the port's other calls have added or
-// changed is reverted, and Apply names the port; all others are programmed. What cannot be deleted is
-// tried again with growing pauses, and serves nobody meanwhile: an endpoint goes only after all load
+// If a call fails, Apply names the service port, and all others are programmed; the next Apply continues. What cannot
+// be deleted is tried again with growing pauses, and serves nobody meanwhile: an endpoint goes only after all load
 // balancers that use it. A call that fails may have taken effect, so what it was about is read again.
 //
 // # What is listed, and when
 //
 // Everything is listed at the start, after HNS notifies of a network or has ended, with growing
-// pauses while something is unfinished, and at the first resync after [Options.ListInterval]
-// (Drifted of [proxy.Abilities]). Something is unfinished if an object could not be read, changed or deleted, if HNS
+// pauses while an object lacks something, and at the first resync after [Options.ListInterval]
+// (Drifted of [proxy.Abilities]). An object lacks something if it could not be read or deleted, if HNS
 // refused a load balancer of health checks, or if an overlay network has no remote subnet for an address
 // yet. A query that fails changes nothing.
 //
-// After HNS notifies of endpoints, and with growing pauses while endpoints do not exist yet or EndpointSlices name
-// different nodes for an address, it is read which endpoints there are: one call, and one for each new endpoint. Load balancers are not read, and change
+// After HNS notifies of endpoints, and with growing pauses while endpoints do not exist yet, it is read which endpoints there are: one call, and one for each new endpoint. Load balancers are not read, and change
 // only if an endpoint that they use has gone or was replaced, or one that they need has appeared.
 //
 // # After a restart

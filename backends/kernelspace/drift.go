@@ -15,52 +15,72 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// unfinished is what could not be done since everything was listed.
-type unfinished struct {
-	// all has the reasons, by object, and before those of the time before.
-	all, before map[key]error
-	// isNew says that something is unfinished that was not before.
-	isNew bool
+// lack is what an object lacks although it was written, or why it could not be written or removed.
+type lack struct {
+	err error
 	// awaited are the addresses of endpoints that do not exist yet, and whether only one of a pod of this
 	// node will do; the zero Addr stands for the endpoint that gets health checks.
 	awaited map[netip.Addr]bool
 }
 
+// lacks are the lacks since everything was listed.
+type lacks struct {
+	all map[key]lack
+	// known are the objects that have lacked something since the list before, and isNew says that another one does.
+	known map[key]bool
+	isNew bool
+}
+
 // errMissing marks an endpoint that does not exist yet.
 var errMissing = errors.New("missing in HNS")
 
-func newUnfinished(before map[key]error) unfinished {
-	return unfinished{all: map[key]error{}, before: before, awaited: map[netip.Addr]bool{}}
+func newLacks(before map[key]lack) lacks {
+	l := lacks{all: map[key]lack{}, known: map[key]bool{}}
+	for k := range before {
+		l.known[k] = true
+	}
+	return l
 }
 
-func (u *unfinished) add(k key, err error) {
-	_, isOld := u.before[k]
-	_, isKnown := u.all[k]
-	u.isNew = u.isNew || !isOld && !isKnown
-	u.all[k] = err
+// lack records what an object lacks, nothing if there is no error.
+func (s *shared) lack(k key, l lack) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if l.err == nil {
+		delete(s.lacks.all, k)
+		return
+	}
+	s.lacks.isNew = s.lacks.isNew || !s.lacks.known[k]
+	s.lacks.known[k], s.lacks.all[k] = true, l
+}
+
+// suspect records that the mirror may be wrong because of an error.
+func (t *target) suspect(err error) {
+	t.mirror.suspect = true
+	t.lack(key{kind: kindUnread}, lack{err: err})
 }
 
 // failureLimit is how many objects an error names at most: users who create Services could
 // otherwise fill the logs.
 const failureLimit = 20
 
-// failure returns the reasons as one error, nil if everything was done.
-func (u *unfinished) failure() error {
+// failure returns the reasons as one error, nil if nothing lacks anything.
+func (l *lacks) failure() error {
 	var errs []error
-	for i, k := range slices.SortedFunc(maps.Keys(u.all), func(a, b key) int { return cmp.Or(int(a.kind)-int(b.kind), compareKeys(a, b)) }) {
+	for i, k := range slices.SortedFunc(maps.Keys(l.all), func(a, b key) int { return cmp.Or(int(a.kind)-int(b.kind), compareKeys(a, b)) }) {
 		if i == failureLimit {
-			errs = append(errs, fmt.Errorf("kernelspace: %d more objects", len(u.all)-i))
+			errs = append(errs, fmt.Errorf("kernelspace: %d more objects", len(l.all)-i))
 			break
 		}
-		errs = append(errs, fmt.Errorf("kernelspace: %v: %w", k, u.all[k]))
+		errs = append(errs, fmt.Errorf("kernelspace: %v: %w", k, l.all[k].err))
 	}
 	return errors.Join(errs...)
 }
 
-// onlyAwaits reports whether all that is unfinished waits for endpoints to appear, or for a pause to end.
-func (u *unfinished) onlyAwaits() bool {
-	for _, err := range u.all {
-		if !errors.Is(err, errMissing) && !errors.Is(err, errPaused) {
+// onlyAwaits reports whether all objects that lack something wait for endpoints to appear.
+func (l *lacks) onlyAwaits() bool {
+	for _, x := range l.all {
+		if len(x.awaited) == 0 {
 			return false
 		}
 	}
@@ -68,18 +88,20 @@ func (u *unfinished) onlyAwaits() bool {
 }
 
 // hasAppeared reports whether an endpoint exists that something waits for.
-func (u *unfinished) hasAppeared(m *mirror) bool {
-	for a, onlyLocal := range u.awaited {
-		_, found := m.find(a, onlyLocal)
-		if found || !a.IsValid() && m.root != "" {
-			return true
+func (l *lacks) hasAppeared(m *mirror) bool {
+	for _, x := range l.all {
+		for a, onlyLocal := range x.awaited {
+			_, found := m.find(a, onlyLocal)
+			if found || !a.IsValid() && m.root != "" {
+				return true
+			}
 		}
 	}
 	return false
 }
 
-// retryFirst: what is unfinished is tried again after this time, which doubles while something stays
-// unfinished, up to the interval of listing.
+// retryFirst: what lacks something is tried again after this time, which doubles while something does,
+// up to the interval of listing.
 const retryFirst = 500 * time.Millisecond
 
 // drift is when HNS must be listed again.
@@ -90,17 +112,21 @@ type drift struct {
 	reconnected bool
 	// known says that of all that may differ the mirror has it, so that nothing must be read.
 	known bool
-	// at is when everything was listed; since when something has been unfinished; retries how often
-	// in a row something was when everything was listed.
+	// at is when everything was listed; since when something has lacked something; retries how often
+	// in a row something did when everything was listed.
 	at, since time.Time
 	retries   int
 	// wake ends a wait.
 	wake context.CancelFunc
 }
 
-// wakeUp has a wait notice that something is to be tried again. What is new is not delayed by what
+// wakeUp has a wait notice that something is to be tried again, if anything is. What is new is not delayed by what
 // has failed for long.
-func (d *drift) wakeUp(isNew bool) {
+func (d *drift) wakeUp(anything, isNew bool) {
+	if !anything {
+		d.since = time.Time{}
+		return
+	}
 	if isNew {
 		d.retries = 0
 	}
@@ -126,9 +152,7 @@ func (s *shared) hasReconnected() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	was := s.drift.reconnected
-	if s.drift.reconnected = false; was {
-		s.modifyFailed = nil
-	}
+	s.drift.reconnected = false
 	return was
 }
 
@@ -139,17 +163,17 @@ func (s *shared) listFailed(noticed hcn.Event) {
 }
 
 // listed begins anew after everything was listed.
-func (s *shared) listed(r *renderer) {
+func (s *shared) listed(f facts) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	d := &s.drift
-	if len(s.unfinished.all) > 0 {
+	if len(s.lacks.all) > 0 {
 		d.retries++
 	} else {
 		d.retries = 0
 	}
 	d.since, d.at = time.Time{}, time.Now()
-	s.renderer, s.unfinished = r, newUnfinished(s.unfinished.all)
+	s.facts, s.lacks = f, newLacks(s.lacks.all)
 }
 
 // listedAgain begins anew after what the mirror has was listed.
@@ -157,10 +181,10 @@ func (s *shared) listedAgain() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.drift.since = time.Time{}
-	s.unfinished = newUnfinished(s.unfinished.all)
+	s.lacks = newLacks(s.lacks.all)
 }
 
-// due returns when to list because of what is unfinished; the zero Time for never.
+// due returns when to list because of what lacks something; the zero Time for never.
 func (t *target) due() time.Time {
 	if t.drift.since.IsZero() || t.drift.at.IsZero() {
 		return time.Time{}
@@ -186,7 +210,7 @@ func (t *target) Drifted(ctx context.Context) bool {
 		return true
 	case isDue:
 		d.retries++
-	case !d.known && !t.mirror.stale && !t.unfinished.hasAppeared(t.mirror):
+	case !d.known && !t.mirror.stale && !t.lacks.hasAppeared(t.mirror):
 		return false
 	}
 	d.known = true
@@ -194,14 +218,14 @@ func (t *target) Drifted(ctx context.Context) bool {
 }
 
 // mayDiffer reports whether HNS may differ from what was written, whether everything must be listed
-// then, and whether something unfinished is due.
+// then, and whether something that lacks something is due.
 func (t *target) mayDiffer() (everything, isDue, is bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	d := &t.drift
 	isDue = t.isDue()
 	everything = d.at.IsZero() || d.noticed > hcn.EndpointsChanged || time.Since(d.at) >= t.options.ListInterval ||
-		isDue && !t.unfinished.onlyAwaits() || t.mirror.suspect
+		isDue && !t.lacks.onlyAwaits() || t.mirror.suspect
 	is = everything || t.hasDrifted()
 	if !everything {
 		d.noticed = 0
@@ -220,7 +244,7 @@ func (t *target) hasDrifted() bool { return t.drift.noticed > 0 || t.drift.known
 const waitPause = 30 * time.Second
 
 // WaitDrift is WaitDrift of [proxy.Abilities]: it waits for a notification of HNS, or until something
-// that is unfinished is due again. While HNS cannot notify, it waits for the latter alone.
+// that lacks something is due again. While HNS cannot notify, it waits for the latter alone.
 func (t *target) WaitDrift(ctx context.Context) error {
 	for {
 		wait, stop, drifted := t.beginWait(ctx)
@@ -287,10 +311,14 @@ func (t *target) CheckNode(s proxy.Snapshot) (all []*proxy.Problem) {
 		all = append(all, p)
 	}
 	t.mu.Lock()
-	err, modifyFailed, waitFailed := t.unfinished.failure(), t.modifyFailed, t.waitFailed
-	renderer, isListed := t.renderer, !t.drift.at.IsZero()
+	err, waitFailed := t.lacks.failure(), t.waitFailed
+	var modifyFailed error
+	if first := slices.SortedFunc(maps.Keys(t.notModified), compareKeys); len(first) > 0 {
+		modifyFailed = t.notModified[first[0]]
+	}
+	r, isListed := t.renderer(), !t.drift.at.IsZero()
 	t.mu.Unlock()
-	if err := renderer.unserved(s); err != nil && isListed {
+	if err := r.unserved(s); err != nil && isListed {
 		problem("IP families", err)
 	}
 	if err != nil {

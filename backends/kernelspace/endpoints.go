@@ -14,11 +14,11 @@ import (
 // putEndpoint makes an endpoint what it should be.
 func (t *target) putEndpoint(ctx context.Context, k key, v *value, with payload) error {
 	a := k.addr.Addr()
-	if isPod, err := t.isPod(ctx, a); v.role == rolePod && (isPod || err != nil) {
+	if isPod, err := t.isPod(ctx, a); k.role == rolePod && (isPod || err != nil) {
 		return err
 	}
 	id, exists := t.mirror.made[a]
-	if v.role < t.roleOf(id) {
+	if k.role < t.roleOf(id) {
 		return nil
 	}
 	if !exists {
@@ -29,18 +29,15 @@ func (t *target) putEndpoint(ctx context.Context, k key, v *value, with payload)
 		return err
 	}
 	have := t.mirror.endpoints[id]
-	isSame := have.ProviderAddress == want.ProviderAddress && have.Remote == want.Remote
-	if isSame && t.fitsName(have.Name, want.Name) {
+	_, isNamed := parseName(have.Name, t.prefix)
+	if have.ProviderAddress == want.ProviderAddress && have.Remote == want.Remote && (!isNamed || t.roleOf(id) == k.role) {
 		t.adopt(id, want.Name)
 		return nil
 	}
 	if err := t.isInUse(id, len(t.usersOf(id))); err != nil {
 		// A try would take the endpoint out of its load balancers and put it back, for nothing.
-		t.leave(k, fmt.Errorf("it must be made again, and cannot be deleted now: %w", err))
+		t.lack(k, lack{err: fmt.Errorf("it must be made again, and cannot be deleted now: %w", err)})
 		return nil
-	}
-	if isSame && v.role == rolePod && t.roleOf(id) == rolePod {
-		return t.move(ctx, k, v, with)
 	}
 	return t.refresh(ctx, k, v, with)
 }
@@ -56,33 +53,19 @@ func (t *target) isPod(ctx context.Context, a netip.Addr) (bool, error) {
 	return is, err
 }
 
-// roleOf returns the role in the name of an endpoint. One address can be wanted for several: an
-// EndpointSlice may have any. Then the greatest role counts.
+// roleOf returns the role in the name of an endpoint.
 func (t *target) roleOf(id string) role {
-	v, _ := parseName(t.mirror.endpoints[id].Name, t.prefix)
-	return v.role
+	r, _ := parseName(t.mirror.endpoints[id].Name, t.prefix)
+	return r
 }
 
-// fitsName reports whether an endpoint with one name serves where another name is wanted, both for one
-// address. No name of the backend says nothing; nor does one without a node, since EndpointSlices need
-// not name the nodes of their endpoints, and those of two Services may differ in that.
-func (t *target) fitsName(have, want string) bool {
-	h, isNamed := parseName(have, t.prefix)
-	w, _ := parseName(want, t.prefix)
-	return !isNamed || h.role == w.role && (h.node == w.node || h.node == "" || w.node == "")
-}
-
-// adopt makes an endpoint the backend's own. The mirror gets the name that it would have, so that it
-// is known which node its pod is on.
+// adopt makes an endpoint the backend's own. The mirror gets the name that it would have.
 func (t *target) adopt(id, name string) {
 	e := t.mirror.endpoints[id]
-	have, isNamed := parseName(e.Name, t.prefix)
-	if have.node != "" || !t.fitsName(e.Name, name) {
+	if _, isNamed := parseName(e.Name, t.prefix); isNamed {
 		return
 	}
-	if !isNamed {
-		t.state.Add(id)
-	}
+	t.state.Add(id)
 	e.Name = name
 	t.mirror.endpoints[id] = e
 }
@@ -90,12 +73,12 @@ func (t *target) adopt(id, name string) {
 // wanted returns the endpoint of a key and value.
 func (t *target) wanted(ctx context.Context, k key, v *value, with payload) (hcn.Endpoint, error) {
 	a := k.addr.Addr()
-	e := hcn.Endpoint{Name: nameOf(t.prefix, k, v), NetworkID: t.mirror.network.ID, Addresses: []netip.Addr{a}, MAC: macOf(a), Remote: v.role != roleSource}
-	if v.role != rolePod {
+	e := hcn.Endpoint{Name: nameOf(t.prefix, k), NetworkID: t.mirror.network.ID, Addresses: []netip.Addr{a}, MAC: macOf(a), Remote: k.role != roleSource}
+	if k.role != rolePod {
 		e.MAC, e.ProviderAddress = t.options.HostMAC, v.host
 		return e, nil
 	}
-	if !t.renderer.overlay {
+	if !t.facts.overlay {
 		return e, nil
 	}
 	provider, found := providerOf(&t.mirror.network, a)
@@ -107,7 +90,7 @@ func (t *target) wanted(ctx context.Context, k key, v *value, with payload) (hcn
 	}
 	if !found {
 		provider = with.host
-		t.leave(k, fmt.Errorf("no remote subnet of network %s has the address", t.mirror.network.Name))
+		t.lack(k, lack{err: fmt.Errorf("no remote subnet of network %s has the address", t.mirror.network.Name)})
 	}
 	e.ProviderAddress = provider
 	return e, nil
@@ -242,29 +225,11 @@ func compareKeys(a, b key) int {
 }
 
 // removeEndpoint removes an endpoint if it is the backend's own, and no load balancer refers to
-// it. If that is not possible, it is removed later.
+// it.
 func (t *target) removeEndpoint(ctx context.Context, k key) error {
-	if id, exists := t.mirror.made[k.addr.Addr()]; exists {
-		return t.removeOwn(ctx, id)
+	if id, exists := t.mirror.made[k.addr.Addr()]; exists && t.owns(id) && t.roleOf(id) == k.role {
+		return t.deleteEndpoint(ctx, id)
 	}
-	return nil
-}
-
-// removeOwn is removeEndpoint by ID.
-func (t *target) removeOwn(ctx context.Context, id string) error {
-	if !t.owns(id) {
-		return nil
-	}
-	k := endpointKey(t.mirror.endpoints[id].Addresses[0])
-	if err := t.isInUse(id, 0); err != nil {
-		t.leave(k, err)
-		return nil
-	}
-	err := t.deleteEndpoint(ctx, id)
-	if err == nil || isFatal(ctx, err) {
-		return err
-	}
-	t.leave(k, err)
 	return nil
 }
 
@@ -289,7 +254,7 @@ func (t *target) recheckEndpoints(ctx context.Context, cause error) {
 	defer cancel()
 	t.looked.endpoints = false
 	if err := t.lookForEndpoints(ctx); err != nil {
-		t.mirror.suspect = true
+		t.suspect(err)
 	}
 }
 

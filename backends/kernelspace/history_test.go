@@ -112,7 +112,7 @@ func TestHistoriesConvergeUnderFaults(t *testing.T) {
 				if _, some := errors.AsType[proxy.PortErrors](err); some && !errors.Is(err, proxy.ErrDataplaneLost) {
 					partial++
 				}
-				if err == nil && m.settled() {
+				if err == nil && m.finished() {
 					m.wantAsFresh(step, ports)
 				}
 				if step%10 == 9 {
@@ -135,21 +135,13 @@ func (m *machine) finished() bool {
 	return !slices.ContainsFunc(m.problems(), func(err error) bool { return !strings.Contains(err.Error(), "cannot be modified") })
 }
 
-// settled is finished, but for endpoints of which EndpointSlices name different nodes: histories are full of them.
-func (m *machine) settled() bool {
-	lines := strings.Split(fmt.Sprint(errors.Join(m.problems()...)), "\n")
-	return m.finished() || !slices.ContainsFunc(lines, func(line string) bool {
-		return !strings.Contains(line, "cannot be modified") && !strings.Contains(line, "made again after a pause")
-	})
-}
-
 // converge applies without faults, as a Runner does: from the zero snapshot as long as
 // something is unfinished.
 func (m *machine) converge(step int, ports []*proxy.ServicePort) {
 	m.t.Helper()
 	for range 4 {
 		err := m.try(ports...)
-		if err == nil && m.settled() {
+		if err == nil && m.finished() {
 			m.wantAsFresh(step, ports)
 			return
 		}

@@ -47,10 +47,7 @@ func (t *target) list(ctx context.Context, cleans bool) (objects []object, err e
 	}
 	t.state.load()
 	t.mirror = l.mirror
-	if t.hasReconnected() {
-		clear(t.notModified)
-	}
-	maps.DeleteFunc(t.moves, func(a netip.Addr, _ move) bool { return l.mirror.made[a] == "" })
+	hasReconnected := t.hasReconnected()
 	objects = l.endpoints()
 	exists := map[string]bool{}
 	for i := range l.loadBalancers {
@@ -60,8 +57,7 @@ func (t *target) list(ctx context.Context, cleans bool) (objects []object, err e
 			objects = append(objects, o)
 		}
 	}
-	maps.DeleteFunc(t.notModified, func(k key, _ bool) bool { return l.mirror.loadBalancers[k].ID == "" && k != key{} })
-	t.forgotten()
+	t.canModify(func(k key) bool { return hasReconnected || l.mirror.loadBalancers[k].ID == "" && k != key{} })
 	for id := range l.mirror.endpoints {
 		exists[id] = true
 	}
@@ -70,9 +66,9 @@ func (t *target) list(ctx context.Context, cleans bool) (objects []object, err e
 	}
 	t.state.keep(exists, len(l.unread) > 0)
 	t.state.flush()
-	t.listed(l.renderer)
+	t.listed(l.facts)
 	if err := l.unreadable(); err != nil {
-		t.leave(key{kind: kindUnread}, err)
+		t.lack(key{kind: kindUnread}, lack{err: err})
 		t.flush()
 	}
 	return objects, nil
@@ -84,7 +80,7 @@ type lister struct {
 	// cleans says that everything will be removed: then the network may be missing, and what serving
 	// needs is not required.
 	cleans        bool
-	renderer      *renderer
+	facts         facts
 	mirror        *mirror
 	loadBalancers []hcn.LoadBalancer
 	unread        map[string]error // why objects, by ID, cannot be read
@@ -100,9 +96,9 @@ func (l *lister) again(ctx context.Context) (objects []object, done bool, err er
 	if !known {
 		return nil, false, nil
 	}
-	l.renderer, l.mirror = l.target.renderer, l.target.mirror
+	l.facts, l.mirror = l.target.facts, l.target.mirror
 	network, err := l.findNetwork(ctx)
-	if err != nil || !isSame(&network, &l.renderer.network) {
+	if err != nil || !isSame(&network, &l.facts.network) {
 		l.listFailed(hcn.NetworksChanged)
 		return nil, false, err
 	}
@@ -205,8 +201,8 @@ func (l *lister) readHost(ctx context.Context) error {
 	if was := l.target.mirror; was != nil {
 		l.mirror.host = was.host
 	}
-	l.renderer = &renderer{options: &l.options, features: can, network: network, overlay: network.IsOverlay()}
-	if l.renderer.overlay && !l.cleans && (!l.options.sourceVIP("IPv4").IsValid() || l.options.HostMAC == "" || !can.RemoteSubnet) {
+	l.facts = facts{features: can, network: network, overlay: network.IsOverlay()}
+	if l.facts.overlay && !l.cleans && (!l.options.sourceVIP("IPv4").IsValid() || l.options.HostMAC == "" || !can.RemoteSubnet) {
 		return fmt.Errorf("%w: network %s is an overlay: set an address of IPv4 in Options.SourceVIPs, and Options.HostMAC", proxy.ErrUnsupported, network.Name)
 	}
 	return nil
@@ -236,11 +232,11 @@ func (l *lister) findNetwork(ctx context.Context) (hcn.Network, error) {
 
 // endpoint returns an endpoint as an object.
 func (l *lister) endpoint(e *hcn.Endpoint) object {
-	v, known := parseName(e.Name, l.prefix)
-	v.wrong = !known || e.Remote != (v.role != roleSource)
+	r, known := parseName(e.Name, l.prefix)
+	v := value{wrong: !known || e.Remote != (r != roleSource)}
 	switch {
-	case !l.renderer.overlay || v.role == roleSource:
-	case v.role == roleVIP:
+	case !l.facts.overlay || r == roleSource:
+	case r == roleVIP:
 		v.host = e.ProviderAddress
 	default:
 		v.host = l.mirror.host
@@ -250,7 +246,7 @@ func (l *lister) endpoint(e *hcn.Endpoint) object {
 		}
 		v.wrong = v.wrong || provider != e.ProviderAddress
 	}
-	return object{Key: endpointKey(e.Addresses[0]), Value: v}
+	return object{Key: endpointKey(e.Addresses[0], r), Value: v}
 }
 
 // loadBalancer returns a load balancer as an object; false if no key names it, or another one has
@@ -258,7 +254,7 @@ func (l *lister) endpoint(e *hcn.Endpoint) object {
 func (l *lister) loadBalancer(b *hcn.LoadBalancer) (object, bool) {
 	k, ok := keyOf(b)
 	if ok && l.mirror.root != "" && len(b.Endpoints) == 1 && b.Endpoints[0] == l.mirror.root {
-		k.kind = kindHealthCheck
+		k.kind, k.mapping = kindHealthCheck, b.PortMappings[0].Flags
 	}
 	if _, taken := l.mirror.loadBalancers[k]; !ok || taken {
 		l.mirror.count(b, 1)
@@ -280,10 +276,10 @@ func (l *lister) object(k key, b *hcn.LoadBalancer) object {
 	}
 	var isRight bool
 	v.endpoints, isRight = l.addresses(b, k.addr.Addr().Is4())
-	if l.renderer.overlay {
+	if l.facts.overlay {
 		v.host = l.mirror.host
 	}
-	source := l.renderer.sourceOf(l.mirror, k, &v)
+	source := (&renderer{&l.options, l.facts}).sourceOf(l.mirror, k, &v)
 	v.wrong = v.wrong || !isRight || source.IsValid() && b.SourceVIP != source
 	return object{Key: k, Value: v}
 }
@@ -318,20 +314,17 @@ func (t *target) Cleanup(ctx context.Context) error {
 	if _, err := t.list(ctx, true); err != nil {
 		return fmt.Errorf("kernelspace: %w", translate(err))
 	}
+	var ops []op
 	for _, k := range slices.SortedFunc(maps.Keys(t.mirror.loadBalancers), compareKeys) {
-		if err := t.removeLoadBalancer(ctx, k); err != nil {
-			t.flush()
-			return translate(err)
-		}
+		ops = append(ops, op{Kind: backends.Remove, Key: k})
 	}
 	for _, id := range slices.Sorted(maps.Keys(t.mirror.endpoints)) {
-		if err := t.removeOwn(ctx, id); err != nil {
-			t.flush()
-			return translate(err)
-		}
+		ops = append(ops, op{Kind: backends.Remove, Key: endpointKey(t.mirror.endpoints[id].Addresses[0], t.roleOf(id))})
 	}
-	t.flush()
-	if err := t.unfinished.failure(); err != nil {
+	if err := t.Commit(ctx, ops).Err(); err != nil {
+		return err
+	}
+	if err := t.lacks.failure(); err != nil {
 		return err
 	}
 	if err := t.state.clear(); err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/vipkit/vipkit/backends/kernelspace/hcn"
@@ -23,7 +24,7 @@ func (t *target) putHealthCheck(ctx context.Context, k key, v *value, with paylo
 	if err == nil || isFatal(ctx, err) || errors.Is(err, proxy.ErrDataplaneLost) {
 		return err
 	}
-	t.leave(k, err)
+	t.lack(k, lack{err: err})
 	return nil
 }
 
@@ -98,7 +99,7 @@ func (t *target) change(ctx context.Context, k key, want hcn.LoadBalancer, with 
 	case fits(have, want):
 		t.state.Add(have.ID)
 		return nil
-	case with.inPlace && t.renderer.features.Modify && !t.notModified[k] && !t.notModified[key{}]:
+	case with.inPlace && t.facts.features.Modify && t.notModified[k] == nil && t.notModified[key{}] == nil:
 		want.ID = have.ID
 		done, err := t.modify(ctx, k, want)
 		if done || err != nil {
@@ -131,7 +132,7 @@ func (t *target) modify(ctx context.Context, k key, want hcn.LoadBalancer) (done
 	}
 	t.ops.Add(1)
 	if err := t.read(ctx, k, want.ID); err != nil {
-		t.mirror.suspect = true
+		t.suspect(err)
 		return false, err
 	}
 	if !fits(t.mirror.loadBalancers[k], want) {
@@ -148,20 +149,16 @@ func (t *target) cannotModify(k key, err error) {
 	if known, ok := errors.AsType[*hcn.Error](err); ok && known.Code == hcn.CodeNotImplemented {
 		k = key{}
 	}
-	t.notModified[k] = true
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.modifyFailed = fmt.Errorf("%v: %w", k, err)
+	t.notModified[k] = fmt.Errorf("%v: %w", k, err)
 }
 
-// forgotten has CheckNode say no more that load balancers are made again instead of modified, once that holds for none.
-func (t *target) forgotten() {
-	if len(t.notModified) > 0 {
-		return
-	}
+// canModify has some load balancers modified again.
+func (t *target) canModify(some func(key) bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.modifyFailed = nil
+	maps.DeleteFunc(t.notModified, func(k key, _ error) bool { return some(k) })
 }
 
 // read reads a load balancer.
@@ -185,7 +182,7 @@ func (t *target) recheck(ctx context.Context, k key, id string, cause error) {
 	ctx, cancel := t.afterwards(ctx)
 	defer cancel()
 	if err := t.read(ctx, k, id); err != nil && !errors.Is(err, hcn.ErrNotFound) {
-		t.mirror.suspect = true
+		t.suspect(err)
 	}
 }
 
@@ -197,7 +194,7 @@ func (t *target) recheckCreated(ctx context.Context, k key, cause error) {
 	b, found, err := t.other(ctx, k)
 	switch {
 	case err != nil:
-		t.mirror.suspect = true
+		t.suspect(err)
 	case found:
 		t.mirror.put(k, normal(b))
 		t.state.decided(k, b.ID)
@@ -269,22 +266,28 @@ func (t *target) createLoadBalancer(ctx context.Context, k key, want hcn.LoadBal
 	return nil
 }
 
-// conflict returns an error if a frontend and a health check have one address, protocol and port: each
+// conflict returns an error if a frontend and a health check, or two different health checks, have one address, protocol and port: each
 // would delete the other one's load balancer.
 func (t *target) conflict(k key) error {
-	other := k
-	if other.kind = kindHealthCheck; k.kind == kindHealthCheck {
-		other.kind = kindLoadBalancer
-	}
-	if _, exists := t.mirror.loadBalancers[other]; exists {
-		return fmt.Errorf("%v has the address and port", other)
+	for _, other := range sameFrontend(k) {
+		if _, exists := t.mirror.loadBalancers[other]; exists && other != k {
+			return fmt.Errorf("%v has the address and port", other)
+		}
 	}
 	return nil
 }
 
+// sameFrontend returns all keys of load balancers with the address, protocol and port of a key.
+func sameFrontend(k key) (all []key) {
+	for _, mapping := range [...]hcn.PortMappingFlags{0, hcn.UseMux | hcn.PreserveDIP} {
+		all = append(all, key{kind: kindHealthCheck, protocol: k.protocol, addr: k.addr, mapping: mapping})
+	}
+	return append(all, plain(k))
+}
+
 // plain returns the key that List finds a load balancer with.
 func plain(k key) key {
-	k.kind = kindLoadBalancer
+	k.kind, k.mapping = kindLoadBalancer, 0
 	return k
 }
 
@@ -332,21 +335,14 @@ func (t *target) other(ctx context.Context, k key) (b hcn.LoadBalancer, found bo
 	return b, false, failed
 }
 
-// removeLoadBalancer removes the load balancer of a key if it is the backend's own. If HNS refuses,
-// it is removed later.
+// removeLoadBalancer removes the load balancer of a key if it is the backend's own.
 func (t *target) removeLoadBalancer(ctx context.Context, k key) error {
-	delete(t.notModified, k)
-	t.forgotten()
+	t.canModify(func(x key) bool { return x == k })
 	have, exists := t.mirror.loadBalancers[k]
 	if !exists || !t.state.Has(have.ID) {
 		return nil
 	}
-	err := t.deleteLoadBalancer(ctx, k, have.ID)
-	if err == nil || isFatal(ctx, err) {
-		return err
-	}
-	t.leave(k, err)
-	return nil
+	return t.deleteLoadBalancer(ctx, k, have.ID)
 }
 
 // deleteLoadBalancer deletes a load balancer; one that does not exist was deleted.
@@ -357,8 +353,7 @@ func (t *target) deleteLoadBalancer(ctx context.Context, k key, id string) error
 		t.recheck(ctx, k, id, err)
 		return err
 	}
-	for _, kind := range []kind{kindLoadBalancer, kindHealthCheck} {
-		k.kind = kind
+	for _, k := range sameFrontend(k) {
 		if have, ok := t.mirror.loadBalancers[k]; ok && have.ID == id {
 			t.mirror.drop(k)
 		}

@@ -138,42 +138,29 @@ func providerOf(n *hcn.Network, a netip.Addr) (provider netip.Addr, found bool) 
 	return provider, found
 }
 
-// Names of endpoints tell what they are for, after the name of the identity:
+// Names of endpoints tell what they are for, after the name of the identity. Earlier versions appended the node of a
+// pod:
 //
-//	vipkit/pod/10.1.0.9/node-2   vipkit/vip/10.96.0.10   vipkit/source/10.244.0.2
-const (
-	podName    = "pod"
-	vipName    = "vip"
-	sourceName = "source"
-)
-
-// nameOf returns the name of the endpoint of a key and value.
-func nameOf(prefix string, k key, v *value) string {
-	a := k.addr.Addr().String()
-	switch v.role {
-	case roleVIP:
-		return prefix + vipName + "/" + a
-	case roleSource:
-		return prefix + sourceName + "/" + a
-	case rolePod:
-	}
-	return prefix + podName + "/" + a + "/" + v.node
+//	vipkit/pod/10.1.0.9   vipkit/vip/10.96.0.10   vipkit/source/10.244.0.2
+func (r role) String() string {
+	return [...]string{rolePod: "pod", roleVIP: "vip", roleSource: "source"}[r]
 }
 
-// parseName returns the role and the node in a name.
-func parseName(name, prefix string) (v value, known bool) {
+// nameOf returns the name of the endpoint of a key.
+func nameOf(prefix string, k key) string {
+	return prefix + k.role.String() + "/" + k.addr.Addr().String()
+}
+
+// parseName returns the role in a name.
+func parseName(name, prefix string) (r role, known bool) {
 	rest, found := strings.CutPrefix(name, prefix)
-	parts := strings.SplitN(rest, "/", 3)
-	switch {
-	case !found:
-	case len(parts) == 3 && parts[0] == podName:
-		return value{role: rolePod, node: parts[2]}, true
-	case len(parts) == 2 && parts[0] == vipName:
-		return value{role: roleVIP}, true
-	case len(parts) == 2 && parts[0] == sourceName:
-		return value{role: roleSource}, true
+	text, address, _ := strings.Cut(rest, "/")
+	for r := rolePod; found && address != "" && r <= roleSource; r++ {
+		if text == r.String() {
+			return r, true
+		}
 	}
-	return v, false
+	return rolePod, false
 }
 
 // macOf returns the MAC address of a remote endpoint, which is on no wire: it only has to differ

@@ -17,7 +17,7 @@ const (
 	kindEndpoint     kind = iota // an endpoint that the backend makes
 	kindLoadBalancer             // a load balancer of one address, protocol and port
 	kindHealthCheck              // the load balancer of health checks, for all ports of a Service
-	kindUnread                   // what cannot be read: no object, only a key of what is unfinished
+	kindUnread                   // what cannot be read: no object, only a key of a [lack]
 )
 
 // key names an object. HNS refuses a second load balancer of one address, protocol and port, so a
@@ -26,6 +26,11 @@ type key struct {
 	kind kind
 	// protocol is the number of IP; 0 for endpoints.
 	protocol uint8
+	// role is what an endpoint is for. Several may want one address: an EndpointSlice may have any. Then the
+	// greatest role counts.
+	role role
+	// mapping are the flags of a load balancer of health checks.
+	mapping hcn.PortMappingFlags
 	// addr is the address of an endpoint, with port 0, or the address and port of a frontend; that
 	// of a node port is the unspecified one of its family.
 	addr netip.AddrPort
@@ -57,9 +62,6 @@ type value struct {
 	mapping      hcn.PortMappingFlags
 	distribution hcn.Distribution
 	endpoints    string
-	// The content of an endpoint: its role, and the node of the pod.
-	role role
-	node string
 	// host is the node's primary address, for what may have it in an overlay network: as the provider
 	// address of an endpoint, or the source address of a load balancer.
 	host netip.Addr

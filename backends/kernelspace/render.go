@@ -6,6 +6,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/kernelspace/hcn"
 	"github.com/vipkit/vipkit/endpoints"
 	"github.com/vipkit/vipkit/internal/ipaddr"
@@ -23,13 +24,23 @@ const (
 	OptimizationAnnotation = "winProxyOptimization"
 )
 
-// renderer renders the objects of service ports. It is immutable.
-type renderer struct {
-	options  *Options
+// facts are what the last list has found of HNS; zero before.
+type facts struct {
 	features hcn.Features
-	// network is that of the last list, overlay whether it is one; both are zero before the first list.
-	network hcn.Network
-	overlay bool
+	network  hcn.Network
+	overlay  bool // says that network is one
+}
+
+// renderer renders the objects of service ports from facts. It is immutable.
+type renderer struct {
+	options *Options
+	facts
+}
+
+// rendererFor returns a renderer for a world.
+func (o *Options) rendererFor(env backends.Env) *renderer {
+	f, _ := env.Facts.(facts)
+	return &renderer{o, f}
 }
 
 // render is a [backends.Render].
@@ -58,10 +69,12 @@ func (r *renderer) static(out []object) []object {
 	if !r.overlay || !source.IsValid() {
 		return out
 	}
-	return append(out, object{Key: endpointKey(source), Value: value{role: roleSource}, Payload: payload{}})
+	return append(out, object{Key: endpointKey(source, roleSource), Payload: payload{}})
 }
 
-func endpointKey(a netip.Addr) key { return key{kind: kindEndpoint, addr: netip.AddrPortFrom(a, 0)} }
+func endpointKey(a netip.Addr, r role) key {
+	return key{kind: kindEndpoint, role: r, addr: netip.AddrPortFrom(a, 0)}
+}
 
 // primary returns the node's primary address of a family, the zero Addr if it has none.
 func primary(node *proxy.Node, family v1.IPFamily) netip.Addr {
@@ -105,7 +118,7 @@ func (w *portWriter) frontend(f *proxy.Frontend) {
 	}
 	w.endpoints(list, v.endpoints)
 	if w.overlay && f.Kind == proxy.ClusterIP {
-		w.add(endpointKey(f.Addr.Addr()), value{role: roleVIP, host: w.host})
+		w.add(endpointKey(f.Addr.Addr(), roleVIP), value{host: w.host})
 	}
 	w.add(key{kind: kindLoadBalancer, protocol: ipaddr.ProtocolNumber(w.port.Name.Protocol), addr: f.Addr}, v)
 	w.healthCheck(f, v)
@@ -119,7 +132,7 @@ func (w *portWriter) endpoints(list []*endpoints.Endpoint, encoded string) {
 	w.made = append(w.made, encoded)
 	for i, e := range list {
 		if !w.isHere(w.node, e) && (i == 0 || e.Addr != list[i-1].Addr) {
-			w.add(endpointKey(e.Addr.Addr()), value{role: rolePod, node: e.NodeName, host: w.host})
+			w.add(endpointKey(e.Addr.Addr(), rolePod), value{host: w.host})
 		}
 	}
 }
@@ -137,8 +150,8 @@ func (w *portWriter) healthCheck(f *proxy.Frontend, of value) {
 	if w.port.Name.Protocol == v1.ProtocolTCP && slices.ContainsFunc(w.port.Frontends, func(f proxy.Frontend) bool { return f.Addr == at }) {
 		return // the Service itself has this address and port
 	}
-	w.add(key{kind: kindHealthCheck, protocol: ipaddr.TCP, addr: at},
-		value{port: port, mapping: of.mapping & (hcn.UseMux | hcn.PreserveDIP)})
+	mapping := of.mapping & (hcn.UseMux | hcn.PreserveDIP)
+	w.add(key{kind: kindHealthCheck, protocol: ipaddr.TCP, addr: at, mapping: mapping}, value{port: port, mapping: mapping})
 }
 
 // mapping returns the flags of the port mapping of a frontend.

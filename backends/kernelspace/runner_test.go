@@ -159,7 +159,7 @@ func TestGarbageIsNoIllness(t *testing.T) {
 	})
 }
 
-// What has been unfinished for long does not delay what is so since now.
+// What has lacked something for long does not delay what does so since now.
 func TestOldFailureDelaysNoNewOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMachine(t, newest())

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -27,14 +25,14 @@ func New(client hcn.Client, options Options) (proxy.Backend, error) {
 		return nil, err
 	}
 	t := &target{
-		client: client, options: o, prefix: o.Identity.Name + "/", notModified: map[key]bool{}, moves: moves{},
-		shared: shared{renderer: &renderer{options: &o}, unfinished: newUnfinished(nil)}, state: state{Set: journal.New(o.StateFile)},
+		client: client, options: o, prefix: o.Identity.Name + "/",
+		shared: shared{lacks: newLacks(nil), notModified: map[key]error{}}, state: state{Set: journal.New(o.StateFile)},
 	}
 	return backends.New(t.Render, t), nil
 }
 
-// target is the [backends.Target]: endpoints and load balancers of HNS, which has no transactions. Removals do
-// not fail: what could not be removed is tried again later, since it harms nobody but those who want its address.
+// target is the [backends.Target]: endpoints and load balancers of HNS, which has no transactions. What cannot
+// be removed is tried again later.
 //
 // Calls of List, Commit and Cleanup do not overlap. Other methods use what is shared alone.
 type target struct {
@@ -45,11 +43,7 @@ type target struct {
 	shared
 	// mirror is nil before the first List.
 	mirror *mirror
-	// notModified are the load balancers that HNS has refused to modify, or has not modified; the zero
-	// key stands for all.
-	notModified map[key]bool
-	moves       moves
-	looked      looked
+	looked looked
 	// end is when everything must have ended that follows calls which failed because the context had.
 	end   time.Time
 	state state
@@ -58,30 +52,17 @@ type target struct {
 }
 
 // shared is what methods need that may be called beside List, Commit and Cleanup. These alone change
-// renderer and unfinished, so they read both without the lock.
+// facts and lacks, so they read both without the lock.
 type shared struct {
-	mu         sync.Mutex // not held during calls of HNS
-	renderer   *renderer
-	unfinished unfinished
-	drift      drift
-	// modifyFailed is why load balancers are made again instead of modified, waitFailed why no
-	// notification comes; nil if neither is so.
-	modifyFailed, waitFailed error
-}
-
-// leave records that something could not be done.
-func (s *shared) leave(k key, err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.unfinished.add(k, err)
-}
-
-// await records that something waits for endpoints.
-func (s *shared) await(k key, err error, missing map[netip.Addr]bool) {
-	s.leave(k, err)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	maps.Copy(s.unfinished.awaited, missing)
+	mu    sync.Mutex // not held during calls of HNS
+	facts facts
+	lacks lacks
+	drift drift
+	// notModified are the load balancers that HNS has refused to modify, or has not modified, and why; the zero
+	// key stands for all.
+	notModified map[key]error
+	// waitFailed is why no notification comes; nil if it does.
+	waitFailed error
 }
 
 // looked is what the current Commit has read again.
@@ -104,8 +85,8 @@ func (t *target) afterwards(ctx context.Context) (context.Context, context.Cance
 }
 
 // Render is a [backends.Render].
-func (t *target) Render(node *proxy.Node, port *proxy.ServicePort, out []object) []object {
-	return t.current().render(node, port, out)
+func (t *target) Render(env backends.Env, port *proxy.ServicePort, out []object) []object {
+	return t.options.rendererFor(env).render(env.Node, port, out)
 }
 
 // Abilities implements [backends.Target].
@@ -114,36 +95,38 @@ func (t *target) Abilities() backends.Abilities[key, value] {
 		Abilities: proxy.Abilities{
 			Operations: t.ops.Load, Drifted: t.Drifted, WaitDrift: t.WaitDrift, CheckNode: t.CheckNode, CheckLimits: t.CheckLimits,
 		},
-		Check: t.Check, Cleanup: t.Cleanup,
+		Facts: func(proxy.Snapshot) any { return t.facts }, Check: t.Check, Cleanup: t.Cleanup,
 	}
 }
 
 // Check is Check of [backends.Abilities].
-func (t *target) Check(node *proxy.Node, port *proxy.ServicePort) error {
-	return t.current().check(node, port)
+func (t *target) Check(env backends.Env, port *proxy.ServicePort) error {
+	return t.options.rendererFor(env).check(env.Node, port)
 }
 
 // CheckLimits is CheckLimits of [proxy.Abilities].
 func (t *target) CheckLimits(node *proxy.Node, port *proxy.ServicePort) []*proxy.Problem {
-	return t.current().limits(node, port)
+	return t.renderer().limits(node, port)
 }
 
-func (t *target) current() *renderer {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.renderer
-}
+// renderer returns a renderer for what the last list has found.
+func (t *target) renderer() *renderer { return &renderer{&t.options, t.facts} }
 
 // Commit implements [backends.Target].
 func (t *target) Commit(ctx context.Context, ops []op) backends.Outcome {
 	t.looked, t.end = looked{}, time.Time{}
 	out := backends.Each(ctx, ops, func(o *op) error {
-		err := t.carryOut(ctx, o)
+		t.lack(o.Key, lack{})
+		err := translate(t.carryOut(ctx, o))
 		if err == nil {
 			return nil
 		}
-		t.leave(o.Key, err)
-		return fmt.Errorf("%v: %w", o.Key, translate(err))
+		t.lack(o.Key, lack{err: err}) // HNS may have done a part of it
+		if o.Kind == backends.Remove && !isFatal(ctx, err) {
+			// It harms nobody but those who want its address, and it may stay for ever: no Apply fails because of it.
+			return nil
+		}
+		return fmt.Errorf("%v: %w", o.Key, err)
 	})
 	t.flush()
 	return out
@@ -154,10 +137,8 @@ func (t *target) flush() {
 	t.state.flush()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if len(t.unfinished.all) > 0 {
-		t.drift.wakeUp(t.unfinished.isNew)
-		t.unfinished.isNew = false
-	}
+	t.drift.wakeUp(len(t.lacks.all) > 0, t.lacks.isNew)
+	t.lacks.isNew = false
 }
 
 // carryOut carries out an operation.

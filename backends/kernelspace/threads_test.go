@@ -172,16 +172,18 @@ func TestCreateDeletesTheOneInTheWay(t *testing.T) {
 		"load balancer 10.96.0.3:80/6->1 distribution 0 flags 0 flags 0 to local 10.0.0.6")
 }
 
-// The endpoint of an address whose pod is on another node now is made again, also if several load
+// In an overlay network, the endpoint of an address whose pod is on another node now is made again, also if several load
 // balancers use it.
 func TestReusedPodAddress(t *testing.T) {
 	for _, version := range []hcn.Version{newest(), noModify()} {
-		m := newMachine(t, version)
+		m := newOverlayOf(t, version)
 		m.apply(service(1, remote(1), local(1)), service(2, remote(1)), service(3, remote(2)))
 		before, ids := m.Dump(), m.ids()
 		moved := on("node-3", remote(1))
+		m.moveToNode3(elsewhere(1))
+		m.resync()
 		m.apply(service(1, moved, local(1)), service(2, moved), service(3, remote(2)))
-		m.want("moved", strings.Split(before, "\n")...)
+		m.want("moved", strings.Split(strings.Replace(before, "mac 02-11-0A-01-00-01 provider 172.18.0.3", "mac 02-11-0A-01-00-01 provider 172.18.0.4", 1), "\n")...)
 		if now := m.ids(); now["10.1.0.1"] == ids["10.1.0.1"] || now["10.1.0.2"] != ids["10.1.0.2"] {
 			t.Errorf("endpoints: got %v, before %v, want another one for 10.1.0.1 only", now, ids)
 		}

@@ -125,7 +125,7 @@ func movesBaseChain(t *testing.T, s *stage) {
 			return err
 		}
 		defer k.Close() //nolint:errcheck // the test is over if it matters
-		for _, o := range k.render(stagetest.Node(), nil, nil) {
+		for _, o := range k.render(backends.Env{Node: stagetest.Node()}, nil, nil) {
 			c, ok := o.Payload.(*nft.Chain)
 			if !ok || text(o.Key.name) != chainPrerouting {
 				continue
@@ -279,9 +279,9 @@ func newOlder(o Options) (proxy.Backend, error) {
 		return nil, err
 	}
 	k.form = fmt.Sprintf("4 %x", k.options.Identity.Mark)
-	return backends.New(func(node *proxy.Node, port *proxy.ServicePort, out []object) []object {
+	return backends.New(func(env backends.Env, port *proxy.ServicePort, out []object) []object {
 		first := len(out)
-		out = k.render(node, port, out)
+		out = k.render(env, port, out)
 		later := []handle{handleOf(chainUnserved), handleOf(chainUnservedPrerouting), handleOf(chainUnservedOutput)}
 		all := slices.DeleteFunc(out[first:], func(o object) bool { return slices.Contains(later, o.Key.name) })
 		for i := range all {
@@ -289,7 +289,7 @@ func newOlder(o Options) (proxy.Backend, error) {
 				rules := *c
 				rules.Rules = func(a *nft.Assembler) {
 					c.Rules(a)
-					a.Unserved(setClusterIPs, node.ServiceCIDRs)
+					a.Unserved(setClusterIPs, env.Node.ServiceCIDRs)
 				}
 				all[i].Payload = &rules
 			}

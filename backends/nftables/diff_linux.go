@@ -3,14 +3,15 @@ package nftables
 import (
 	"slices"
 
+	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/endpoints"
 	"github.com/vipkit/vipkit/proxy"
 )
 
 // RenderDiff is RenderDiff of [backends.Abilities] for the usual change: endpoints are added
 // and removed, and the frontends and their verdicts stay the same.
-func (k *kernel) RenderDiff(node *proxy.Node, c proxy.Change, removed, added []object) (r, a []object, ok bool) {
-	d := portDiff{removed: k.writer(node, c.Old, removed), added: k.writer(node, c.New, added)}
+func (k *kernel) RenderDiff(env backends.Env, c proxy.Change, removed, added []object) (r, a []object, ok bool) {
+	d := portDiff{removed: k.writer(env.Node, c.Old, removed), added: k.writer(env.Node, c.New, added)}
 	if !k.serves(d.added.fam) || !sameFrontends(c.Old, c.New) {
 		return removed, added, false
 	}

@@ -55,7 +55,7 @@ func TestRenderDiffIsTheDifference(t *testing.T) {
 	short := 0
 	for range 20_000 {
 		c := randomChange(r)
-		removed, added, ok := k.RenderDiff(node, c, nil, nil)
+		removed, added, ok := k.RenderDiff(backends.Env{Node: node}, c, nil, nil)
 		if !ok {
 			if len(removed)+len(added) > 0 {
 				t.Fatalf("objects of a RenderDiff that is not ok: got %v, %v, want none", removed, added)
@@ -63,7 +63,7 @@ func TestRenderDiffIsTheDifference(t *testing.T) {
 			continue
 		}
 		short++
-		want := counted(k.render(node, c.New, nil), k.render(node, c.Old, nil))
+		want := counted(k.render(backends.Env{Node: node}, c.New, nil), k.render(backends.Env{Node: node}, c.Old, nil))
 		got := counted(added, removed)
 		if fmt.Sprint(want) != fmt.Sprint(got) {
 			t.Fatalf("from %+v\nto   %+v:\ngot  %v\nwant %v", c.Old, c.New, got, want)
@@ -123,11 +123,11 @@ func randomPool(r *rand.Rand, fam v1.IPFamily, most int) (pool []*endpoints.Endp
 func TestCheck(t *testing.T) {
 	t.Parallel()
 	p := stagetest.Port(v1.IPv4Protocol, 1, 3)
-	if err := check(stagetest.Node(), p); err != nil {
+	if err := check(backends.Env{Node: stagetest.Node()}, p); err != nil {
 		t.Errorf("a valid port: got error %v, want none", err)
 	}
 	p.Frontends[0].FromOutside.Action = proxy.Pass
-	if err := check(stagetest.Node(), p); err == nil {
+	if err := check(backends.Env{Node: stagetest.Node()}, p); err == nil {
 		t.Error("a route that passes: got no error, want one")
 	}
 }
@@ -141,11 +141,11 @@ func TestRenderDiffOfManyIsSmall(t *testing.T) {
 	other.Cluster[2500] = stagetest.Endpoint(v1.IPv4Protocol, 3_000_000, 8080)
 	slices.SortFunc(other.Cluster, (*endpoints.Endpoint).Compare)
 	change := proxy.Change{Old: old, New: &other}
-	removed, added, ok := k.RenderDiff(node, change, nil, nil)
+	removed, added, ok := k.RenderDiff(backends.Env{Node: node}, change, nil, nil)
 	if !ok || len(removed) != 2 || len(added) != 2 {
 		t.Fatalf("RenderDiff: got %d objects removed and %d added (ok: %v), want a slot and a hairpin each", len(removed), len(added), ok)
 	}
-	if got := testing.AllocsPerRun(100, func() { k.RenderDiff(node, change, removed[:0], added[:0]) }); got > 2 {
+	if got := testing.AllocsPerRun(100, func() { k.RenderDiff(backends.Env{Node: node}, change, removed[:0], added[:0]) }); got > 2 {
 		t.Errorf("allocations: got %v, want at most 2", got)
 	}
 }

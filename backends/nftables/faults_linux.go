@@ -3,11 +3,12 @@ package nftables
 import (
 	"fmt"
 
+	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/proxy"
 )
 
 // check refuses routes that pass packets: the chains of a frontend always end with a verdict.
-func check(_ *proxy.Node, port *proxy.ServicePort) error {
+func check(_ backends.Env, port *proxy.ServicePort) error {
 	for i := range port.Frontends {
 		f := &port.Frontends[i]
 		if f.FromInside.Action == proxy.Pass || f.FromOutside.Action == proxy.Pass {

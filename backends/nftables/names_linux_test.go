@@ -10,6 +10,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/affinity"
+	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/internal/kinds"
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/internal/kernel/nfnetlink"
@@ -127,7 +128,7 @@ func TestKindOfEveryChain(t *testing.T) {
 	r := newRenderer(o)
 	seen := map[string]bool{}
 	check := func(node *proxy.Node, port *proxy.ServicePort) {
-		for _, o := range r.render(node, port, nil) {
+		for _, o := range r.render(backends.Env{Node: node}, port, nil) {
 			k := o.Key
 			if !k.kind.isChain() {
 				continue
@@ -198,7 +199,7 @@ func TestHashesFollowWhatRulesDependOn(t *testing.T) {
 		r := newRenderer(o)
 		all := map[string]value{}
 		for _, p := range []*proxy.ServicePort{nil, port} {
-			for _, o := range r.render(node, p, nil) {
+			for _, o := range r.render(backends.Env{Node: node}, p, nil) {
 				k, v := o.Key, o.Value
 				if k.fam == nfnetlink.IPv4 && (k.kind.isChain() || k.kind == kindSet) {
 					all[text(k.name)] = v

@@ -43,7 +43,7 @@ func additions(objects []object) (ops []op) {
 func everyRendering() (all []stagetest.Rendering) {
 	for _, node := range append(testNodes(), stagetest.Node()) {
 		for _, port := range append(everyPort(), nil) {
-			all = append(all, stagetest.Rendering{Node: node, Port: port})
+			all = append(all, stagetest.Rendering{Env: backends.Env{Node: node}, Port: port})
 		}
 	}
 	return all
@@ -77,7 +77,7 @@ func TestKeyAndValueIdentifyPayloads(t *testing.T) {
 		testenv.NoError(t, err)
 		r := newRenderer(o)
 		for _, x := range everyRendering() {
-			for _, o := range r.render(x.Node, x.Port, nil) {
+			for _, o := range r.render(x.Env, x.Port, nil) {
 				if !o.Key.kind.isChain() && o.Key.kind != kindSet {
 					continue
 				}
@@ -91,7 +91,7 @@ func TestKeyAndValueIdentifyPayloads(t *testing.T) {
 				at := known{o.Key, o.Value}
 				if want, ok := content[at]; ok && got != want {
 					t.Fatalf("%s: payload of a known key and value: got another one, want the same, with options %+v, node %+v, port %v",
-						text(o.Key.name), options, x.Node, x.Port)
+						text(o.Key.name), options, x.Env.Node, x.Port)
 				}
 				content[at] = got
 			}

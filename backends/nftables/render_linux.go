@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/internal/ipaddr"
 
 	v1 "k8s.io/api/core/v1"
@@ -27,9 +28,9 @@ func newRenderer(o Options) *renderer {
 
 // render appends the objects that a service port needs; without a port, those that every
 // table needs.
-func (r *renderer) render(node *proxy.Node, port *proxy.ServicePort, out []object) []object {
+func (r *renderer) render(env backends.Env, port *proxy.ServicePort, out []object) []object {
 	if port != nil {
-		w := r.writer(node, port, out)
+		w := r.writer(env.Node, port, out)
 		if r.serves(w.fam) {
 			w.all()
 		}
@@ -37,7 +38,7 @@ func (r *renderer) render(node *proxy.Node, port *proxy.ServicePort, out []objec
 	}
 	for _, fam := range nft.Families() {
 		if r.serves(fam) {
-			out = r.static(node, fam, out)
+			out = r.static(env.Node, fam, out)
 		}
 	}
 	return out

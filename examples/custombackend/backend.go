@@ -47,11 +47,11 @@ func element(ip, at, leadsTo string) object {
 }
 
 // render appends the objects of a service port, or without one, those that always exist.
-func render(node *proxy.Node, port *proxy.ServicePort, out []object) []object {
+func render(env backends.Env, port *proxy.ServicePort, out []object) []object {
 	if port == nil {
 		for _, ip := range []string{"ip", "ip6"} {
 			table := object{Key: key("table " + ip + " custom"), Value: strings.ReplaceAll(layout, "IP", ip)}
-			out = append(out, table, chain(ip, "services", lookups(node, ip)))
+			out = append(out, table, chain(ip, "services", lookups(env.Node, ip)))
 		}
 		return out
 	}
@@ -65,7 +65,7 @@ func render(node *proxy.Node, port *proxy.ServicePort, out []object) []object {
 		if f.Kind == proxy.ClusterIP {
 			out = append(out, element(ip, "any-cluster-ip { "+addr, ""))
 		}
-		out = append(out, chain(ip, name, rules(node, port, f, ip)), element(ip, place, " : goto "+name))
+		out = append(out, chain(ip, name, rules(env.Node, port, f, ip)), element(ip, place, " : goto "+name))
 	}
 	for _, e := range slices.Concat(port.Cluster, port.Local) {
 		out = append(out, element(ip, fmt.Sprintf("any-hairpin { %s . %[1]s", e.Addr.Addr()), ""))

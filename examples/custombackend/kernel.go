@@ -24,7 +24,7 @@ func (*kernel) Abilities() backends.Abilities[key, string] {
 }
 
 // check refuses service ports that cannot be served.
-func check(_ *proxy.Node, port *proxy.ServicePort) error {
+func check(_ backends.Env, port *proxy.ServicePort) error {
 	if port.Affinity.Enabled() {
 		return fmt.Errorf("session affinity is not supported")
 	}

@@ -115,10 +115,8 @@
 // needs CAP_NET_RAW, as the match set of iptables does; so it does if kube-proxy or other
 // programs use iptables-legacy. Parameters of connection tracking, and in
 // mode ipvs those of IPVS, ARP and forwarding, need more privileges if /proc/sys is read-only,
-// as in a container: -init-only sets them and exits. Without its parameters, mode ipvs does not serve.
-// If an agent without the privileges changes to another mode, the parameters of mode ipvs stay, and so does
-// the device, which has their former values: the log says that it cannot restore them, until -cleanup runs
-// with the privileges. The folder deploy has a DaemonSet with both steps, and cleanup.yaml for one that runs
+// as in a container: -init-only sets them and exits. Without its parameters, mode ipvs does not serve. They
+// stay after -cleanup and when another mode serves. The folder deploy has a DaemonSet with both steps, and cleanup.yaml for one that runs
 // -cleanup on all nodes.
 //
 // The program lists and watches Services, EndpointSlices, Nodes and ServiceCIDRs, creates Events, and

@@ -122,9 +122,6 @@ func TestIPVSInAContainer(t *testing.T) {
 	if status := start(t, w.node.NS, "-cleanup").Wait(); status != 0 {
 		t.Errorf("status of -cleanup: got %d, want 0", status)
 	}
-	if got := arp(); got != "0\n" {
-		t.Errorf("arp_ignore after -cleanup: got %q, want 0", got)
-	}
 }
 
 // startInContainer starts the program as in the container of deploy/daemonset.yaml.

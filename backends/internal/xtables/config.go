@@ -80,9 +80,9 @@ type Family struct {
 	Render backends.Render[Key, string]
 	// Extensions are named in errors if they are missing. Sets that their rules name must exist.
 	Extensions []Extension
-	// Refresh is called before each full Apply, in the network namespace, and reads settings on
-	// which rules depend.
-	Refresh func() error
+	// Facts is called before each full Apply, in the network namespace, and returns settings on which
+	// rules depend, as Facts of [backends.Abilities] does.
+	Facts func() (any, error)
 	// CheckLimits is as in [proxy.Abilities], for service ports of the family.
 	CheckLimits func(*proxy.ServicePort) []*proxy.Problem
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/internal/testing/netnstest"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
@@ -28,7 +29,7 @@ func constant(flavour Flavour, withSets bool) Config {
 			{Name: "connmark", Rule: "-m connmark --mark 0x1/0x1", Module: "xt_connmark"},
 			{Name: "CONNMARK", Rule: "-j CONNMARK --set-xmark 0x1/0x1", Module: "xt_connmark"},
 		}}
-		f.Render = func(_ *proxy.Node, port *proxy.ServicePort, out []Object) []Object {
+		f.Render = func(_ backends.Env, port *proxy.ServicePort, out []Object) []Object {
 			if port != nil {
 				return out
 			}

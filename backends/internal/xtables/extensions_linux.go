@@ -40,8 +40,11 @@ func (k *kernel) diagnose(ctx context.Context, cause error) error {
 
 // refresh reads the settings on which rules depend, and tries missing extensions again, before a full apply.
 func (k *kernel) refresh(ctx context.Context) (err error) {
-	if k.Refresh != nil {
-		err = k.programs.namespace.Do(k.Refresh)
+	if k.Family.Facts != nil {
+		err = k.programs.namespace.Do(func() (err error) {
+			k.facts, err = k.Family.Facts()
+			return err
+		})
 	}
 	if err == nil && len(k.missingExtensions) > 0 {
 		k.missingExtensions, err = k.missing(ctx, k.missingExtensions)
@@ -50,7 +53,7 @@ func (k *kernel) refresh(ctx context.Context) (err error) {
 }
 
 // Check is Check of [backends.Abilities]: it refuses service ports that need a missing extension.
-func (k *kernel) Check(_ *proxy.Node, port *proxy.ServicePort) error {
+func (k *kernel) Check(_ backends.Env, port *proxy.ServicePort) error {
 	for i := range k.missingExtensions {
 		if port.Name.Family == k.Family.Family && k.missingExtensions[i].IsFor(port) {
 			return fmt.Errorf("%w: %s", proxy.ErrUnsupported, k.missingExtensions[i].remedy())

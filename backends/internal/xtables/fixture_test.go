@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -43,8 +44,8 @@ type rendering struct {
 }
 
 // render implements [backends.Render] for IPv4.
-func (n Names) render(node *proxy.Node, port *proxy.ServicePort, out []Object) []Object {
-	r := rendering{n, node, port, nil}
+func (n Names) render(env backends.Env, port *proxy.ServicePort, out []Object) []Object {
+	r := rendering{n, env.Node, port, nil}
 	if port == nil {
 		r.static()
 		return append(out, r.out...)

@@ -24,6 +24,8 @@ type kernel struct {
 	piece  int
 	ops    atomic.Uint64
 	counts counts
+	// facts are what rules depend on, as Family.Facts has found it.
+	facts any
 	// missingExtensions are missing extensions of iptables that not all service ports need.
 	missingExtensions []Extension
 	// finds are the frontends of the last listing.
@@ -34,7 +36,9 @@ type kernel struct {
 
 // Abilities implements [backends.Target].
 func (k *kernel) Abilities() backends.Abilities[Key, string] {
-	return backends.Abilities[Key, string]{Check: k.Check, Replace: k.Replace, Cleanup: k.Cleanup}
+	return backends.Abilities[Key, string]{
+		Facts: func(proxy.Snapshot) any { return k.facts }, Check: k.Check, Replace: k.Replace, Cleanup: k.Cleanup,
+	}
 }
 
 // List implements [backends.Target]: what exists is read by a [replacement].

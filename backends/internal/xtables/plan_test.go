@@ -25,10 +25,10 @@ func randomLoad(t *testing.T, r *rand.Rand) [][]Op {
 		NodePorts:    proxy.NodePortAddresses{All: r.IntN(2) == 0, Prefixes: stagetest.Prefixes("172.18.0.2/32")},
 		LocalTraffic: proxy.LocalTraffic{Sources: stagetest.Prefixes("10.0.0.0/9", "10.128.0.0/9")[:r.IntN(3)]},
 	}
-	all := [][]Op{stagetest.Additions(renderer.render(node, nil, nil))}
+	all := [][]Op{stagetest.Additions(renderer.render(backends.Env{Node: node}, nil, nil))}
 	for i := range 5 {
 		if r.IntN(3) > 0 {
-			all = append(all, stagetest.Additions(renderer.render(node, stagetest.RandomPort(r, i), nil)))
+			all = append(all, stagetest.Additions(renderer.render(backends.Env{Node: node}, stagetest.RandomPort(r, i), nil)))
 		}
 	}
 	return all

@@ -104,7 +104,7 @@ func (c *Capture) Abilities() backends.Abilities[Key, Value] {
 }
 
 // Check is Check of [backends.Abilities].
-func (c *Capture) Check(_ *proxy.Node, port *proxy.ServicePort) error {
+func (c *Capture) Check(_ backends.Env, port *proxy.ServicePort) error {
 	if !c.serves(port.Name.Family) {
 		return nil
 	}

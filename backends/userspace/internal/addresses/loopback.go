@@ -49,15 +49,15 @@ func (l *Loopback) Abilities() backends.Abilities[Key, Value] {
 }
 
 // Check is Check of [backends.Abilities].
-func (l *Loopback) Check(at *proxy.Node, port *proxy.ServicePort) error {
-	if len(l.Render(at, port, nil)) == 0 {
+func (l *Loopback) Check(env backends.Env, port *proxy.ServicePort) error {
+	if len(l.Render(env, port, nil)) == 0 {
 		return nil
 	}
 	return host.CheckProtocol(port)
 }
 
 // Render implements [backends.Render].
-func (l *Loopback) Render(at *proxy.Node, port *proxy.ServicePort, out []Object) []Object {
+func (l *Loopback) Render(env backends.Env, port *proxy.ServicePort, out []Object) []Object {
 	if port == nil || !l.serves(port.Name.Family) {
 		return out
 	}
@@ -67,7 +67,7 @@ func (l *Loopback) Render(at *proxy.Node, port *proxy.ServicePort, out []Object)
 		if f.Kind != proxy.NodePort || !listens(l.AwaitEndpoints, pod, node) {
 			continue
 		}
-		for _, a := range at.NodePorts.LoopbackAddresses() {
+		for _, a := range env.Node.NodePorts.LoopbackAddresses() {
 			if ipaddr.FamilyOf(a) == port.Name.Family {
 				out = append(out, Object{Key: Key{a, f.Addr.Port(), port.Name.Protocol}})
 			}

@@ -44,7 +44,7 @@ func (k Key) isAddress() bool { return k.protocol == "" }
 func (k Key) at() netip.AddrPort { return netip.AddrPortFrom(k.addr, k.port) }
 
 // Render implements [backends.Render].
-func (c *Capture) Render(at *proxy.Node, port *proxy.ServicePort, out []Object) []Object {
+func (c *Capture) Render(env backends.Env, port *proxy.ServicePort, out []Object) []Object {
 	if port == nil || !c.serves(port.Name.Family) {
 		return out
 	}
@@ -59,8 +59,8 @@ func (c *Capture) Render(at *proxy.Node, port *proxy.ServicePort, out []Object) 
 			}
 			continue
 		}
-		for _, a := range at.Addresses {
-			if listen && ipaddr.FamilyOf(a) == port.Name.Family && at.NodePorts.Contains(a) {
+		for _, a := range env.Node.Addresses {
+			if listen && ipaddr.FamilyOf(a) == port.Name.Family && env.Node.NodePorts.Contains(a) {
 				out = append(out, Object{Key: Key{a, f.Addr.Port(), port.Name.Protocol}})
 			}
 		}

@@ -8,6 +8,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -46,7 +47,7 @@ func TestRender(t *testing.T) {
 		p.Name.Family, p.Name.Protocol = c.family, v1.ProtocolTCP
 		capture := New(Config{Serving: Serving{Families: []v1.IPFamily{c.family}, AwaitEndpoints: c.await}})
 		var got []string
-		for _, o := range capture.Render(node, p, nil) {
+		for _, o := range capture.Render(backends.Env{Node: node}, p, nil) {
 			if o.Key.isAddress() {
 				got = append(got, o.Key.addr.String())
 			} else {
@@ -56,11 +57,11 @@ func TestRender(t *testing.T) {
 		if !slices.Equal(got, c.want) {
 			t.Errorf("%s: got %q, want %q", name, got, c.want)
 		}
-		if other := New(Config{}).Render(node, p, nil); len(other) != 0 {
+		if other := New(Config{}).Render(backends.Env{Node: node}, p, nil); len(other) != 0 {
 			t.Errorf("%s, of another family: got %v, want nothing", name, other)
 		}
 	}
-	if got := New(Config{}).Render(node, nil, nil); len(got) != 0 {
+	if got := New(Config{}).Render(backends.Env{Node: node}, nil, nil); len(got) != 0 {
 		t.Errorf("static objects: got %v, want none", got)
 	}
 }
@@ -72,7 +73,7 @@ func TestCheck(t *testing.T) {
 	for protocol, ok := range map[v1.Protocol]bool{v1.ProtocolTCP: true, v1.ProtocolUDP: true, v1.ProtocolSCTP: false} {
 		p := &proxy.ServicePort{}
 		p.Name.Family, p.Name.Protocol = v1.IPv4Protocol, protocol
-		if err := c.Check(nil, p); (err == nil) != ok {
+		if err := c.Check(backends.Env{}, p); (err == nil) != ok {
 			t.Errorf("%s: got error %v", protocol, err)
 		}
 	}

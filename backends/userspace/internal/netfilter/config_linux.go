@@ -49,7 +49,7 @@ func (r *renderer) served() []v1.IPFamily {
 }
 
 // Check is Check of [backends.Abilities].
-func (r *renderer) Check(_ *proxy.Node, port *proxy.ServicePort) error {
+func (r *renderer) Check(_ backends.Env, port *proxy.ServicePort) error {
 	if !r.serves(port.Name.Family) {
 		return nil
 	}

@@ -50,7 +50,7 @@ func everyRendering() (all []stagetest.Rendering) {
 	nodes[2].LocalTraffic = proxy.LocalTraffic{InterfacePrefix: "veth"}
 	nodes[2].NodePorts = proxy.NodePortAddresses{Prefixes: stagetest.Prefixes("192.0.2.0/24", "2001:db8::/64")}
 	for _, node := range nodes {
-		all = append(all, stagetest.Rendering{Node: node})
+		all = append(all, stagetest.Rendering{Env: backends.Env{Node: node}})
 		for _, f := range bothFamilies() {
 			for _, inside := range actions() {
 				for _, outside := range actions() {
@@ -60,7 +60,7 @@ func everyRendering() (all []stagetest.Rendering) {
 						p.Frontends[i].FromInside.Action, p.Frontends[i].FromOutside.Action = inside, outside
 						p.Frontends[i].Restricted, p.Frontends[i].AllowedSources = len(all)%5 == 0, rangesOf(f, [...]int{0, 2, 64, 65, 130}[len(all)/5%5])
 					}
-					all = append(all, stagetest.Rendering{Node: node, Port: p})
+					all = append(all, stagetest.Rendering{Env: backends.Env{Node: node}, Port: p})
 				}
 			}
 		}
@@ -101,7 +101,7 @@ func TestKeyAndValueDetermineContent(t *testing.T) {
 		for _, redirect := range []bool{false, true} {
 			r := newRenderer(t, id, redirect)
 			for _, x := range everyRendering() {
-				for _, o := range r.Render(x.Node, x.Port, nil) {
+				for _, o := range r.Render(x.Env, x.Port, nil) {
 					if o.Payload == nil {
 						continue
 					}
@@ -109,7 +109,7 @@ func TestKeyAndValueDetermineContent(t *testing.T) {
 					table.Config = Config{Identity: backends.Identity{Name: "vipkit"}, Redirect: redirect}
 					got := written(t, &table, []Object{o})
 					if want, ok := content[known{o.Key, o.Value}]; ok && got != want {
-						t.Fatalf("%s: two contents of one key and value, with identity %+v, redirect %t, node %+v, port %v", o.Key.name, id, redirect, x.Node, x.Port)
+						t.Fatalf("%s: two contents of one key and value, with identity %+v, redirect %t, node %+v, port %v", o.Key.name, id, redirect, x.Env, x.Port)
 					}
 					content[known{o.Key, o.Value}] = got
 				}

@@ -5,6 +5,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/internal/ipaddr"
 	"github.com/vipkit/vipkit/internal/kernel/nfnetlink"
 	"github.com/vipkit/vipkit/internal/kernel/nft"
@@ -42,10 +43,10 @@ type renderer struct {
 }
 
 // Render is a [backends.Render].
-func (r *renderer) Render(node *proxy.Node, port *proxy.ServicePort, out []Object) []Object {
+func (r *renderer) Render(env backends.Env, port *proxy.ServicePort, out []Object) []Object {
 	if port == nil {
 		for _, f := range r.served() {
-			out = r.static(node, f, out)
+			out = r.static(env.Node, f, out)
 		}
 		return out
 	}

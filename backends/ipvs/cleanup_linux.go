@@ -1,0 +1,115 @@
+package ipvs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"unique"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/vipkit/vipkit/internal/kernel/ipvs"
+)
+
+// Cleanup removes everything that backends of these options have programmed in the network namespace
+// of the calling thread, as the Cleanup of such a backend does. Settings of the kernel stay. It needs what [New]
+// needs, except for IPVS: if ip_vs has been unloaded, and all virtual servers with it, Cleanup removes the rest and
+// does not load it again.
+func Cleanup(ctx context.Context, options Options) error {
+	t, err := newTarget(options, openIfLoaded)
+	if err != nil {
+		return err
+	}
+	return errors.Join(t.Cleanup(ctx), t.Close())
+}
+
+// openIfLoaded opens a connection to IPVS, or returns none if ip_vs has been unloaded.
+func openIfLoaded() (*ipvs.Conn, error) {
+	if isUnloaded("/proc/net") {
+		return nil, nil //nolint:nilnil // a target may lack it
+	}
+	return ipvs.Open()
+}
+
+// isUnloaded reports whether a folder has files about the network, and none about IPVS. In some
+// containers /proc has none of them, whatever the kernel has.
+func isUnloaded(folder string) bool {
+	_, any := os.Stat(filepath.Join(folder, "dev"))
+	_, own := os.Stat(filepath.Join(folder, "ip_vs"))
+	return any == nil && errors.Is(own, fs.ErrNotExist)
+}
+
+// Cleanup is Cleanup of [backends.Abilities].
+func (t *target) Cleanup(ctx context.Context) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if err := t.checkTag(); err != nil {
+		return err
+	}
+	// While virtual servers exist, so must the rules, which protect some from sources that are
+	// not allowed, and the sets, by which the backend knows edited ones. Without ip_vs there are none.
+	if err := t.removeServers(ctx); err != nil && !errors.Is(err, ipvs.ErrMissing) {
+		return err
+	}
+	t.rules.written = unique.Handle[string]{}
+	errs := []error{t.device.remove(), t.rules.Cleanup(ctx)}
+	for _, f := range t.options.Families {
+		for _, s := range allSets() {
+			errs = append(errs, t.sets.Destroy(t.names[f].set(s)))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// removeServers removes the virtual servers of the backend. New connections are rejected before: without
+// a server, those to addresses of Services would reach processes of the node.
+func (t *target) removeServers(ctx context.Context) error {
+	if t.kernel == nil {
+		return ipvs.ErrMissing
+	}
+	if _, err := t.kernel.Timeouts(); err != nil { // ip_vs is not loaded and cannot be
+		return err
+	}
+	defer func() { t.drainer.of = draining{} }()
+	if err := ctx.Err(); err != nil { // before the first flush, which would reject connections for nothing
+		return fmt.Errorf("ipvs: %w", err)
+	}
+	l, err := t.list()
+	if err != nil {
+		return fmt.Errorf("ipvs: listing: %w", err)
+	}
+	if err := t.flushFrontends(); err != nil {
+		return fmt.Errorf("ipvs: %w", err)
+	}
+	var list []ipvs.Op
+	for i := range l.found {
+		if k := &l.found[i].Key; k.kind == kindServer {
+			list = append(list, ipvs.DelService(t.marks.server(k)))
+		}
+	}
+	failed, err := t.kernel.Do(ctx, list)
+	if err != nil {
+		return fmt.Errorf("ipvs: %w", err)
+	}
+	for i := range failed {
+		if f := &failed[i]; !errors.Is(f, unix.ESRCH) { // another program removed it, or it was listed twice
+			return explain(f)
+		}
+	}
+	return nil
+}
+
+// flushFrontends empties the sets of frontends.
+func (t *target) flushFrontends() error {
+	for _, f := range t.options.Families {
+		for _, s := range frontendSets() {
+			if err := t.sets.Flush(t.names[f].set(s)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
