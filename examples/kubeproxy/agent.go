@@ -11,7 +11,6 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 
@@ -72,7 +71,7 @@ type agent struct {
 
 // serveMode watches the API server, programs the kernel and serves HTTP, until ctx ends or
 // the kernel turns out not to support the mode.
-func serveMode(ctx context.Context, c *config, mode string, client *apiClient, log logr.Logger) (err error) {
+func serveMode(ctx context.Context, c *config, mode string, client kubernetes.Interface, log logr.Logger) (err error) {
 	a := &agent{config: c, mode: mode, log: log, page: inspect.New("Mode " + mode), pauses: pauses()}
 	if a.tracker, err = c.tracker(mode); err != nil {
 		return err
@@ -82,7 +81,7 @@ func serveMode(ctx context.Context, c *config, mode string, client *apiClient, l
 	if err != nil {
 		return err
 	}
-	registry, err := a.register(client)
+	registry, err := a.register()
 	if err != nil {
 		return err
 	}
@@ -91,7 +90,7 @@ func serveMode(ctx context.Context, c *config, mode string, client *apiClient, l
 		return err
 	}
 	defer func() { err = errors.Join(err, end()) }()
-	source := &kubewatch.Source{Client: client.Interface, NodeName: a.tracker.NodeName, Report: func(err error) { a.reported.refusals.report(log, err) }}
+	source := &kubewatch.Source{Client: client, NodeName: a.tracker.NodeName, Report: func(err error) { a.reported.refusals.report(log, err) }}
 	if err := a.followFlows(source); err != nil {
 		return err
 	}
@@ -139,14 +138,14 @@ func (a *agent) newServer(healthz string, pages map[string]http.Handler, tracker
 	})
 }
 
-// register registers the metrics that do not depend on the backend.
-func (a *agent) register(client *apiClient) (registry *prometheus.Registry, err error) {
+// register registers the metrics that do not depend on the backend. Those of the process, and of all its
+// clients of API servers, are in legacyregistry.
+func (a *agent) register() (registry *prometheus.Registry, err error) {
 	registry = prometheus.NewRegistry()
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	if a.metrics, err = prommetrics.New(registry, prommetrics.Options{Mode: a.mode, Traffic: a.traffic && a.mode == ipvsMode}); err != nil {
 		return nil, err
 	}
-	return registry, errors.Join(a.registerBuild(registry), client.metrics.register(registry))
+	return registry, a.registerBuild(registry)
 }
 
 // open returns the backend of the mode, and what must be called in the end.

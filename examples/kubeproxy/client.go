@@ -8,19 +8,14 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/clientcmd/api"
+	// It has client-go report to the metrics with kube-proxy's names, for all clients of the process.
+	_ "k8s.io/component-base/metrics/prometheus/restclient"
 
 	"github.com/vipkit/vipkit/proxy/kubewatch"
 )
 
-// apiClient is a client of the API server, with its metrics.
-type apiClient struct {
-	kubernetes.Interface
-	metrics *clientMetrics
-}
-
 // connect returns a client of the API server. It does not connect yet.
-func (c *config) connect() (*apiClient, error) {
-	metrics := newClientMetrics() // first, as the client reports how it is made
+func (c *config) connect() (kubernetes.Interface, error) {
 	config, err := rest.InClusterConfig()
 	if c.ClientConnection.Kubeconfig != "" || c.master != "" {
 		config, err = clientcmd.NewNonInteractiveDeferredLoadingClientConfig(
@@ -36,6 +31,5 @@ func (c *config) connect() (*apiClient, error) {
 	}
 	config.UserAgent = "vipkit-kubeproxy"
 	config.QPS, config.Burst = float32(c.ClientConnection.QPS), c.ClientConnection.Burst
-	client, err := kubewatch.NewClient(config)
-	return &apiClient{client, metrics}, err
+	return kubewatch.NewClient(config)
 }

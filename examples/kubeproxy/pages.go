@@ -9,6 +9,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"k8s.io/component-base/metrics/legacyregistry"
 
 	"github.com/vipkit/vipkit/proxy/inspect"
 )
@@ -56,7 +57,7 @@ func (a *agent) pages(registry *prometheus.Registry) http.Handler {
 // paths returns all paths, in the order of the index.
 func (a *agent) paths(registry *prometheus.Registry) []path {
 	all := []path{
-		{At: "/metrics", Help: "Metrics for Prometheus.", handler: inTurn(promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))},
+		{At: "/metrics", Help: "Metrics for Prometheus.", handler: inTurn(promhttp.HandlerFor(prometheus.Gatherers{legacyregistry.DefaultGatherer, registry}, promhttp.HandlerOpts{}))},
 		{At: "/healthz", Help: "Whether this server answers; /healthz at the port of the health checks says whether Services are served.", handler: plainText("ok")},
 		{At: "/proxyMode", Help: "The mode.", handler: plainText(a.mode)},
 	}

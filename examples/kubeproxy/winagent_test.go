@@ -82,7 +82,7 @@ func (n *windowsNode) start() (stop func() error) {
 	ctx, cancel := context.WithCancel(n.t.Context())
 	ended := make(chan error, 1)
 	go func() {
-		ended <- serveMode(ctx, n.config, kernelspaceMode, &apiClient{n.client, &clientMetrics{}}, n.log)
+		ended <- serveMode(ctx, n.config, kernelspaceMode, n.client, n.log)
 	}()
 	return func() error {
 		cancel()
