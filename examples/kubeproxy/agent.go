@@ -76,7 +76,6 @@ func serveMode(ctx context.Context, c *config, mode string, client kubernetes.In
 	if a.tracker, err = c.tracker(mode); err != nil {
 		return err
 	}
-	a.reported.events = newEvents(&apiEvents{client, a.tracker.NodeName}, a.tracker.NodeName, log)
 	healthz, pages, err := c.addresses()
 	if err != nil {
 		return err
@@ -114,20 +113,21 @@ func serveMode(ctx context.Context, c *config, mode string, client kubernetes.In
 		return err
 	}
 	defer func() { err = errors.Join(err, local.close()) }()
+	a.reported.events = newEvents(client, a.tracker.NodeName, log) // run ends its goroutine
 	log.Info("starting", "node", a.tracker.NodeName, "healthz", healthz, "metrics", pages)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var background sync.WaitGroup
 	background.Go(func() { server.Run(ctx) })
 	background.Go(func() { tracker.LogMissing(ctx, log) })
-	background.Go(func() { a.announceStart(); a.reported.events.run(ctx) })
-	var watching error
+	var watching, recording error
+	background.Go(func() { a.announceStart(); recording = a.reported.events.run(ctx) })
 	background.Go(func() { watching = source.Run(ctx) })
 	background.Go(func() { local.run(ctx) })
 	err = runner.Run(ctx)
 	cancel()
 	background.Wait()
-	return errors.Join(err, watching)
+	return errors.Join(err, watching, recording)
 }
 
 // newServer returns the server of health checks and pages.

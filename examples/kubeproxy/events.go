@@ -1,26 +1,29 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
-	"iter"
-	"strconv"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
 	v1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	eventclient "k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/flowcontrol"
 )
 
-// The bounds of Events: users who create many bad Services can neither flood the API server nor take the
-// Events of others.
+// The bounds of Events: users who create many bad Services cannot flood the API server.
 const (
 	// maxEvents is how many causes of one source are kept, maxNamespaceEvents those in a namespace.
 	maxEvents, maxNamespaceEvents = 1000, 100
@@ -28,6 +31,11 @@ const (
 	eventsPerMinute = 10
 	// eventTimeout bounds a try.
 	eventTimeout = 10 * time.Second
+	// maxEventAge is how long an Event waits for the API server. Its cause is reported again anyhow.
+	maxEventAge = 2 * time.Hour
+	// eventPeriod is how often a cause that lasts is reported again. Nothing is written as long as the API server
+	// has the Event, by default for an hour.
+	eventPeriod = 20 * time.Minute
 )
 
 // cause is why an Event is written.
@@ -42,66 +50,30 @@ type cause struct {
 type notice struct {
 	cause
 	eventType, action, note string
-	// ofNode says that the cause is on this node. The Event of another cause is written once in the
-	// cluster, although each node finds it.
-	ofNode bool
 	// once says that the cause is over when it is reported; others last until they are removed.
-	once  bool
-	since time.Time
-	// written counts the Events of a cause, those that another node had written included. The next one is
-	// due at next.
-	written int
-	next    time.Time
+	once bool
+	// reported is when it was last given to the recorder.
+	reported time.Time
 }
 
-// eventSink writes Events.
-type eventSink interface {
-	// version returns what identifies a Service and its content; nothing if there is no such Service.
-	version(context.Context, types.NamespacedName) (objectVersion, error)
-	// create writes the Event of a name.
-	create(context.Context, eventName, *notice) error
-}
-
-// objectVersion identifies an object and its content.
-type objectVersion struct {
-	uid     types.UID
-	version string
-}
-
-// eventName is the name of an Event, and the object that it is about.
-type eventName struct {
-	name string
-	uid  types.UID
-}
-
-// events writes Events in the background. Whoever reports causes never waits for the API server.
+// events gives causes to the recorder of client-go, which writes in the background: whoever reports causes never
+// waits for the API server.
 type events struct {
-	sink eventSink
-	node string
-	log  logr.Logger
-	wake chan struct{} // has room for one token
-	// refused says that a refusal was logged. Only run uses it.
-	refused bool
+	recorder    eventclient.EventRecorder
+	broadcaster eventclient.EventBroadcaster
 
-	mu           sync.Mutex
-	notices      map[string]map[cause]*notice // by source
-	first, again shares
-	// againFrom is when the next Event may be written again.
-	againFrom time.Time
+	mu      sync.Mutex
+	notices map[string]map[cause]*notice // by source
 }
 
-// shares counts tries by namespace, so that those with few go first.
-type shares struct {
-	period time.Duration
-	since  time.Time
-	tried  map[string]int
-}
-
-func newEvents(sink eventSink, node string, log logr.Logger) *events {
-	return &events{
-		sink: sink, node: node, log: log, wake: make(chan struct{}, 1), notices: map[string]map[cause]*notice{},
-		first: shares{period: time.Minute}, again: shares{period: eventPeriod},
-	}
+func newEvents(client kubernetes.Interface, node string, log logr.Logger) *events {
+	e := &events{notices: map[string]map[cause]*notice{}}
+	e.broadcaster = eventclient.NewBroadcaster(&eventSink{
+		client: client, node: node, log: log, isCurrent: e.isCurrent,
+		pace: flowcontrol.NewTokenBucketRateLimiter(float32(eventsPerMinute)/60, eventsPerMinute),
+	})
+	e.recorder = e.broadcaster.NewRecorder(scheme.Scheme, component)
+	return e
 }
 
 // set replaces all causes of a source; those beyond maxEvents are dropped.
@@ -109,9 +81,6 @@ func (e *events) set(source string, all []notice) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	known := e.notices[source]
-	if len(known) == 0 && len(all) == 0 {
-		return
-	}
 	delete(e.notices, source)
 	for _, n := range all[:min(len(all), maxEvents)] {
 		e.add(source, n, known[n.cause])
@@ -133,21 +102,25 @@ func (e *events) put(source string, n notice) {
 	}
 }
 
-// add adds a notice, or keeps the one that is known of its cause.
+// add reports a notice, or keeps the one that is known of its cause.
 func (e *events) add(source string, n notice, known *notice) {
 	if e.notices[source] == nil {
 		e.notices[source] = map[cause]*notice{}
 	}
 	if known == nil {
-		n.since = time.Now()
 		known = &n
-		select {
-		case e.wake <- struct{}{}:
-		default:
-		}
 	}
 	known.note = n.note // What it is about may have got another reason.
 	e.notices[source][n.cause] = known
+	if known.reported.IsZero() {
+		e.report(known)
+	}
+}
+
+func (e *events) report(n *notice) {
+	n.reported = time.Now()
+	at := &v1.ObjectReference{APIVersion: "v1", Kind: n.kind, Namespace: n.Namespace, Name: n.Name}
+	e.recorder.Eventf(at, nil, n.eventType, n.reason, n.action, "%s", cut(n.note, maxNote))
 }
 
 // remove removes a cause from a source.
@@ -157,204 +130,152 @@ func (e *events) remove(source string, c cause) {
 	delete(e.notices[source], c)
 }
 
-// next returns a copy of the notice to write next, and nil if none is due: one that is written again before
-// a new one; of the namespace with the fewest tries, the oldest one.
-func (e *events) next() *notice {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	now := time.Now()
-	for _, s := range [...]*shares{&e.first, &e.again} {
-		if now.Sub(s.since) >= s.period {
-			s.since, s.tried = now, map[string]int{}
-		}
-	}
-	var first *notice
-	for n := range e.all() {
-		if at, is := e.due(n); is && !at.After(now) && (first == nil || e.before(n, first)) {
-			first = n
-		}
-	}
-	if first == nil {
-		return nil
-	}
-	if first.written > 0 {
-		e.againFrom = now.Add(againPause)
-	}
-	e.sharesOf(first).tried[first.Namespace]++
-	copied := *first
-	return &copied
-}
-
-// all returns the notices of all sources.
-func (e *events) all() iter.Seq[*notice] {
-	return func(yield func(*notice) bool) {
-		for _, all := range e.notices {
-			for _, n := range all {
-				if !yield(n) {
-					return
-				}
-			}
-		}
-	}
-}
-
-func (e *events) sharesOf(n *notice) *shares {
-	if n.written > 0 {
-		return &e.again
-	}
-	return &e.first
-}
-
-func (e *events) before(a, b *notice) bool {
-	// Only one in againPause is written again, and new causes, which users can make without end, must not
-	// take its place.
-	if isAgain := a.written > 0; isAgain != (b.written > 0) {
-		return isAgain
-	}
-	tried := e.sharesOf(a).tried
-	return cmp.Or(cmp.Compare(tried[a.Namespace], tried[b.Namespace]), a.next.Compare(b.next), a.since.Compare(b.since), strings.Compare(a.Name, b.Name), strings.Compare(a.reason+a.about, b.reason+b.about)) < 0
-}
-
-// due returns when a notice is to be written, if ever.
-func (e *events) due(n *notice) (time.Time, bool) {
-	switch {
-	case n.written == 0:
-		return n.since, true
-	case n.once:
-		return time.Time{}, false
-	case n.next.Before(e.againFrom):
-		return e.againFrom, true
-	}
-	return n.next, true
-}
-
-// pause returns how long no notice is due; false if there is none to wait for.
-func (e *events) pause() (pause time.Duration, isKnown bool) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	for n := range e.all() {
-		if at, is := e.due(n); is && (!isKnown || time.Until(at) < pause) {
-			pause, isKnown = time.Until(at), true
-		}
-	}
-	return pause, isKnown
-}
-
-// done records that a notice need not be written for now.
-func (e *events) done(c cause) {
+// isCurrent reports whether the cause of an Event is still there.
+func (e *events) isCurrent(about *v1.ObjectReference, reason string) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, all := range e.notices {
-		if n := all[c]; n != nil {
-			n.written++
-			n.next = n.nextPeriod(time.Now())
+		for c := range all {
+			if c.kind == about.Kind && c.Namespace == about.Namespace && c.Name == about.Name && c.reason == reason {
+				return true
+			}
 		}
 	}
+	return false
 }
 
-// run writes Events until ctx ends.
-func (e *events) run(ctx context.Context) {
-	pace := flowcontrol.NewTokenBucketRateLimiter(float32(eventsPerMinute)/60, eventsPerMinute)
-	retry := eventPauses()
+// run writes Events until ctx ends. In each minute it reports one cause again: new ones of others need not wait.
+func (e *events) run(ctx context.Context) error {
+	defer e.broadcaster.Shutdown()
+	if err := e.broadcaster.StartRecordingToSinkWithContext(ctx); err != nil {
+		return err
+	}
+	minutes := time.NewTicker(time.Minute)
+	defer minutes.Stop()
 	for {
-		if !e.await(ctx) {
-			return
-		}
-		if pace.Wait(ctx) != nil {
-			return
-		}
-		n := e.next()
-		if n == nil {
-			continue // The cause is gone.
-		}
-		if e.finished(e.write(ctx, n)) {
-			e.done(n.cause)
-			retry = eventPauses()
-			continue
-		}
 		select {
 		case <-ctx.Done():
-			return
-		case <-time.After(retry.Step()):
+			return nil
+		case <-minutes.C:
+			e.repeat()
 		}
 	}
 }
 
-// await waits until a notice is due. It returns false when ctx ends.
-func (e *events) await(ctx context.Context) bool {
-	for {
-		pause, isKnown := e.pause()
-		if isKnown && pause <= 0 {
-			return true
+// repeat reports the cause again that has waited longest, if one has waited long enough.
+func (e *events) repeat() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	var first *notice
+	for _, all := range e.notices {
+		for _, n := range all {
+			if !n.once && (first == nil || n.reported.Before(first.reported)) {
+				first = n
+			}
 		}
-		var due <-chan time.Time // never
-		if isKnown {
-			due = time.After(pause)
-		}
-		select {
-		case <-ctx.Done():
-			return false
-		case <-e.wake:
-		case <-due:
-		}
+	}
+	if first != nil && time.Since(first.reported) >= eventPeriod {
+		e.report(first)
 	}
 }
 
-// eventPauses returns the pauses after tries that failed since the API server is away.
-func eventPauses() wait.Backoff {
-	return wait.Backoff{Duration: time.Second, Factor: 2, Steps: 10, Cap: time.Minute}
+// eventSink writes Events. Their names are the same after a restart, and on all nodes that write the same note, as
+// long as the object is unchanged: so the API server has each once.
+type eventSink struct {
+	client    kubernetes.Interface
+	node      string
+	log       logr.Logger
+	pace      flowcontrol.RateLimiter
+	isCurrent func(about *v1.ObjectReference, reason string) bool
+	refused   sync.Once
 }
 
-// write writes a notice. That an Event of its name exists, or that the Service is gone, is no error.
-func (e *events) write(ctx context.Context, n *notice) error {
+// Create implements [eventclient.EventSink]. It has a goroutine of its own, and tries as long as the cause is there: the
+// broadcaster would give up after two minutes.
+func (s *eventSink) Create(ctx context.Context, event *eventsv1.Event) (*eventsv1.Event, error) {
+	for time.Since(event.EventTime.Time) < maxEventAge && s.pace.Wait(ctx) == nil {
+		if s.finished(s.write(ctx, event.DeepCopy())) {
+			break
+		}
+	}
+	return event, nil
+}
+
+// Patch writes the Event of a cause that was there some minutes ago, too, unless much else is to be written.
+func (s *eventSink) Patch(ctx context.Context, event *eventsv1.Event, _ []byte) (*eventsv1.Event, error) {
+	if s.pace.TryAccept() {
+		one := event.DeepCopy()
+		one.Series = nil
+		s.finished(s.write(ctx, one))
+	}
+	return event, nil
+}
+
+// Update implements [eventclient.EventSink]; the broadcaster does not call it.
+func (s *eventSink) Update(context.Context, *eventsv1.Event) (*eventsv1.Event, error) {
+	return nil, errors.ErrUnsupported
+}
+
+// write writes an Event. That there is one of its name, or that the cause or the Service is gone, is no error.
+func (s *eventSink) write(ctx context.Context, event *eventsv1.Event) error {
 	ctx, cancel := context.WithTimeout(ctx, eventTimeout)
 	defer cancel()
+	at := &event.Regarding
+	if !s.isCurrent(at, event.Reason) {
+		return nil
+	}
 	// The kubelet's convention: Events of a Node have its name as UID, and kubectl describe finds them.
-	o := objectVersion{types.UID(n.Name), n.since.String()}
-	if n.kind != "Node" {
-		var err error
-		if o, err = e.sink.version(ctx, n.NamespacedName); err != nil || o.uid == "" {
+	uid, version := types.UID(at.Name), event.EventTime.String()
+	if at.Kind != "Node" {
+		// The permission to list is there, and not the one to get.
+		found, err := s.client.CoreV1().Services(at.Namespace).List(ctx, metav1.ListOptions{
+			FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, at.Name).String(),
+		})
+		if err != nil || len(found.Items) != 1 {
 			return err
 		}
+		uid, version = found.Items[0].UID, found.Items[0].ResourceVersion
 	}
-	err := e.sink.create(ctx, e.nameOf(n, o), n)
+	at.UID = uid
+	event.Name = eventName(at.Name, string(uid), version, event.Reason, event.Note)
+	event.ReportingInstance = cut(component+"-"+s.node, 128)
+	_, err := s.client.EventsV1().Events(event.Namespace).Create(ctx, event, metav1.CreateOptions{})
 	if apierrors.IsAlreadyExists(err) {
 		return nil
 	}
 	return err
 }
 
-// nameOf returns the name of an Event: the same one after a restart, and on all nodes if the cause is there
-// on all. Thus it exists already, unless the object has changed meanwhile. An Event that is written again
-// has another name in each period.
-func (e *events) nameOf(n *notice, o objectVersion) eventName {
-	parts := []string{string(o.uid), o.version, n.reason, n.about, ""}
-	if n.ofNode {
-		parts[4] = e.node
-	}
-	if n.written > 0 {
-		parts = append(parts, strconv.FormatInt(n.period(time.Now()), 10))
-	}
+// eventName returns the name of an Event about an object, which depends on parts.
+func eventName(object string, parts ...string) string {
 	sum := sha256.Sum256([]byte(strings.Join(parts, "\x00")))
 	const longest = 253 - 1 - 16
-	return eventName{fmt.Sprintf("%s.%x", strings.TrimRight(n.Name[:min(len(n.Name), longest)], "-."), sum[:8]), o.uid}
+	return fmt.Sprintf("%s.%x", strings.TrimRight(object[:min(len(object), longest)], "-."), sum[:8])
 }
 
-// finished reports whether a try was the last one. If it has failed, another one would fail, too: only an
-// API server that is away, or busy, is tried again.
-func (e *events) finished(err error) bool {
-	status, isStatus := err.(apierrors.APIStatus)
+// finished reports whether a try was the last one. If it has failed, another one would fail, too: only an API server
+// that is away, or busy, is tried again.
+func (s *eventSink) finished(err error) bool {
+	status, isStatus := err.(apierrors.APIStatus) //nolint:errorlint // client-go returns it as it is
+	again := []func(error) bool{apierrors.IsUnauthorized, apierrors.IsTooManyRequests, apierrors.IsTimeout}
 	switch {
 	case err == nil:
-	case !isStatus || status.Status().Code < 400 || status.Status().Code >= 500 ||
-		apierrors.IsUnauthorized(err) || apierrors.IsTooManyRequests(err) || apierrors.IsTimeout(err):
-		e.log.V(1).Info("Event not written; trying again", "reason", err.Error())
+	case !isStatus || status.Status().Code < 400 || status.Status().Code >= 500 || slices.ContainsFunc(again, func(is func(error) bool) bool { return is(err) }):
+		s.log.V(1).Info("Event not written; trying again", "reason", err.Error())
 		return false
-	case apierrors.IsForbidden(err) && !apierrors.HasStatusCause(err, v1.NamespaceTerminatingCause) && !e.refused:
-		e.refused = true
-		e.log.Error(err, "Events are not written: the API server refuses them; examples/kubeproxy/deploy/rbac.yaml has the permission")
+	case apierrors.IsForbidden(err) && !apierrors.HasStatusCause(err, v1.NamespaceTerminatingCause):
+		s.refused.Do(func() {
+			s.log.Error(err, "Events are not written: the API server refuses them; examples/kubeproxy/deploy/rbac.yaml has the permission")
+		})
+		fallthrough
 	default:
-		e.log.V(1).Info("Event not written", "reason", err.Error())
+		s.log.V(1).Info("Event not written", "reason", err.Error())
 	}
 	return true
 }
+
+// maxNote is the most bytes that a note may have.
+const maxNote = 1024
+
+// cut returns at most some bytes of a text, as valid UTF-8.
+func cut(text string, most int) string { return strings.ToValidUTF8(text[:min(len(text), most)], "") }

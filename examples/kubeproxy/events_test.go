@@ -13,18 +13,23 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/go-logr/logr/funcr"
 	v1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
 )
 
-// fakeSink is an API server with Events. Only the goroutine of events uses it while that runs; a test looks at
-// it when that goroutine waits.
-type fakeSink struct {
+// eventServer is an API server with Events. Only one goroutine uses it at a time: a test looks at it when the
+// others wait.
+type eventServer struct {
+	*fake.Clientset
 	names map[string]bool
-	notes []string // in the order of writing
-	seen  int      // how many of them after has returned
+	all   []*eventsv1.Event // in the order of writing
+	seen  int               // how many of them after has returned
 	tries int
 	err   func(namespace string) error // of tries
 	gone  map[string]bool              // Services that do not exist
@@ -32,67 +37,87 @@ type fakeSink struct {
 	content string
 }
 
-func (f *fakeSink) version(_ context.Context, name types.NamespacedName) (objectVersion, error) {
-	if f.gone[name.Name] {
-		return objectVersion{}, nil
-	}
-	return objectVersion{types.UID(name.String()), f.content}, nil
-}
-
-func (f *fakeSink) create(_ context.Context, name eventName, n *notice) error {
-	f.tries++
-	if f.err != nil {
-		if err := f.err(n.Namespace); err != nil {
-			return err
+func newEventServer() *eventServer {
+	s := &eventServer{Clientset: fake.NewClientset(), names: map[string]bool{}}
+	s.PrependReactor("list", "services", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		name := strings.TrimPrefix(a.(clienttesting.ListAction).GetListRestrictions().Fields.String(), "metadata.name=") //nolint:forcetypeassert // it is one
+		list := &v1.ServiceList{Items: []v1.Service{{ObjectMeta: metav1.ObjectMeta{UID: types.UID(a.GetNamespace() + name), ResourceVersion: s.content}}}}
+		if s.gone[name] {
+			list.Items = nil
 		}
-	}
-	if f.names[name.name] {
-		return apierrors.NewAlreadyExists(schema.GroupResource{Resource: "events"}, name.name)
-	}
-	if f.names == nil {
-		f.names = map[string]bool{}
-	}
-	f.names[name.name] = true
-	f.notes = append(f.notes, n.note)
-	return nil
+		return true, list, nil
+	})
+	s.PrependReactor("create", "events", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		event := a.(clienttesting.CreateAction).GetObject().(*eventsv1.Event) //nolint:errcheck,forcetypeassert // it is one
+		s.tries++
+		if s.err != nil {
+			if err := s.err(event.Namespace); err != nil {
+				return true, nil, err
+			}
+		}
+		if s.names[event.Name] {
+			return true, nil, apierrors.NewAlreadyExists(schema.GroupResource{Resource: "events"}, event.Name)
+		}
+		s.names[event.Name] = true
+		s.all = append(s.all, event)
+		return true, event, nil
+	})
+	return s
 }
 
-// running runs events with a sink, in the bubble of a test.
-func running(t *testing.T, sink *fakeSink, log logr.Logger) *events {
+// start runs the events of a node, in the bubble of a test.
+func (s *eventServer) start(t *testing.T, node string, log logr.Logger) *events {
 	t.Helper()
-	e := newEvents(sink, "node-1", log)
+	e := newEvents(s, node, log)
 	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan struct{})
-	go func() { e.run(ctx); close(done) }()
-	t.Cleanup(func() { cancel(); <-done })
+	done := make(chan error)
+	go func() { done <- e.run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	synctest.Wait()
 	return e
+}
+
+// idleEvents returns events that write nothing.
+func idleEvents(t *testing.T) *events {
+	t.Helper()
+	e := newEvents(fake.NewClientset(), "node-1", logr.Discard())
+	t.Cleanup(e.broadcaster.Shutdown)
+	return e
+}
+
+// after lets time pass, and returns the notes of the Events that were written since its last call.
+func (s *eventServer) after(d time.Duration) (notes []string) {
+	time.Sleep(d)
+	synctest.Wait()
+	for _, event := range s.all[s.seen:] {
+		notes = append(notes, event.Note)
+	}
+	s.seen = len(s.all)
+	return notes
 }
 
 // bad returns notices about Services of a namespace.
 func bad(namespace string, n int) (all []notice) {
 	for i := range n {
 		name := types.NamespacedName{Namespace: namespace, Name: fmt.Sprintf("s%04d", i)}
-		all = append(all, notice{cause: cause{kind: "Service", NamespacedName: name, reason: fieldIgnored}, note: name.String()})
+		all = append(all, notice{cause: cause{kind: "Service", NamespacedName: name, reason: fieldIgnored}, eventType: v1.EventTypeWarning, action: "Serve", note: name.String()})
 	}
 	return all
 }
 
-// after lets time pass, and returns the Events that were written since its last call.
-func (f *fakeSink) after(d time.Duration) []string {
-	time.Sleep(d)
-	synctest.Wait()
-	all := f.notes[f.seen:]
-	f.seen = len(f.notes)
-	return all
-}
-
-// TestEventsAreWrittenOnce checks that a cause has one Event as long as it is there, also after a restart, and
-// one more if it comes again with another content of the Service.
+// TestEventsAreWrittenOnce checks that a cause has one Event as long as it is there, also after a restart and of
+// another node, and one more if it comes again with another content of the Service.
 func TestEventsAreWrittenOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		sink := &fakeSink{content: "1", gone: map[string]bool{"s0002": true}}
-		e := running(t, sink, logr.Discard())
+		server := newEventServer()
+		server.gone = map[string]bool{"s0002": true}
+		e := server.start(t, "node-1", logr.Discard())
 		for i, step := range []struct {
 			all     []notice
 			content string
@@ -108,66 +133,58 @@ func TestEventsAreWrittenOnce(t *testing.T) {
 			{nil, "2", 0},
 			{bad("a", 2)[1:], "2", 0}, // the same change
 		} {
-			sink.content = step.content
+			server.content = step.content
 			e.set(fieldIgnored, step.all)
-			if got := sink.after(time.Minute); len(got) != step.want {
+			if got := server.after(time.Minute); len(got) != step.want {
 				t.Errorf("step %d: got Events %q, want %d", i, got, step.want)
 			}
 		}
-		again := running(t, sink, funcr.New(func(_, args string) { t.Errorf("after a restart: got a line %s, want none", args) }, funcr.Options{Verbosity: 1}))
+		first := server.all[0]
+		if first.ReportingController != "kube-proxy" || first.ReportingInstance != "kube-proxy-node-1" || first.Regarding.UID != types.UID(strings.ReplaceAll(first.Note, "/", "")) || first.Regarding.Kind != "Service" || first.Type != v1.EventTypeWarning {
+			t.Errorf("got %+v, want kube-proxy's controller, and the Service with its UID", first)
+		}
+		again := server.start(t, "node-2", funcr.New(func(_, args string) { t.Errorf("after a restart: got a line %s, want none", args) }, funcr.Options{Verbosity: 1}))
 		again.set(fieldIgnored, bad("a", 2)[1:])
-		if got := sink.after(time.Minute); len(got) != 0 {
+		if got := server.after(time.Minute); len(got) != 0 {
 			t.Errorf("after a restart: got Events %q, want none", got)
 		}
-		again.put(starting, notice{cause: cause{kind: "Node", NamespacedName: types.NamespacedName{Name: "node-1"}, reason: starting}, note: "x"})
-		if got := sink.after(time.Minute); len(got) != 1 {
-			t.Errorf("a start: got Events %q, want one", got)
+		again.put(starting, notice{cause: cause{kind: "Node", NamespacedName: types.NamespacedName{Name: "node-1"}, reason: starting}, eventType: v1.EventTypeNormal, note: "x"})
+		if got := server.after(time.Minute); len(got) != 1 || server.all[server.seen-1].Regarding.UID != "node-1" {
+			t.Errorf("a start: got Events %q about %+v, want one about the Node", got, server.all[server.seen-1].Regarding)
 		}
 	})
 }
 
-// TestNodesShareEvents checks which names are the same on two nodes.
-func TestNodesShareEvents(t *testing.T) {
+// TestEventNames checks that names are valid.
+func TestEventNames(t *testing.T) {
 	t.Parallel()
-	one, two, object := newEvents(nil, "node-1", logr.Discard()), newEvents(nil, "node-2", logr.Discard()), objectVersion{"uid", "5"}
-	for _, ofNode := range []bool{false, true} {
-		n := bad("a", 1)[0]
-		n.ofNode = ofNode
-		if got := one.nameOf(&n, object) == two.nameOf(&n, object); got == ofNode {
-			t.Errorf("cause of the node %t: the same name: got %t, want %t", ofNode, got, !ofNode)
-		}
-	}
-	n := bad("a", 1)[0]
-	n.Name = strings.Repeat("x", 235) + ".y" + strings.Repeat("z", 16)
-	if got := one.nameOf(&n, object).name; len(got) > 253 || strings.Contains(got, "..") {
+	if got := eventName(strings.Repeat("x", 235)+".y"+strings.Repeat("z", 16), "a"); len(got) > 253 || strings.Contains(got, "..") {
 		t.Errorf("got %s, %d bytes, want a valid name of at most 253", got, len(got))
+	}
+	if eventName("a", "b", "c") == eventName("a", "bc", "") {
+		t.Error("got the same name for other parts, want another one")
 	}
 }
 
-// TestEventsAreLimited checks the number of Events in a minute, from below and above, and that Services of
-// another namespace need not wait for those of one with many.
+// TestEventsAreLimited checks the number of Events in a minute, from below and above.
 func TestEventsAreLimited(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		sink := &fakeSink{}
-		e := running(t, sink, logr.Discard())
+		server := newEventServer()
+		e := server.start(t, "node-1", logr.Discard())
 		e.set("few", bad("a", eventsPerMinute))
-		if got := len(sink.after(0)); got != eventsPerMinute {
+		if got := len(server.after(0)); got != eventsPerMinute {
 			t.Errorf("at once: got %d Events, want all %d", got, eventsPerMinute)
 		}
 		e.set("many", bad("b", maxNamespaceEvents))
-		if got := len(sink.after(6*time.Second - time.Millisecond)); got != 0 {
+		if got := len(server.after(6*time.Second - time.Millisecond)); got != 0 {
 			t.Errorf("within six seconds: got %d more, want none", got)
 		}
-		if got := len(sink.after(2 * time.Millisecond)); got != 1 {
+		if got := len(server.after(2 * time.Millisecond)); got != 1 {
 			t.Errorf("after six seconds: got %d more, want one", got)
 		}
-		if got := len(sink.after(time.Minute)); got != eventsPerMinute {
+		if got := len(server.after(time.Minute)); got != eventsPerMinute {
 			t.Errorf("in a minute: got %d more, want %d", got, eventsPerMinute)
-		}
-		e.set("other", bad("c", 1))
-		if got := sink.after(6 * time.Second); !slices.Equal(got, []string{"c/s0000"}) {
-			t.Errorf("another namespace: got %q, want its Event next", got)
 		}
 	})
 }
@@ -176,7 +193,7 @@ func TestEventsAreLimited(t *testing.T) {
 func TestEventsAreBounded(t *testing.T) {
 	t.Parallel()
 	kept := func(namespaces, each int) (bySet, byPut int) {
-		e := newEvents(&fakeSink{}, "node-1", logr.Discard())
+		e := idleEvents(t)
 		var all []notice
 		for i := range namespaces {
 			all = append(all, bad(fmt.Sprint("n", i), each)...)
@@ -204,16 +221,17 @@ func TestEventsAreBounded(t *testing.T) {
 func TestEventsWithoutAPIServer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		sink := &fakeSink{err: func(string) error { return errors.New("connection refused") }}
+		server := newEventServer()
+		server.err = func(string) error { return errors.New("connection refused") }
 		lines := 0
-		e := running(t, sink, funcr.New(func(_, _ string) { lines++ }, funcr.Options{}))
+		e := server.start(t, "node-1", funcr.New(func(_, _ string) { lines++ }, funcr.Options{}))
 		e.set(fieldIgnored, bad("a", 3))
-		if got := sink.after(time.Hour); len(got) > 0 || sink.tries < 60 || sink.tries > 80 || lines > 0 {
-			t.Errorf("got Events %q, %d tries, %d lines in an hour, want none, about one each minute, none", got, sink.tries, lines)
+		if got := server.after(time.Hour); len(got) > 0 || server.tries < 500 || server.tries > 60*eventsPerMinute+2*eventsPerMinute || lines > 0 {
+			t.Errorf("got Events %q, %d tries, %d lines in an hour, want none, %d each minute, none", got, server.tries, lines, eventsPerMinute)
 		}
 		e.set(fieldIgnored, bad("a", 3)[1:])
-		sink.err = nil
-		if got := sink.after(2 * time.Minute); len(got) != 2 {
+		server.err = nil
+		if got := server.after(2 * time.Minute); len(got) != 2 {
 			t.Errorf("when it is back: got %q, want the two that are still true", got)
 		}
 	})
@@ -238,51 +256,50 @@ func TestEventsRefused(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				sink := &fakeSink{err: func(namespace string) error {
+				server := newEventServer()
+				server.err = func(namespace string) error {
 					if namespace == "bad" {
 						return tc.err
 					}
 					return nil
-				}}
+				}
 				var lines []string
-				e := running(t, sink, funcr.New(func(_, args string) { lines = append(lines, args) }, funcr.Options{}))
+				e := server.start(t, "node-1", funcr.New(func(_, args string) { lines = append(lines, args) }, funcr.Options{}))
 				e.set(fieldIgnored, bad("bad", 50))
-				sink.after(eventJitter) // None is tried again until then.
-				if sink.tries != 50 || len(lines) != tc.lines || tc.lines > 0 && !strings.Contains(lines[0], "rbac.yaml") {
-					t.Errorf("got %d tries, lines %q, want one try for each, %d lines", sink.tries, lines, tc.lines)
+				server.after(5 * time.Minute) // None is tried again until then.
+				if server.tries != 50 || len(lines) != tc.lines || tc.lines > 0 && !strings.Contains(lines[0], "rbac.yaml") {
+					t.Errorf("got %d tries, lines %q, want one try for each, %d lines", server.tries, lines, tc.lines)
 				}
 				e.set("other", bad("good", 1))
-				if got := sink.after(time.Minute); len(got) != 1 {
+				if got := server.after(time.Minute); len(got) != 1 {
 					t.Errorf("another namespace: got Events %q, want one", got)
-				}
-				e.set("more", bad("bad", 51)[50:])
-				if sink.after(time.Minute); len(lines) != tc.lines {
-					t.Errorf("after an Event that was written: got lines %q, want no further one", lines)
 				}
 			})
 		})
 	}
 }
 
-// TestEventsDoNotBlock checks that causes are reported while the API server does not answer.
-func TestEventsDoNotBlock(t *testing.T) {
+// TestEventsAreWrittenAgain checks that a cause that lasts has an Event again soon after the API server has
+// forgotten it, with the reason of that time, that one cause in a minute is reported again, and one that is over is not.
+func TestEventsAreWrittenAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		answer := make(chan struct{})
-		sink := &fakeSink{err: func(string) error { <-answer; return nil }}
-		e := running(t, sink, logr.Discard())
-		e.set(fieldIgnored, bad("a", 1))
-		synctest.Wait() // A request is open.
-		start := time.Now()
-		e.set(fieldIgnored, bad("a", 2))
-		e.put(listening, bad("b", 1)[0])
-		e.remove(listening, bad("b", 1)[0].cause)
-		if took := time.Since(start); took > 0 {
-			t.Errorf("got %v, want no time", took)
+		server := newEventServer()
+		e := server.start(t, "node-1", logr.Discard())
+		e.put(starting, notice{cause: cause{kind: "Node", NamespacedName: types.NamespacedName{Name: "node-1"}, reason: starting}, eventType: v1.EventTypeNormal, note: "start"})
+		e.notices[starting][cause{kind: "Node", NamespacedName: types.NamespacedName{Name: "node-1"}, reason: starting}].once = true
+		all := bad("a", 40)
+		e.set(fieldIgnored, all)
+		if got := server.after(time.Hour); len(got) != 41 {
+			t.Errorf("got %d Events, want 41", len(got))
 		}
-		close(answer)
-		if got := sink.after(time.Minute); len(got) != 2 {
-			t.Errorf("got Events %q, want those of both causes", got)
+		clear(server.names)
+		all[0].note = "in use"
+		e.set(fieldIgnored, all[:30])
+		server.tries = 0
+		got := server.after(41 * time.Minute)
+		if len(got) != 30 || !slices.Contains(got, "in use") || slices.Contains(got, "start") || slices.Contains(got, "a/s0039") || server.tries < 39 || server.tries > 41 {
+			t.Errorf("within 41 minutes: got %d Events %q in %d tries, want those of the 30 causes that last, one try in a minute", len(got), got, server.tries)
 		}
 	})
 }

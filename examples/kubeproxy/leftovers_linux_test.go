@@ -88,7 +88,7 @@ func TestLeftoversWithARefusedService(t *testing.T) {
 	runIn(t, node, iptables, "-t", "nat", "-N", "KUBE-SERVICES")
 	err := node.Do(func() (err error) {
 		a := &agent{config: &config{kubeProxyConfiguration: defaults()}, mode: nftablesMode, log: logr.Discard(), pauses: pauses()}
-		a.reported.events = newEvents(nil, "node-1", logr.Discard())
+		a.reported.events = idleEvents(t)
 		if a.flows, err = conntrack.New(conntrack.Options{}); err != nil {
 			return err
 		}

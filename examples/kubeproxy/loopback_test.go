@@ -74,7 +74,7 @@ func TestLoopbackServes(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v, %s", err, out)
 	}
-	a := newAnnouncer()
+	a := newAnnouncer(t)
 	a.config, a.page = c, inspect.New("")
 	if a.tracker, err = c.tracker(nftablesMode); err != nil {
 		t.Fatal(err)

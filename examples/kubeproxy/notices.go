@@ -26,7 +26,7 @@ const (
 func (a *agent) announceStart() {
 	a.reported.events.put(starting, notice{
 		cause: cause{kind: "Node", NamespacedName: types.NamespacedName{Name: a.tracker.NodeName}, reason: starting}, eventType: v1.EventTypeNormal,
-		action: "StartKubeProxy", note: fmt.Sprintf("Mode %s, %s", a.mode, version()), ofNode: true, once: true,
+		action: "StartKubeProxy", note: fmt.Sprintf("Mode %s, %s", a.mode, version()), once: true,
 	})
 }
 
@@ -51,7 +51,7 @@ func (a *agent) announceLimits(limits []*proxy.Problem) {
 		if some := services[text]; len(some) > 1 && len(all) < maxEvents {
 			all = append(all, notice{
 				cause:     cause{kind: "Node", NamespacedName: types.NamespacedName{Name: a.tracker.NodeName}, reason: servedWithLimits, about: text},
-				eventType: v1.EventTypeWarning, action: "Serve", ofNode: true,
+				eventType: v1.EventTypeWarning, action: "Serve",
 				note: fmt.Sprintf("%s. %d Services, such as %.100s, are served, but not quite as they request. Change the node.", text, len(some), some[0]),
 			})
 		}
@@ -77,7 +77,7 @@ func (a *agent) announceRefused(s proxy.Sync) {
 	}
 	all := notices(notProgrammed, fmt.Sprintf("Node %.100s serves these ports as before, or not at all, and tries again. Change the Service, or what the error names on the node.", a.tracker.NodeName), problems)
 	for i := range all {
-		all[i].about, all[i].ofNode = ports[all[i].NamespacedName], true
+		all[i].about = ports[all[i].NamespacedName]
 	}
 	a.reported.events.set(notProgrammed, all)
 }
@@ -138,7 +138,7 @@ func summary(problems []*proxy.Problem) string {
 // announceServer reports that an HTTP server does not listen, or listens again. The names are those of
 // kube-proxy's Events.
 func (a *agent) announceServer(service types.NamespacedName, err error) {
-	n := notice{cause: cause{kind: "Service", NamespacedName: service, reason: "FailedToStartServiceHealthcheck"}, eventType: v1.EventTypeWarning, action: "Listen", ofNode: true}
+	n := notice{cause: cause{kind: "Service", NamespacedName: service, reason: "FailedToStartServiceHealthcheck"}, eventType: v1.EventTypeWarning, action: "Listen"}
 	if service.Namespace == "" {
 		n.cause = cause{kind: "Node", NamespacedName: types.NamespacedName{Name: a.tracker.NodeName}, reason: "FailedToStartMetricServer"}
 		n.action = "StartKubeProxy"

@@ -14,10 +14,11 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-func newAnnouncer() *agent {
+func newAnnouncer(t *testing.T) *agent {
+	t.Helper()
 	a := &agent{mode: nftablesMode, log: logr.Discard(), serving: true, cleaned: true}
 	a.tracker.NodeName = "node-1"
-	a.reported.events = newEvents(nil, "node-1", logr.Discard())
+	a.reported.events = idleEvents(t)
 	return a
 }
 
@@ -86,7 +87,7 @@ func TestNoticesAreBounded(t *testing.T) {
 // the same ports are refused.
 func TestRefusedPorts(t *testing.T) {
 	t.Parallel()
-	a := newAnnouncer()
+	a := newAnnouncer(t)
 	port := func(name string) proxy.ServicePortName {
 		return proxy.ServicePortName{NamespacedName: types.NamespacedName{Namespace: "a", Name: "s"}, Port: name, Protocol: v1.ProtocolTCP, Family: v1.IPv4Protocol}
 	}
@@ -94,20 +95,20 @@ func TestRefusedPorts(t *testing.T) {
 	a.synced(t.Context(), proxy.Sync{Err: refused, Refused: refused})
 	first := a.only(t, notProgrammed)
 	const want = "port without name/TCP/IPv4: no room; port web/TCP/IPv4: no buffer. Node node-1 serves"
-	if !strings.HasPrefix(first.note, want) || !first.ofNode || first.reason != "NotProgrammed" {
+	if !strings.HasPrefix(first.note, want) || first.reason != "NotProgrammed" {
 		t.Errorf("got %+v, want a note that begins with %s", first, want)
 	}
-	a.reported.events.done(first.cause)
+	synced := first.reported
 	other := proxy.PortErrors{port(""): errors.New("0x2"), port("web"): errors.New("0x3")}
 	for _, s := range []proxy.Sync{{Err: other, Refused: other}, {Err: errors.New("no kernel")}} {
 		a.synced(t.Context(), s)
-		if n := a.only(t, notProgrammed); n.written == 0 || !strings.HasPrefix(n.note, "port without name/TCP/IPv4: 0x2; port web/TCP/IPv4: 0x3. ") {
-			t.Errorf("after %v: got %+v, want the first one, written, with the latest errors", s.Err, n)
+		if n := a.only(t, notProgrammed); n.reported != synced || !strings.HasPrefix(n.note, "port without name/TCP/IPv4: 0x2; port web/TCP/IPv4: 0x3. ") {
+			t.Errorf("after %v: got %+v, want the first one, reported once, with the latest errors", s.Err, n)
 		}
 	}
 	delete(other, port("web"))
-	if a.synced(t.Context(), proxy.Sync{Err: other, Refused: other}); a.only(t, notProgrammed).written > 0 {
-		t.Error("other ports: got the notice that is written, want a new one")
+	if a.synced(t.Context(), proxy.Sync{Err: other, Refused: other}); a.only(t, notProgrammed).reported == synced {
+		t.Error("other ports: got the notice that is reported, want a new one")
 	}
 	a.synced(t.Context(), proxy.Sync{})
 	if n := len(a.reported.events.notices[notProgrammed]); n != 0 {
@@ -118,11 +119,11 @@ func TestRefusedPorts(t *testing.T) {
 // TestLimitNotices checks that limits have notices until they end.
 func TestLimitNotices(t *testing.T) {
 	t.Parallel()
-	a := newAnnouncer()
+	a := newAnnouncer(t)
 	applied := proxy.NewSnapshot(&proxy.Node{Name: "node-1"})
 	limit := &proxy.Problem{Kind: "Service", NamespacedName: types.NamespacedName{Namespace: "a", Name: "s"}, Field: "spec.sessionAffinity", Err: errors.New("few clients")}
 	a.synced(t.Context(), proxy.Sync{Applied: applied, Limits: []*proxy.Problem{limit}})
-	if n := a.only(t, servedWithLimits); !strings.HasPrefix(n.note, "spec.sessionAffinity: few clients. The Service is served") || n.ofNode {
+	if n := a.only(t, servedWithLimits); !strings.HasPrefix(n.note, "spec.sessionAffinity: few clients. The Service is served") {
 		t.Errorf("got %+v", n)
 	}
 	a.synced(t.Context(), proxy.Sync{}) // nothing is known
@@ -130,7 +131,7 @@ func TestLimitNotices(t *testing.T) {
 	other := *limit
 	other.Name = "t"
 	a.synced(t.Context(), proxy.Sync{Applied: applied, Limits: []*proxy.Problem{limit, limit, &other}})
-	if n := a.only(t, servedWithLimits); n.kind != "Node" || !n.ofNode || !strings.HasPrefix(n.note, "spec.sessionAffinity: few clients. 2 Services, such as a/s, are served") {
+	if n := a.only(t, servedWithLimits); n.kind != "Node" || !strings.HasPrefix(n.note, "spec.sessionAffinity: few clients. 2 Services, such as a/s, are served") {
 		t.Errorf("the same limit of two Services: got %+v, want a notice of the node", n)
 	}
 	a.synced(t.Context(), proxy.Sync{Applied: applied})
@@ -147,7 +148,7 @@ func TestServerNotices(t *testing.T) {
 		{Name: "127.0.0.1:10249"}:   {kind: "Node", NamespacedName: types.NamespacedName{Name: "node-1"}, reason: "FailedToStartMetricServer"},
 		{Namespace: "a", Name: "s"}: {kind: "Service", NamespacedName: types.NamespacedName{Namespace: "a", Name: "s"}, reason: "FailedToStartServiceHealthcheck"},
 	} {
-		a := newAnnouncer()
+		a := newAnnouncer(t)
 		a.announceServer(service, errors.New("in use"))
 		if n := a.only(t, listening); n.cause != want || !strings.Contains(n.note, "node node-1") || !strings.Contains(n.note, "in use") {
 			t.Errorf("%v: got %+v, want %+v", service, n, want)
@@ -156,7 +157,7 @@ func TestServerNotices(t *testing.T) {
 			t.Errorf("%v: listening again: got a notice, want none", service)
 		}
 	}
-	a := newAnnouncer()
+	a := newAnnouncer(t)
 	a.announceStart()
 	if n := a.only(t, starting); n.reason != "Starting" || n.action != "StartKubeProxy" || n.eventType != v1.EventTypeNormal || n.kind != "Node" {
 		t.Errorf("start: got %+v", n)
