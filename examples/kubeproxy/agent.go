@@ -34,7 +34,7 @@ func serve(ctx context.Context, c *config, log logr.Logger) error {
 	}
 	if c.onWindows() {
 		log.V(1).Info("no parameters of connection tracking on Windows")
-	} else if err := c.Conntrack.prepare(); err != nil {
+	} else if err := conntrackParameters(&c.Conntrack).Set(); err != nil {
 		log.Info("some conntrack parameters not set; run -init-only with more privileges", "reason", err.Error())
 	}
 	for i, choice := range candidates {

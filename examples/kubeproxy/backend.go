@@ -48,7 +48,7 @@ func (c *config) candidates() ([]candidate, error) {
 	}
 	switch c.Mode {
 	case nftablesMode, iptablesMode:
-		return []candidate{{c.Mode, "configured"}}, nil
+		return []candidate{{string(c.Mode), "configured"}}, nil
 	case ipvsMode:
 		return []candidate{
 			{ipvsMode, "configured"},
@@ -66,7 +66,7 @@ func (c *config) candidates() ([]candidate, error) {
 
 // mark returns the bit of packet marks, or of connection marks, for a mode.
 func (c *config) mark(mode string) (uint32, error) {
-	bit := c.section(mode).MasqueradeBit
+	bit := *c.section(mode).MasqueradeBit
 	if bit < 0 || bit > 31 {
 		section := iptablesMode // ipvs has no field of its own
 		if mode == nftablesMode {
@@ -88,9 +88,9 @@ func (c *config) checkPeriods(mode string) error {
 	case every < 0:
 		return fmt.Errorf("%s.syncPeriod: %v is negative", section, every)
 	case s.MinSyncPeriod.Duration < 0:
-		return fmt.Errorf("%s.minSyncPeriod: %v is negative", section, s.MinSyncPeriod)
+		return fmt.Errorf("%s.minSyncPeriod: %v is negative", section, s.MinSyncPeriod.Duration)
 	case s.MinSyncPeriod.Duration > every:
-		return fmt.Errorf("%s.minSyncPeriod: %v is longer than %[1]s.syncPeriod, %[3]v", section, s.MinSyncPeriod, every)
+		return fmt.Errorf("%s.minSyncPeriod: %v is longer than %[1]s.syncPeriod, %[3]v", section, s.MinSyncPeriod.Duration, every)
 	}
 	return nil
 }
@@ -225,7 +225,7 @@ func (c *config) cleanUp(ctx context.Context, except string, log logr.Logger) er
 	}
 	// No rule needs its sets any more: mode iptables has adopted and removed the rules of kube-proxy, too.
 	if c.cleanupIPVS || !c.cleanup {
-		exclude, err := c.IPVS.excluded()
+		exclude, err := c.excluded()
 		if err == nil {
 			err = ipvstakeover.Cleanup(ctx, exclude)
 		}

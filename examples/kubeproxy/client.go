@@ -30,6 +30,6 @@ func (c *config) connect() (kubernetes.Interface, error) {
 		return nil, err
 	}
 	config.UserAgent = "vipkit-kubeproxy"
-	config.QPS, config.Burst = float32(c.ClientConnection.QPS), c.ClientConnection.Burst
+	config.QPS, config.Burst = c.ClientConnection.QPS, int(c.ClientConnection.Burst)
 	return kubewatch.NewClient(config)
 }

@@ -13,105 +13,53 @@ import (
 	"time"
 
 	yaml "go.yaml.in/yaml/v3"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
-	kjson "k8s.io/apimachinery/pkg/runtime/serializer/json"
-	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/kube-proxy/config/v1alpha1"
+	sigsyaml "sigs.k8s.io/yaml"
 
 	"github.com/vipkit/vipkit/internal/nearest"
 	"github.com/vipkit/vipkit/proxy/conntrack"
 )
 
-// kubeProxyConfiguration has the fields of kube-proxy's type that this program supports. The table of
-// settings has their names.
-type kubeProxyConfiguration struct {
-	serving
-	pods
-	client
-	forWindows
-	Mode         string
-	IPTables     modeConfig
-	NFTables     modeConfig
-	IPVS         ipvsConfig
-	Conntrack    conntrackConfig
-	Logging      logging
-	FeatureGates featureGates
-}
-
-// client says how the program is connected to the API server, and for which node.
-type client struct {
-	HostnameOverride string
-	ClientConnection clientConnection
-}
-
-type serving struct {
-	BindAddress        string
-	HealthzBindAddress string
-	MetricsBindAddress string
-	EnableProfiling    bool
-	NodePortAddresses  []string
-	// LocalhostNodePorts is the field of that name in the section iptables.
-	LocalhostNodePorts bool
-}
-
-// pods are the settings that distinguish the traffic of pods from other traffic.
-type pods struct {
-	DetectLocalMode string
-	ClusterCIDR     string
-	DetectLocal     struct{ BridgeInterface, InterfaceNamePrefix string }
-}
-
-type clientConnection struct {
-	Kubeconfig string
-	QPS        float64
-	Burst      int
-}
-
-// modeConfig is the section of a mode.
-type modeConfig struct {
-	MasqueradeAll             bool
-	MasqueradeBit             int
-	SyncPeriod, MinSyncPeriod duration
-}
-
-// conntrackConfig are the parameters of the kernel's connection tracking.
-type conntrackConfig struct {
-	MaxPerCore, Min                            int
-	TCPEstablishedTimeout, TCPCloseWaitTimeout duration
-	TCPBeLiberal                               bool
-	UDPTimeout, UDPStreamTimeout               duration
-}
-
-// prepare sets parameters that need more privileges than the running program has.
-func (c *conntrackConfig) prepare() error {
+// conntrackParameters returns the parameters of the kernel's connection tracking.
+func conntrackParameters(c *v1alpha1.KubeProxyConntrackConfiguration) conntrack.Parameters {
 	return conntrack.Parameters{
-		MaxPerCore: c.MaxPerCore, Min: c.Min, TCPBeLiberal: c.TCPBeLiberal,
+		MaxPerCore: int(*c.MaxPerCore), Min: int(*c.Min), TCPBeLiberal: c.TCPBeLiberal,
 		TCPEstablishedTimeout: c.TCPEstablishedTimeout.Duration, TCPCloseWaitTimeout: c.TCPCloseWaitTimeout.Duration,
 		UDPTimeout: c.UDPTimeout.Duration, UDPStreamTimeout: c.UDPStreamTimeout.Duration,
-	}.Set()
+	}
+}
+
+// setDefaults sets fields that are nil to the defaults of kube-proxy.
+func setDefaults(c *v1alpha1.KubeProxyConfiguration) {
+	c.TypeMeta = metav1.TypeMeta{APIVersion: v1alpha1.SchemeGroupVersion.String(), Kind: kind}
+	orElse(&c.IPTables.MasqueradeBit, 14)
+	orElse(&c.IPTables.LocalhostNodePorts, true)
+	orElse(&c.NFTables.MasqueradeBit, 14)
+	t := &c.Conntrack
+	orElse(&t.MaxPerCore, 32<<10)
+	orElse(&t.Min, 128<<10)
+	orElse(&t.TCPEstablishedTimeout, metav1.Duration{Duration: 24 * time.Hour})
+	orElse(&t.TCPCloseWaitTimeout, metav1.Duration{Duration: time.Hour})
+}
+
+// orElse sets a value that is not set.
+func orElse[T any](value **T, usual T) {
+	if *value == nil {
+		*value = &usual
+	}
 }
 
 // defaults returns the defaults of kube-proxy, except that minSyncPeriod is 0: syncs are
 // cheap, so they need not wait for each other.
-func defaults() kubeProxyConfiguration {
-	mode := modeConfig{MasqueradeBit: 14}
-	return kubeProxyConfiguration{
-		client:   client{ClientConnection: clientConnection{QPS: 5, Burst: 10}},
-		serving:  serving{LocalhostNodePorts: true},
-		IPTables: mode, NFTables: mode,
-		Logging: logging{Format: textFormat},
-		Conntrack: conntrackConfig{
-			MaxPerCore: 32 << 10, Min: 128 << 10,
-			TCPEstablishedTimeout: duration{24 * time.Hour}, TCPCloseWaitTimeout: duration{time.Hour},
-		},
-	}
+func defaults() (c v1alpha1.KubeProxyConfiguration) {
+	c.ClientConnection.QPS, c.ClientConnection.Burst, c.Logging.Format = 5, 10, textFormat
+	setDefaults(&c)
+	return c
 }
 
-// The kind of file that the program reads.
-const (
-	apiVersion = "kubeproxy.config.k8s.io/v1alpha1"
-	kind       = "KubeProxyConfiguration"
-)
+// kind is the kind of file that the program reads.
+const kind = "KubeProxyConfiguration"
 
 // maxFile bounds the size of a configuration file; a ConfigMap has 1 MiB at most.
 const maxFile = 4 << 20
@@ -153,11 +101,11 @@ func (c *config) readFile(settings []setting) error {
 		c.warnings = append(c.warnings, "only the first YAML document is read, and the file has more")
 	}
 	var object any
-	err := utilyaml.UnmarshalStrict(c.text, &object)
+	err := sigsyaml.UnmarshalStrict(c.text, &object)
 	if err != nil {
 		reason := strings.TrimPrefix(err.Error(), "error converting YAML to JSON: ")
 		c.warnings = append(c.warnings, strings.Join(strings.Fields(reason), " "))
-		err = utilyaml.Unmarshal(c.text, &object)
+		err = sigsyaml.Unmarshal(c.text, &object)
 	}
 	var text []byte
 	if err == nil {
@@ -180,6 +128,7 @@ func (c *config) parse(object []byte, settings []setting) error {
 	if err := d.Decode(&given); err != nil {
 		return errors.New("want an object with fields, as kube-proxy's configuration is")
 	}
+	apiVersion := v1alpha1.SchemeGroupVersion.String()
 	if given["apiVersion"] != apiVersion || given["kind"] != kind {
 		return fmt.Errorf("apiVersion %s, kind %s: want %s of %s", show(given["apiVersion"]), show(given["kind"]), kind, apiVersion)
 	}
@@ -257,37 +206,11 @@ func didYouMean(field string, settings []setting) string {
 	return ""
 }
 
-// object returns the configuration in the form that readFile reads, without fields that are ignored.
-func (c *config) object() map[string]any {
-	out := map[string]any{"apiVersion": apiVersion, "kind": kind}
-	for _, s := range c.settings() {
-		isOmitted := s.field == "" || s.traits.has(isIgnored) || s.traits.has(windowsOnly) && s.text() == "" || s.field == "featureGates" && len(c.FeatureGates) == 0
-		if isOmitted {
-			continue
-		}
-		into, name := out, s.field
-		if section, rest, ok := strings.Cut(name, "."); ok {
-			if out[section] == nil {
-				out[section] = map[string]any{}
-			}
-			into, name = out[section].(map[string]any), rest //nolint:errcheck,forcetypeassert // made above
-		}
-		into[name] = s.value()
-	}
-	return out
-}
-
 // write writes the configuration into a file.
 func (c *config) write(path string) error {
-	text, err := marshalYAML(c.object())
+	text, err := sigsyaml.Marshal(&c.KubeProxyConfiguration)
 	if err != nil {
 		return err
 	}
 	return os.WriteFile(path, text, 0o600)
-}
-
-// marshalYAML returns an object as YAML.
-func marshalYAML(object map[string]any) ([]byte, error) {
-	s := kjson.NewSerializerWithOptions(kjson.DefaultMetaFactory, nil, nil, kjson.SerializerOptions{Yaml: true})
-	return runtime.Encode(s, &unstructured.Unstructured{Object: object})
 }

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/kube-proxy/config/v1alpha1"
 
 	"github.com/vipkit/vipkit/endpoints"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
@@ -58,14 +60,14 @@ func readConfig(t *testing.T, file, flags string) (*config, string, error) {
 
 func TestConfig(t *testing.T) {
 	t.Parallel()
-	seconds := func(n int) duration { return duration{time.Duration(n) * time.Second} }
+	seconds := func(n int) metav1.Duration { return metav1.Duration{Duration: time.Duration(n) * time.Second} }
 	for name, tc := range map[string]struct {
 		file, flags string
 		want        func(*config)
 	}{
 		"nothing": {"", "", func(*config) {}},
 		"kubeadm": {kubeadm, "-config FILE", func(c *config) {
-			c.ClientConnection = clientConnection{Kubeconfig: "/var/lib/kube-proxy/kubeconfig.conf"}
+			c.ClientConnection.Kubeconfig, c.ClientConnection.QPS, c.ClientConnection.Burst = "/var/lib/kube-proxy/kubeconfig.conf", 0, 0
 			c.BindAddress = "0.0.0.0"
 			c.ClusterCIDR = "10.244.0.0/16,fd00:10::/56"
 		}},
@@ -81,15 +83,15 @@ detectLocal: {bridgeInterface: cni0}
 enableProfiling: true
 `, "--config=FILE --hostname-override=two -v=4 --cluster-cidr=10.0.0.0/8 --profiling", func(c *config) {
 				c.Mode, c.HostnameOverride, c.NodePortAddresses, c.Logging.Verbosity = "nftables", "two", []string{"10.0.0.0/8"}, 4
-				c.NFTables = modeConfig{MasqueradeAll: true, MasqueradeBit: 3, SyncPeriod: seconds(20), MinSyncPeriod: seconds(1)}
-				c.Conntrack.MaxPerCore, c.Conntrack.TCPEstablishedTimeout, c.Conntrack.UDPTimeout, c.Conntrack.TCPBeLiberal = 0, seconds(0), seconds(30), true
+				c.NFTables = v1alpha1.KubeProxyNFTablesConfiguration{MasqueradeAll: true, MasqueradeBit: new(int32(3)), SyncPeriod: seconds(20), MinSyncPeriod: seconds(1)}
+				*c.Conntrack.MaxPerCore, *c.Conntrack.TCPEstablishedTimeout, c.Conntrack.UDPTimeout, c.Conntrack.TCPBeLiberal = 0, seconds(0), seconds(30), true
 				c.DetectLocalMode, c.DetectLocal.BridgeInterface, c.EnableProfiling = "BridgeInterface", "cni0", true
 				c.warnings = []string{"flag -cluster-cidr is ignored because of -config", "flag -profiling is ignored because of -config"}
 			},
 		},
 		"unknown fields": {header + "mode: iptables\nmode: nftables\nfuture: {x: 1}\nfeatureGates: {Some: true}\nipvs: {future: 1}\nmasqueradeAll: true\niptables: {masqueradeAl: true}\noomScoreAdj: -998\nconntrack: {more: 1}\n", "-config FILE", func(c *config) {
 			c.Mode = "nftables"
-			c.FeatureGates = featureGates{"Some": true}
+			c.FeatureGates = map[string]bool{"Some": true}
 			c.warnings = []string{
 				`yaml: unmarshal errors: line 4: key "mode" already set in map`, "field conntrack.more is unknown", "field future is unknown",
 				"field iptables.masqueradeAl is unknown; did you mean iptables.masqueradeAll?", "field ipvs.future is unknown",
@@ -98,7 +100,7 @@ enableProfiling: true
 			}
 		}},
 		"gates": {header + "featureGates: {AllowServiceExternalIPs: false, Other: false, allowServiceExternalIP: true}\n", "-config FILE --feature-gates=AllowServiceExternalIPs=true", func(c *config) {
-			c.FeatureGates = featureGates{"AllowServiceExternalIPs": false, "Other": false, "allowServiceExternalIP": true}
+			c.FeatureGates = map[string]bool{"AllowServiceExternalIPs": false, "Other": false, "allowServiceExternalIP": true}
 			c.warnings = []string{
 				"flag -feature-gates is ignored because of -config", "feature gate Other is ignored: kube-proxy does not read it",
 				"feature gate allowServiceExternalIP is ignored: kube-proxy does not read it; did you mean AllowServiceExternalIPs?",
@@ -110,16 +112,16 @@ enableProfiling: true
 		}},
 		"an empty second document": {"# Comment.\n---\n" + header + "mode: nftables\n---\n# None.\n", "-config FILE", func(c *config) { c.Mode = "nftables" }},
 		"no gates":                 {header + "featureGates: null\n", "-config FILE", func(*config) {}},
-		"gate without value":       {header + "featureGates: {AllowServiceExternalIPs: null}\n", "-config FILE", func(c *config) { c.FeatureGates = featureGates{"AllowServiceExternalIPs": false} }},
+		"gate without value":       {header + "featureGates: {AllowServiceExternalIPs: null}\n", "-config FILE", func(c *config) { c.FeatureGates = map[string]bool{"AllowServiceExternalIPs": false} }},
 		"gates by flags": {"", "--feature-gates=NFTablesNetlink=true,AllowServiceExternalIPs=true, --feature-gates AllowServiceExternalIPs=0", func(c *config) {
-			c.FeatureGates = featureGates{"AllowServiceExternalIPs": false, "NFTablesNetlink": true}
+			c.FeatureGates = map[string]bool{"AllowServiceExternalIPs": false, "NFTablesNetlink": true}
 			c.notes = []string{"feature gate NFTablesNetlink has no effect: This program always uses netlink, and never runs nft."}
 		}},
 		"loopback": {header + "mode: nftables\nnodePortAddresses: [primary, 127.0.0.0/8]\n", "-config FILE", func(c *config) {
 			c.Mode, c.NodePortAddresses = "nftables", []string{"primary", "127.0.0.0/8"}
 		}},
 		"no loopback address": {header + "nodePortAddresses: [primary, 127.1.0.0/16]\niptables: {localhostNodePorts: false}\n", "-config FILE", func(c *config) {
-			c.NodePortAddresses, c.LocalhostNodePorts = []string{"primary", "127.1.0.0/16"}, false
+			c.NodePortAddresses, *c.IPTables.LocalhostNodePorts = []string{"primary", "127.1.0.0/16"}, false
 			c.warnings = []string{"nodePortAddresses: 127.1.0.0/16 selects no address: name single loopback addresses, such as 127.1.0.1/32"}
 		}},
 		"three ranges": {header + "clusterCIDR: '10.0.0.0/8,fd00::/64,192.168.0.0/16'\n", "-config FILE", func(c *config) {
@@ -130,7 +132,7 @@ enableProfiling: true
 			c.DetectLocalMode, c.ClusterCIDR = "NodeCIDR", "10.0.0.0/8,192.168.0.0/16"
 		}},
 		"ports": {"", "-healthz-bind-address 192.0.2.1 -healthz-port 1 -metrics-port 0 -logging-format json -v 2", func(c *config) {
-			c.HealthzBindAddress, c.healthzPort, c.metricsPort, c.Logging = "192.0.2.1", 1, 0, logging{Verbosity: 2, Format: "json"}
+			c.HealthzBindAddress, c.healthzPort, c.metricsPort, c.Logging.Verbosity, c.Logging.Format = "192.0.2.1", 1, 0, 2, "json"
 		}},
 		"ports and a file": {header, "-config FILE -healthz-port 1 -metrics-port 0 -logging-format json", func(c *config) {
 			c.Logging.Format = "json"
@@ -149,14 +151,14 @@ enableProfiling: true
 				c.Mode, c.ClientConnection.Kubeconfig, c.master, c.initOnly = "iptables", "/k", "https://192.0.2.1:6443", true
 				c.DetectLocalMode, c.ClusterCIDR = "NodeCIDR", "10.0.0.0/8"
 				c.IPTables.MasqueradeAll, c.NFTables.MasqueradeAll = true, true
-				c.serving = serving{LocalhostNodePorts: true, HealthzBindAddress: "0.0.0.0:1", MetricsBindAddress: "127.0.0.1:2", NodePortAddresses: []string{"10.0.0.0/8", "fd00::/8"}}
-				c.Conntrack.Min, c.Conntrack.UDPTimeout = 7, seconds(5)
+				c.HealthzBindAddress, c.MetricsBindAddress, c.NodePortAddresses = "0.0.0.0:1", "127.0.0.1:2", []string{"10.0.0.0/8", "fd00::/8"}
+				*c.Conntrack.Min, c.Conntrack.UDPTimeout = 7, seconds(5)
 				c.warnings = []string{"flag -oom-score-adj is ignored"}
 			},
 		},
 		"ipvs": {header + "mode: ipvs\nipvs: {excludeCIDRs: [10.1.0.0/16], minSyncPeriod: 1s, scheduler: wlc, strictARP: true, syncPeriod: 20s, tcpFinTimeout: 2s, tcpTimeout: 3s, udpTimeout: 4s}\n", "-config FILE -ipvs-scheduler rr", func(c *config) {
 			c.Mode = "ipvs"
-			c.IPVS = ipvsConfig{
+			c.IPVS = v1alpha1.KubeProxyIPVSConfiguration{
 				SyncPeriod: seconds(20), MinSyncPeriod: seconds(1), Scheduler: "wlc", ExcludeCIDRs: []string{"10.1.0.0/16"},
 				StrictARP: true, TCPTimeout: seconds(3), TCPFinTimeout: seconds(2), UDPTimeout: seconds(4),
 			}
@@ -169,7 +171,7 @@ enableProfiling: true
 			"--ipvs-strict-arp --ipvs-tcp-timeout=3s --ipvs-tcpfin-timeout=2s --ipvs-udp-timeout=4s --iptables-sync-period=5s --cleanup --cleanup-ipvs=false",
 			func(c *config) {
 				c.Mode, c.cleanup, c.cleanupIPVS = "ipvs", true, false
-				c.IPVS = ipvsConfig{
+				c.IPVS = v1alpha1.KubeProxyIPVSConfiguration{
 					SyncPeriod: seconds(20), MinSyncPeriod: seconds(1), Scheduler: "wlc", ExcludeCIDRs: []string{"10.1.0.0/16", "fd00::/64"},
 					StrictARP: true, TCPTimeout: seconds(3), TCPFinTimeout: seconds(2), UDPTimeout: seconds(4),
 				}
@@ -196,17 +198,17 @@ func TestBadConfig(t *testing.T) {
 	for _, tc := range []struct{ file, flags, want string }{
 		{"", "-config /none", "no such file"},
 		{"", "more", `unexpected argument "more"`},
-		{"", "-nonsense", "flag provided but not defined: -nonsense; -help lists all"},
+		{"", "-nonsense", "unknown flag: --nonsense; -help lists all"},
 		{"", "--ipvs_drain_services=true", "flag -ipvs-drain-services is gone: remove it, since a deleted Service"},
-		{"", "--proxy-mod x", "flag provided but not defined: -proxy-mod; did you mean -proxy-mode? -help lists all"},
-		{"", "-feature-gates AllowServiceExternalIPs", "want name=true or name=false"},
-		{"", "-feature-gates AllowServiceExternalIPs=off", "feature gate AllowServiceExternalIPs"},
-		{header + "featureGates: {AllowServiceExternalIPs: 'false'}", "-config FILE", `featureGates: {"AllowServiceExternalIPs":"false"}: AllowServiceExternalIPs must be true or false`},
+		{"", "--proxy-mod x", "unknown flag: --proxy-mod; did you mean --proxy-mode? -help lists all"},
+		{"", "-feature-gates AllowServiceExternalIPs", "malformed pair, expect string=bool"},
+		{"", "-feature-gates AllowServiceExternalIPs=off", "invalid value of AllowServiceExternalIPs: off"},
+		{header + "featureGates: {AllowServiceExternalIPs: 'false'}", "-config FILE", `featureGates: {"AllowServiceExternalIPs":"false"}: must have fields that are true or false`},
 		{header + "featureGates: [AllowServiceExternalIPs]", "-config FILE", `featureGates: ["AllowServiceExternalIPs"]: must have fields`},
-		{"", "-conntrack-min many", `invalid value "many" for flag -conntrack-min: must be a whole number`},
+		{"", "-conntrack-min many", `invalid argument "many" for "--conntrack-min" flag: must be a whole number`},
 		{"", "-conntrack-min -1", "conntrack.min: -1: must be greater than or equal to 0"},
 		{"", "-cleanup -init-only", "exclude each other"},
-		{"", "-ipvs-strict-arp=some", `invalid boolean value "some" for -ipvs-strict-arp`},
+		{"", "-ipvs-strict-arp=some", `invalid argument "some" for "--ipvs-strict-arp" flag: must be true or false`},
 		{"", "-healthz-port 65536", "-healthz-port: 65536: must be within"},
 		{"", "-healthz-port -1", "-healthz-port: -1: must be greater than or equal to 0"},
 		{"", "-local-fallback all", "terminating"},
@@ -251,7 +253,7 @@ func TestBadConfig(t *testing.T) {
 		{header + "# " + strings.Repeat("x", 2*maxFile), "-config FILE", "larger than 4194304 bytes"},
 		{"apiVersion: \"a\\nb\\e[31m\"\nkind: x", "-config FILE", `apiVersion "a\nb\u001b[31m", kind "x": want KubeProxyConfiguration`},
 		{"{}", "-config FILE", "apiVersion null, kind null: want KubeProxyConfiguration"},
-		{header + "featureGates: {\"a\\nb\\e[31m\": 3}", "-config FILE", `"a\nb\x1b[31m" must be true or false`},
+		{header + "featureGates: {\"a\\nb\\e[31m\": 3}", "-config FILE", `{"a\nb\u001b[31m":3}: must have fields that are true or false`},
 		{header + "clientConnection: {qps: .nan}", "-config FILE", "NaN"},
 		{"", "-kube-api-qps NaN", "must be a number"},
 		{"a: [", "-config FILE", "did not find expected node content"},
@@ -282,7 +284,7 @@ func TestStatus(t *testing.T) {
 		t.Errorf("-help: got status %d, log %q; want 0 and none", status, &log)
 	}
 	at := -1
-	for _, want := range []string{"\nWhat is served:\n  -proxy-mode text\n", "\nWhere the program listens:\n", "\nKubernetes:\n", "  -v number\n", "\nIgnored, as", "  -oom-score-adj"} {
+	for _, want := range []string{"\nWhat is served:\n      --proxy-mode text", "\nWhere the program listens:\n", "\nKubernetes:\n", "  -v, --v number", "\nIgnored, as", "  --oom-score-adj number"} {
 		i := strings.Index(help.String(), want)
 		if i <= at {
 			t.Errorf("-help: %q is at %d, want it after %d; output\n%s", want, i, at, &help)
@@ -301,11 +303,15 @@ func TestDefaults(t *testing.T) {
   syncPeriod: 0s`
 	const want = `apiVersion: kubeproxy.config.k8s.io/v1alpha1
 bindAddress: ""
+bindAddressHardFail: false
 clientConnection:
+  acceptContentTypes: ""
   burst: 10
+  contentType: ""
   kubeconfig: ""
   qps: 5
 clusterCIDR: ""
+configSyncPeriod: 0s
 conntrack:
   maxPerCore: 32768
   min: 131072
@@ -334,12 +340,27 @@ ipvs:
   udpTimeout: 0s
 kind: KubeProxyConfiguration
 logging:
+  flushFrequency: 0
   format: text
+  options:
+    json:
+      infoBufferSize: "0"
+    text:
+      infoBufferSize: "0"
   verbosity: 0
 metricsBindAddress: ""
 mode: ""
 nftables:` + mode + `
 nodePortAddresses: null
+oomScoreAdj: null
+portRange: ""
+showHiddenMetricsForVersion: ""
+winkernel:
+  enableDSR: false
+  forwardHealthCheckVip: false
+  networkName: ""
+  rootHnsEndpointName: ""
+  sourceVip: ""
 `
 	path := filepath.Join(t.TempDir(), "written")
 	var out strings.Builder
@@ -378,7 +399,7 @@ func TestWriteConfig(t *testing.T) {
 	if err != nil || len(got.warnings) > 0 {
 		t.Errorf("reading it again: got error %v, warnings %q; want none", err, got.warnings)
 	}
-	if diff := cmp.Diff(want.kubeProxyConfiguration, got.kubeProxyConfiguration, cmp.Exporter(func(reflect.Type) bool { return true })); diff != "" {
+	if diff := cmp.Diff(want.KubeProxyConfiguration, got.KubeProxyConfiguration, cmp.Exporter(func(reflect.Type) bool { return true })); diff != "" {
 		t.Errorf("configuration (-want +got):\n%s", diff)
 	}
 }

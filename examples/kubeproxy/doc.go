@@ -168,7 +168,7 @@
 // except for /metrics with -service-metrics.
 //
 // /configz has no secrets: credentials are in the kubeconfig, which it names only. It has changes of
-// the file that were applied, and leaves out fields that are ignored; /flagz leaves out flags that are
+// the file that were applied, and no values of fields that are ignored; /flagz leaves out flags that are
 // ignored, and a password in -master. /flagz and /statusz are text, or an object of config.k8s.io/v1beta1
 // (or v1alpha1) in JSON or YAML for a client that accepts one as kube-proxy's clients do. Without the
 // feature gates ComponentFlagz and ComponentStatusz they do not exist.

@@ -1,16 +1,19 @@
 package main
 
 import (
-	"cmp"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
+	"reflect"
 	"runtime"
 	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
+
+	"github.com/spf13/pflag"
+	cliflag "k8s.io/component-base/cli/flag"
+	"k8s.io/kube-proxy/config/v1alpha1"
 
 	"github.com/vipkit/vipkit/backends/ipvs"
 	"github.com/vipkit/vipkit/backends/userspace"
@@ -20,7 +23,7 @@ import (
 
 // config has all settings of the program.
 type config struct {
-	kubeProxyConfiguration
+	v1alpha1.KubeProxyConfiguration
 	task
 	// text is the content of the configuration file; nil if it was not read.
 	text []byte
@@ -64,7 +67,7 @@ type serverPorts struct{ healthzPort, metricsPort int }
 
 // newConfig returns the configuration without flags and file.
 func newConfig(system string) *config {
-	return &config{kubeProxyConfiguration: defaults(), system: system, task: task{
+	return &config{KubeProxyConfiguration: defaults(), system: system, task: task{
 		cleanupIPVS: true, drainTimeout: ipvs.DefaultDrainTimeout, serverPorts: serverPorts{healthzPort, metricsPort},
 	}}
 }
@@ -82,20 +85,14 @@ func readCommandLineOn(system string, args []string, out io.Writer) (*config, er
 
 // readCommandLine reads the flags, and the file that they name unless c has its content.
 func (c *config) readCommandLine(args []string, out io.Writer) (*config, error) {
-	f := flag.NewFlagSet("kubeproxy", flag.ContinueOnError)
-	f.SetOutput(io.Discard)
+	f := pflag.NewFlagSet("kubeproxy", pflag.ContinueOnError)
+	f.SetNormalizeFunc(cliflag.WordSepNormalizeFunc) // as in kube-proxy
+	f.Usage = func() {}
 	settings := c.settings()
-	for _, s := range settings {
-		if s.flag != "" {
-			s.define(f)
-		}
-	}
-	err := f.Parse(normalize(args))
-	for err == nil && f.NArg() > 0 && f.Arg(0) == "" { // As in kube-proxy, for variables without value.
-		err = f.Parse(f.Args()[1:])
-	}
+	define(f, settings)
+	err := f.Parse(withTwoDashes(args))
 	switch {
-	case errors.Is(err, flag.ErrHelp):
+	case errors.Is(err, pflag.ErrHelp):
 		return c, err
 	case err != nil:
 		err = c.explain(err, settings)
@@ -108,34 +105,40 @@ func (c *config) readCommandLine(args []string, out io.Writer) (*config, error) 
 	return c, err
 }
 
-// define defines the flag of a setting.
-func (s *setting) define(f *flag.FlagSet) {
-	set := func(text string) error { return parse(s.into, text) }
-	switch s.into.(type) {
-	case *bool, *versionForm:
-		f.BoolFunc(s.flag, s.help, set)
-	default:
-		f.Func(s.flag, s.help, set)
+// define defines the flags of settings.
+func define(f *pflag.FlagSet, settings []setting) {
+	f.SortFlags = false
+	for i, s := range settings {
+		if s.flag == "" {
+			continue
+		}
+		var value pflag.Value = flagValue{&settings[i]}
+		if gates, is := s.into.(*map[string]bool); is {
+			value = cliflag.NewMapStringBool(gates)
+		}
+		x := f.VarPF(value, s.flag, map[string]string{"v": "v"}[s.flag], s.help)
+		if value.Type() == "bool" {
+			x.NoOptDefVal = "true"
+		}
+		if x.DefValue == "" {
+			x.DefValue = s.usual
+		}
 	}
 }
 
-// normalize returns arguments in the form of package flag. That of kube-proxy also has underscores in
-// names, for dashes, and -v4 for -v=4.
-func normalize(args []string) []string {
+// withTwoDashes returns arguments in which each long name of a flag has two dashes.
+func withTwoDashes(args []string) []string {
 	out := slices.Clone(args)
 	for i, arg := range args {
-		if arg == "--" {
-			break
+		switch arg {
+		case "--":
+			return out
+		case "--h":
+			out[i] = "-h"
 		}
-		name, value, hasValue := strings.Cut(arg, "=")
-		switch {
-		case len(arg) > 2 && arg[:2] == "-v" && '0' <= arg[2] && arg[2] <= '9':
-			out[i] = "-v=" + arg[2:]
-		case strings.HasPrefix(arg, "-"):
-			out[i] = strings.ReplaceAll(name, "_", "-")
-			if hasValue {
-				out[i] += "=" + value
-			}
+		isLong := len(arg) > 2 && arg[0] == '-' && (arg[1] >= 'a' && arg[1] <= 'z') && arg[2] != '='
+		if isLong && (arg[1] != 'v' || arg[2] < '0' || arg[2] > '9') {
+			out[i] = "-" + arg
 		}
 	}
 	return out
@@ -143,11 +146,12 @@ func normalize(args []string) []string {
 
 // explain adds the nearest known flag to the error for an unknown one.
 func (c *config) explain(err error, settings []setting) error {
-	name, isUnknown := strings.CutPrefix(err.Error(), "flag provided but not defined: -")
-	if !isUnknown {
+	unknown, is := errors.AsType[*pflag.NotExistError](err)
+	if !is {
 		return err
 	}
-	if strings.TrimPrefix(name, "-") == "ipvs-drain-services" {
+	name := strings.ReplaceAll(unknown.GetSpecifiedName(), "_", "-")
+	if name == "ipvs-drain-services" {
 		return errors.New("flag -ipvs-drain-services is gone: remove it, since a deleted Service ends its connections as in kube-proxy; -ipvs-drain-timeout is for endpoints")
 	}
 	var known []string
@@ -156,28 +160,27 @@ func (c *config) explain(err error, settings []setting) error {
 			known = append(known, s.flag)
 		}
 	}
-	if like, ok := nearest.Name(strings.TrimPrefix(name, "-"), known...); ok {
-		return fmt.Errorf("%w; did you mean -%s? -help lists all", err, like)
+	if like, ok := nearest.Name(name, known...); ok {
+		return fmt.Errorf("%w; did you mean --%s? -help lists all", err, like)
 	}
 	return fmt.Errorf("%w; -help lists all", err)
 }
 
 // complete reads the file, if one is named, notes the flags that are ignored, and checks the result.
-func (c *config) complete(f *flag.FlagSet, settings []setting) error {
+func (c *config) complete(f *pflag.FlagSet, settings []setting) error {
 	switch {
-	case f.NArg() > 0:
-		return fmt.Errorf("unexpected argument %q", f.Arg(0))
+	case strings.Join(f.Args(), "") != "": // Empty ones are as in kube-proxy, for variables without value.
+		return fmt.Errorf("unexpected argument %q", strings.TrimSpace(strings.Join(f.Args(), " ")))
 	case c.version != "":
 		return nil
 	case c.cleanup && c.initOnly:
 		return errors.New("-cleanup and -init-only exclude each other")
 	}
 	given := map[string]bool{}
-	f.Visit(func(x *flag.Flag) { given[x.Name] = true })
+	f.Visit(func(x *pflag.Flag) { given[x.Name] = true })
 	if c.configFile == "" {
-		bit := c.NFTables.MasqueradeBit // which has no flag
-		c.NFTables = c.IPTables
-		c.NFTables.MasqueradeBit = bit
+		of := &c.IPTables // There is no flag of the bit for mode nftables.
+		c.NFTables.MasqueradeAll, c.NFTables.SyncPeriod, c.NFTables.MinSyncPeriod = of.MasqueradeAll, of.SyncPeriod, of.MinSyncPeriod
 	} else if err := c.readOverFlags(given, settings); err != nil {
 		return err
 	}
@@ -194,20 +197,22 @@ func (c *config) complete(f *flag.FlagSet, settings []setting) error {
 
 // readOverFlags reads the file, whose fields count more than most flags.
 func (c *config) readOverFlags(given map[string]bool, settings []setting) error {
-	flags := *c
-	c.kubeProxyConfiguration = defaults()
+	var flags []reflect.Value
+	for i, s := range newConfig(c.system).settings() {
+		into := reflect.ValueOf(settings[i].into).Elem()
+		flags = append(flags, reflect.ValueOf(into.Interface()))
+		if !s.traits.has(isIgnored) && (s.field != "" || s.traits.has(yieldsToFile)) {
+			into.Set(reflect.ValueOf(s.into).Elem())
+		}
+	}
 	if err := c.readFile(settings); err != nil {
 		return err
 	}
-	c.serverPorts = newConfig(c.system).serverPorts
-	was := flags.settings()
 	for i, s := range settings {
 		switch {
 		case !given[s.flag] || s.traits.has(isIgnored):
 		case s.traits.has(beatsFile):
-			if err := parse(s.into, fmt.Sprint(was[i].value())); err != nil {
-				return err
-			}
+			reflect.ValueOf(s.into).Elem().Set(flags[i])
 		case s.field != "" || s.traits.has(yieldsToFile):
 			c.warnings = append(c.warnings, fmt.Sprintf("flag -%s is ignored because of -config", s.flag))
 		}
@@ -217,21 +222,12 @@ func (c *config) readOverFlags(given map[string]bool, settings []setting) error 
 
 // writeHelp writes a sentence about each flag.
 func writeHelp(out io.Writer) {
-	const intro = "kubeproxy serves Kubernetes Services on a node, in place of kube-proxy.\n"
 	var text strings.Builder
-	text.WriteString(intro)
+	text.WriteString("kubeproxy serves Kubernetes Services on a node, in place of kube-proxy.\n")
 	for _, g := range newConfig(runtime.GOOS).groups() {
-		title := "\n" + g.title + ":\n"
-		for _, s := range g.settings {
-			if s.flag == "" {
-				continue
-			}
-			usual := ""
-			if x := cmp.Or(s.text(), s.usual); x != "" && x != "false" {
-				usual = " Default: " + x + "."
-			}
-			fmt.Fprintf(&text, "%s  -%s%s\n    \t%s%s\n", title, s.flag, s.kind(), s.help, usual)
-			title = ""
+		f := pflag.NewFlagSet(g.title, pflag.ContinueOnError)
+		if define(f, g.settings); f.HasFlags() {
+			fmt.Fprintf(&text, "\n%s:\n%s", g.title, f.FlagUsages())
 		}
 	}
 	_, _ = io.WriteString(out, text.String()) // If it fails, nobody reads the help.

@@ -61,17 +61,17 @@ func readArguments(line string) (*config, string, error) {
 func TestBadFlags(t *testing.T) {
 	t.Parallel()
 	for args, want := range map[string]string{
-		"-vmany":                   "flag provided but not defined: -vmany",
-		"-v4x":                     `invalid value "4x" for flag -v: must be a whole number`,
-		"-v":                       "flag needs an argument: -v",
-		"--proxy_mod=nftables":     "flag provided but not defined: -proxy-mod; did you mean -proxy-mode?",
+		"-vmany":                   "unknown flag: --vmany",
+		"-v4x":                     `invalid argument "4x" for "-v, --v" flag: must be a whole number`,
+		"-v":                       "flag needs an argument: 'v' in -v",
+		"--proxy_mod=nftables":     "unknown flag: --proxy_mod; did you mean --proxy-mode?",
 		"--profiling false":        `unexpected argument "false"`,
 		"-- --proxy-mode=nftables": `unexpected argument "--proxy-mode=nftables"`,
-		"--version=raw2":           `invalid boolean value "raw2" for -version: must be true, false or raw`,
+		"--version=raw2":           `invalid argument "raw2" for "--version" flag: must be true, false or raw`,
 		"--version=v1.37.1":        "must be true, false or raw",
-		"--profiling=yes":          `invalid boolean value "yes" for -profiling: must be true or false`,
+		"--profiling=yes":          `invalid argument "yes" for "--profiling" flag: must be true or false`,
 		"--conntrack-tcp-timeout-established=86400": "must be a duration such as 1m30s",
-		"--cleanup-iptables":                        "flag provided but not defined: -cleanup-iptables",
+		"--cleanup-iptables":                        "unknown flag: --cleanup-iptables",
 	} {
 		_, out, err := readArguments(args)
 		if err == nil || !strings.Contains(out, want) || strings.Count(out, "\n") != 1 {
@@ -105,7 +105,7 @@ func TestShortHelp(t *testing.T) {
 	t.Parallel()
 	for _, arg := range []string{"-h", "--h", "--help", "-help"} {
 		var out, log strings.Builder
-		if status := run([]string{"-v2", arg}, &out, &log); status != 0 || !strings.Contains(out.String(), "-proxy-mode text") || log.Len() > 0 {
+		if status := run([]string{"-v2", arg}, &out, &log); status != 0 || !strings.Contains(out.String(), "--proxy-mode text") || log.Len() > 0 {
 			t.Errorf("%s: got status %d, log %s; want 0 and the help", arg, status, &log)
 		}
 	}

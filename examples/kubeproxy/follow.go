@@ -144,9 +144,9 @@ func (f *follower) apply(next *config) error {
 		f.log.Info("configuration file read again; no field has changed")
 		return nil
 	}
-	f.level.Set(next.Logging.level())
-	if next.Conntrack != f.config.Conntrack && !next.onWindows() {
-		if err := next.Conntrack.prepare(); err != nil {
+	f.level.Set(next.logLevel())
+	if !reflect.DeepEqual(next.Conntrack, f.config.Conntrack) && !next.onWindows() {
+		if err := conntrackParameters(&next.Conntrack).Set(); err != nil {
 			f.log.Warn("some conntrack parameters not set; run -init-only with more privileges", "reason", err.Error())
 		}
 	}

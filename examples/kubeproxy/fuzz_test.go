@@ -37,7 +37,7 @@ func FuzzConfig(f *testing.F) {
 		if err != nil {
 			t.Fatalf("reading what was written: got error %v, want none", err)
 		}
-		if diff := cmp.Diff(c.kubeProxyConfiguration, again.kubeProxyConfiguration, cmp.AllowUnexported(kubeProxyConfiguration{})); diff != "" {
+		if diff := cmp.Diff(c.KubeProxyConfiguration, again.KubeProxyConfiguration); diff != "" {
 			t.Errorf("configuration written and read again (-want +got):\n%s", diff)
 		}
 	})

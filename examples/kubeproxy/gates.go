@@ -5,29 +5,28 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
-	"strings"
+
+	"github.com/go-logr/logr"
+	"k8s.io/component-base/featuregate"
 
 	"github.com/vipkit/vipkit/internal/nearest"
 )
 
-// The feature gates that this program acts on, and those that set the gates of a stage.
+// The feature gates that this program acts on.
 const (
-	externalIPsGate       = "AllowServiceExternalIPs"
-	ipvsGate              = "KubeProxyIPVS"
-	localhostNodePortGate = "KubeProxyNFTablesLocalhostNodePorts"
-	flagzGate             = "ComponentFlagz"
-	statuszGate           = "ComponentStatusz"
-	allAlphaGate          = "AllAlpha"
-	allBetaGate           = "AllBeta"
+	externalIPsGate       featuregate.Feature = "AllowServiceExternalIPs"
+	ipvsGate              featuregate.Feature = "KubeProxyIPVS"
+	localhostNodePortGate featuregate.Feature = "KubeProxyNFTablesLocalhostNodePorts"
+	flagzGate             featuregate.Feature = "ComponentFlagz"
+	statuszGate           featuregate.Feature = "ComponentStatusz"
 )
 
 // gate is a feature gate that kube-proxy 1.36 or 1.37 reads.
 type gate struct {
-	name  string
-	stage stage
-	usual bool // the default in 1.37
-	use   gateUse
+	name featuregate.Feature
+	// spec has the stage and the default in 1.37.
+	spec featuregate.FeatureSpec
+	use  gateUse
 	// help is a sentence: what this program does instead, or what it does with the gate.
 	help string
 }
@@ -43,21 +42,6 @@ const (
 
 func (u gateUse) String() string { return [...]string{"meaningless", "honoured", "refused"}[u] }
 
-// stage is the stage of a feature in 1.37.
-type stage uint8
-
-const (
-	stable     stage = iota
-	locked           // kube-proxy refuses any value but the default
-	deprecated       // on, and will go
-	alpha
-	beta
-)
-
-func (s stage) String() string {
-	return [...]string{"stable", "locked", "deprecated", "alpha", "beta"}[s]
-}
-
 // gates returns all feature gates that kube-proxy reads: its own, and those of its packages for
 // metrics, pages, logging and the API server.
 func gates() []gate {
@@ -66,100 +50,65 @@ func gates() []gate {
 		logHelp    = "The log of this program needs no gate."
 		lockedHelp = "It is always on; false is refused, as by kube-proxy."
 	)
+	stable := featuregate.FeatureSpec{Default: true}
+	locked := featuregate.FeatureSpec{Default: true, LockToDefault: true}
+	alpha := featuregate.FeatureSpec{PreRelease: featuregate.Alpha}
+	beta := featuregate.FeatureSpec{Default: true, PreRelease: featuregate.Beta}
 	return []gate{
-		{externalIPsGate, stable, true, gateHonoured, "If false, external IPs are not served."},
-		{ipvsGate, deprecated, true, gateHonoured, "If false, mode ipvs is refused, as by kube-proxy."},
-		{localhostNodePortGate, alpha, false, gateHonoured, "In mode nftables, node ports answer at the loopback addresses that nodePortAddresses names, unless the gate or AllAlpha is set to false. UDP is served too. In other modes it has no effect, as in kube-proxy."},
-		{"MultiCIDRServiceAllocator", locked, true, gateRefused, lockedHelp},
-		{"NFTablesProxyMode", locked, true, gateRefused, lockedHelp},
-		{"PreferSameTrafficDistribution", locked, true, gateRefused, lockedHelp},
-		{"WinDSR", locked, true, gateRefused, lockedHelp},
-		{"WinOverlay", locked, true, gateRefused, lockedHelp},
-		{"InOrderInformers", locked, true, gateRefused, lockedHelp},
-		{"NFTablesNetlink", beta, true, gateMeaningless, "This program always uses netlink, and never runs nft."},
-		{"NativeHistograms", beta, true, gateMeaningless, "Histograms have classic buckets."},
-		{flagzGate, beta, true, gateHonoured, "If false, /flagz is not served."},
-		{statuszGate, beta, true, gateHonoured, "If false, /statusz is not served."},
-		{"ContextualLogging", beta, true, gateMeaningless, logHelp},
-		{"LoggingAlphaOptions", alpha, false, gateMeaningless, logHelp},
-		{"LoggingBetaOptions", beta, true, gateMeaningless, logHelp},
-		{"AtomicFIFO", beta, true, gateMeaningless, clientHelp},
-		{"ClientsAllowCARotation", beta, true, gateMeaningless, clientHelp},
-		{"ClientsAllowCBOR", alpha, false, gateMeaningless, clientHelp},
-		{"ClientsAllowTLSCacheGC", beta, true, gateMeaningless, clientHelp},
-		{"ClientsPreferCBOR", alpha, false, gateMeaningless, clientHelp},
-		{"InformerResourceVersion", stable, true, gateMeaningless, clientHelp},
-		{"InOrderInformersBatchProcess", beta, true, gateMeaningless, clientHelp},
-		{"UnlockWhileProcessingFIFO", beta, true, gateMeaningless, clientHelp},
-		{"WatchListClient", beta, true, gateMeaningless, clientHelp},
-		{allAlphaGate, alpha, false, gateHonoured, "Sets all gates of stage alpha that are not named."},
-		{allBetaGate, beta, false, gateHonoured, "Sets all gates of stage beta that are not named."},
+		{externalIPsGate, stable, gateHonoured, "If false, external IPs are not served."},
+		{ipvsGate, featuregate.FeatureSpec{Default: true, PreRelease: featuregate.Deprecated}, gateHonoured, "If false, mode ipvs is refused, as by kube-proxy."},
+		{localhostNodePortGate, featuregate.FeatureSpec{Default: true, PreRelease: featuregate.Alpha}, gateHonoured, "In mode nftables, node ports answer at the loopback addresses that nodePortAddresses names, unless the gate or AllAlpha is set to false; kube-proxy's default is false. UDP is served too. In other modes it has no effect, as in kube-proxy."},
+		{"MultiCIDRServiceAllocator", locked, gateRefused, lockedHelp},
+		{"NFTablesProxyMode", locked, gateRefused, lockedHelp},
+		{"PreferSameTrafficDistribution", locked, gateRefused, lockedHelp},
+		{"WinDSR", locked, gateRefused, lockedHelp},
+		{"WinOverlay", locked, gateRefused, lockedHelp},
+		{"InOrderInformers", locked, gateRefused, lockedHelp},
+		{"NFTablesNetlink", beta, gateMeaningless, "This program always uses netlink, and never runs nft."},
+		{"NativeHistograms", beta, gateMeaningless, "Histograms have classic buckets."},
+		{flagzGate, beta, gateHonoured, "If false, /flagz is not served."},
+		{statuszGate, beta, gateHonoured, "If false, /statusz is not served."},
+		{"ContextualLogging", beta, gateMeaningless, logHelp},
+		{"LoggingAlphaOptions", alpha, gateMeaningless, logHelp},
+		{"LoggingBetaOptions", beta, gateMeaningless, logHelp},
+		{"AtomicFIFO", beta, gateMeaningless, clientHelp},
+		{"ClientsAllowCARotation", beta, gateMeaningless, clientHelp},
+		{"ClientsAllowCBOR", alpha, gateMeaningless, clientHelp},
+		{"ClientsAllowTLSCacheGC", beta, gateMeaningless, clientHelp},
+		{"ClientsPreferCBOR", alpha, gateMeaningless, clientHelp},
+		{"InformerResourceVersion", stable, gateMeaningless, clientHelp},
+		{"InOrderInformersBatchProcess", beta, gateMeaningless, clientHelp},
+		{"UnlockWhileProcessingFIFO", beta, gateMeaningless, clientHelp},
+		{"WatchListClient", beta, gateMeaningless, clientHelp},
+		{"AllAlpha", alpha, gateHonoured, "Sets all gates of stage alpha that are not named."},
+		{"AllBeta", featuregate.FeatureSpec{PreRelease: featuregate.Beta}, gateHonoured, "Sets all gates of stage beta that are not named."},
 	}
 }
 
-// featureGates are the feature gates that the configuration names.
-type featureGates map[string]bool
-
-// UnmarshalText adds the gates in the text of a flag, names with values.
-func (g *featureGates) UnmarshalText(text []byte) error {
-	for pair := range strings.SplitSeq(string(text), ",") {
-		if strings.TrimSpace(pair) == "" {
+// newGates returns the gates that this program acts on, with the values that are given.
+func newGates(given map[string]bool) (featuregate.MutableFeatureGate, error) {
+	f, known, values := featuregate.NewFeatureGate(), map[featuregate.Feature]featuregate.FeatureSpec{}, map[string]bool{}
+	for _, g := range gates() {
+		if g.use == gateMeaningless {
 			continue
 		}
-		name, value, ok := strings.Cut(pair, "=")
-		on, err := strconv.ParseBool(strings.TrimSpace(value))
-		switch name = strings.TrimSpace(name); {
-		case !ok:
-			return fmt.Errorf("%q: want name=true or name=false", pair)
-		case err != nil:
-			return fmt.Errorf("feature gate %s: %q %w", name, value, errNoBool)
+		if g.name != "AllAlpha" && g.name != "AllBeta" { // They are known.
+			known[g.name] = g.spec
 		}
-		g.set(name, on)
-	}
-	return nil
-}
-
-func (g *featureGates) set(name string, on bool) {
-	if *g == nil {
-		*g = featureGates{}
-	}
-	(*g)[name] = on
-}
-
-// decode sets the gates in a file. As in kube-proxy, a gate without a value is off.
-func (g *featureGates) decode(value any) error {
-	given, ok := value.(map[string]any)
-	if !ok && value != nil {
-		return errors.New("must have fields")
-	}
-	for _, name := range slices.Sorted(maps.Keys(given)) {
-		on, ok := given[name].(bool)
-		if !ok && given[name] != nil {
-			return fmt.Errorf("%s %w", printable(name), errNoBool)
+		if on, is := given[string(g.name)]; is {
+			values[string(g.name)] = on
 		}
-		g.set(name, on)
 	}
-	return nil
+	if err := f.Add(known); err != nil {
+		return f, err
+	}
+	return f, f.SetFromMapWithLogger(logr.Discard(), values)
 }
 
 // enabled reports whether a feature gate is on.
-func (g featureGates) enabled(name string) bool {
-	on, given, usual := g.find(name)
-	if given {
-		return on
-	}
-	return usual
-}
-
-// find returns the value of a feature gate if it, or all gates of its stage, are given one, and its
-// default.
-func (g featureGates) find(name string) (on, given, usual bool) {
-	all := gates()
-	i := slices.IndexFunc(all, func(x gate) bool { return x.name == name })
-	if on, given = g[name]; !given {
-		on, given = g[map[stage]string{alpha: allAlphaGate, beta: allBetaGate}[all[i].stage]]
-	}
-	return on, given, all[i].usual
+func (c *config) enabled(name featuregate.Feature) bool {
+	f, err := newGates(c.FeatureGates)
+	return err == nil && f.Enabled(name)
 }
 
 // checkGates refuses feature gates that kube-proxy refuses, and those that this program lacks if
@@ -169,21 +118,22 @@ func (c *config) checkGates() error {
 	all := gates()
 	var names []string
 	for _, x := range all {
-		names = append(names, x.name)
+		names = append(names, string(x.name))
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.FeatureGates)) {
-		on := c.FeatureGates[name]
-		i := slices.Index(names, name)
-		switch {
+		switch i := slices.Index(names, name); {
 		case i < 0:
-			errs = append(errs, c.checkUnknownGate(name, on, names))
-		case all[i].stage == locked && on != all[i].usual:
-			errs = append(errs, fmt.Errorf("featureGates.%s: %t: it is locked to %t", name, on, all[i].usual))
+			errs = append(errs, c.checkUnknownGate(name, c.FeatureGates[name], names))
 		case all[i].use == gateMeaningless:
 			c.notes = append(c.notes, "feature gate "+name+" has no effect: "+all[i].help)
 		}
 	}
-	return errors.Join(append(errs, c.checkModeGates())...)
+	if _, err := newGates(c.FeatureGates); err != nil {
+		errs = append(errs, fmt.Errorf("featureGates: %w", err))
+	} else if c.Mode == ipvsMode && !c.enabled(ipvsGate) {
+		errs = append(errs, fmt.Errorf("featureGates.%s: false: mode ipvs needs it", ipvsGate))
+	}
+	return errors.Join(errs...)
 }
 
 // checkUnknownGate warns of a feature gate that kube-proxy does not read. It refuses one that looks like a
@@ -193,19 +143,11 @@ func (c *config) checkUnknownGate(name string, on bool, known []string) error {
 	text := "feature gate " + name + " is ignored: kube-proxy does not read it"
 	if found {
 		meant := gates()[slices.Index(known, like)]
-		if meant.use != gateMeaningless && on != meant.usual {
+		if meant.use != gateMeaningless && on != meant.spec.Default {
 			return fmt.Errorf("featureGates.%s: %t: unknown feature gate; did you mean %s?", printable(name), on, like)
 		}
 		text += "; did you mean " + like + "?"
 	}
 	c.warnings = append(c.warnings, text)
-	return nil
-}
-
-// checkModeGates checks the feature gates that depend on the mode.
-func (c *config) checkModeGates() error {
-	if c.Mode == ipvsMode && !c.FeatureGates.enabled(ipvsGate) {
-		return fmt.Errorf("featureGates.%s: false: mode ipvs needs it", ipvsGate)
-	}
 	return nil
 }

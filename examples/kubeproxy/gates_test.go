@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"k8s.io/component-base/featuregate"
 )
 
 // TestGates checks what the program does with feature gates that change who can reach what, and with
@@ -20,12 +22,12 @@ func TestGates(t *testing.T) {
 		{header + "mode: nftables\nnodePortAddresses: [all]\nfeatureGates: {KubeProxyNFTablesLocalhostNodePorts: true}", ""},
 		{header + "mode: ipvs\nfeatureGates: {KubeProxyIPVS: false}", "featureGates.KubeProxyIPVS: false: mode ipvs needs it"},
 		{header + "mode: nftables\nfeatureGates: {KubeProxyIPVS: false}", ""},
-		{header + "featureGates: {PreferSameTrafficDistribution: false}", "featureGates.PreferSameTrafficDistribution: false: it is locked to true"},
-		{header + "featureGates: {MultiCIDRServiceAllocator: false, WinDSR: false}", "featureGates.WinDSR: false: it is locked"},
+		{header + "featureGates: {PreferSameTrafficDistribution: false}", "cannot set feature gate PreferSameTrafficDistribution to false, feature is locked to true"},
+		{header + "featureGates: {MultiCIDRServiceAllocator: false, WinDSR: false}", "cannot set feature gate WinDSR to false"},
 		{header + "featureGates: {MultiCIDRServiceAllocator: true}", ""},
 		{header + "featureGates: {AllBeta: false, AllAlpha: false}", ""},
 		{header + "featureGates: {NFTablesProxyMode: true}", ""},
-		{header + "featureGates: {NFTablesProxyMode: false}", "featureGates.NFTablesProxyMode: false: it is locked to true"},
+		{header + "featureGates: {NFTablesProxyMode: false}", "featureGates: cannot set feature gate NFTablesProxyMode to false, feature is locked to true"},
 		// kube-proxy refuses a misspelled gate, so nobody may rely on what its default does.
 		{header + "featureGates: {AllowServiceExternalIP: false}", "featureGates.AllowServiceExternalIP: false: unknown feature gate; did you mean AllowServiceExternalIPs?"},
 		{header + "featureGates: {allowserviceexternalips: false}", "did you mean AllowServiceExternalIPs?"},
@@ -60,11 +62,11 @@ func TestEveryGateIsKnown(t *testing.T) {
 	t.Parallel()
 	seen := map[string]bool{}
 	for _, g := range gates() {
-		if seen[g.name] || g.help == "" || !strings.HasSuffix(g.help, ".") {
+		if seen[string(g.name)] || g.help == "" || !strings.HasSuffix(g.help, ".") {
 			t.Errorf("gate %s: got help %q, want a sentence, and the gate once", g.name, g.help)
 		}
-		seen[g.name] = true
-		c, out, err := readConfig(t, "", fmt.Sprintf("-feature-gates %s=%t", g.name, g.usual))
+		seen[string(g.name)] = true
+		c, out, err := readConfig(t, "", fmt.Sprintf("-feature-gates %s=%t", g.name, g.spec.Default))
 		if err != nil || len(c.warnings) > 0 {
 			t.Fatalf("gate %s: got error %v, warnings %q, output %s", g.name, err, c.warnings, out)
 		}
@@ -79,7 +81,18 @@ func TestGatesDocument(t *testing.T) {
 	t.Parallel()
 	want := "| feature gate | stage in 1.37 | default | here | what happens |\n|---|---|---|---|---|\n"
 	for _, g := range gates() {
-		want += fmt.Sprintf("| `%s` | %s | %t | %s | %s |\n", g.name, g.stage, g.usual, g.use, g.help)
+		want += fmt.Sprintf("| `%s` | %s | %t | %s | %s |\n", g.name, g.stage(), g.spec.Default, g.use, g.help)
 	}
 	hasTable(t, "../../docs/feature-gates.md", want)
+}
+
+// stage returns the stage of a gate in 1.37.
+func (g *gate) stage() string {
+	switch {
+	case g.spec.LockToDefault:
+		return "locked"
+	case g.spec.PreRelease == featuregate.GA:
+		return "stable"
+	}
+	return strings.ToLower(string(g.spec.PreRelease))
 }

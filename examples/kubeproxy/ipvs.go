@@ -12,48 +12,33 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/vipkit/vipkit/backends/ipvs"
 	"github.com/vipkit/vipkit/examples/kubeproxy/ipvstakeover"
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// ipvsConfig is the section of mode ipvs. What it lacks is in that of iptables.
-type ipvsConfig struct {
-	SyncPeriod    duration
-	MinSyncPeriod duration
-	// Scheduler is for all Services without an annotation. With mh the client's port counts too, as
-	// in kube-proxy; with mh,mh-fallback it does not.
-	Scheduler string
-	// ExcludeCIDRs are the ranges of virtual servers that are not removed with what
-	// kube-proxy left. This program's own ones never conflict with other programs'.
-	ExcludeCIDRs  []string
-	StrictARP     bool
-	TCPTimeout    duration
-	TCPFinTimeout duration
-	UDPTimeout    duration
-}
-
-// options checks the section and returns the options of the backend.
-func (c *ipvsConfig) options() (o ipvs.Options, err error) {
-	o.StrictARP = c.StrictARP
+// ipvsSection checks the section ipvs and returns the options of the backend that it has. What it lacks is in that of iptables.
+func (c *config) ipvsSection() (o ipvs.Options, err error) {
+	o.StrictARP = c.IPVS.StrictARP
 	if o.Scheduler, err = c.scheduler(); err != nil {
 		return o, err
 	}
 	for _, t := range []struct {
 		field string
-		from  duration
+		from  metav1.Duration
 		into  *time.Duration
 	}{
-		{"tcpTimeout", c.TCPTimeout, &o.TCPTimeout},
-		{"tcpFinTimeout", c.TCPFinTimeout, &o.TCPFinTimeout},
-		{"udpTimeout", c.UDPTimeout, &o.UDPTimeout},
+		{"tcpTimeout", c.IPVS.TCPTimeout, &o.TCPTimeout},
+		{"tcpFinTimeout", c.IPVS.TCPFinTimeout, &o.TCPFinTimeout},
+		{"udpTimeout", c.IPVS.UDPTimeout, &o.UDPTimeout},
 	} {
 		if t.from.Duration < 0 {
-			return o, fmt.Errorf("ipvs.%s: %v: must be greater than or equal to 0", t.field, t.from)
+			return o, fmt.Errorf("ipvs.%s: %v: must be greater than or equal to 0", t.field, t.from.Duration)
 		}
 		if most := ipvs.LongestTimeout; t.from.Duration > most {
-			return o, fmt.Errorf("ipvs.%s: %v: must be at most %v", t.field, t.from, most)
+			return o, fmt.Errorf("ipvs.%s: %v: must be at most %v", t.field, t.from.Duration, most)
 		}
 		*t.into = t.from.Truncate(time.Second) // the kernel's unit
 	}
@@ -62,13 +47,13 @@ func (c *ipvsConfig) options() (o ipvs.Options, err error) {
 }
 
 // scheduler checks the scheduler, and returns it in the form of the backend.
-func (c *ipvsConfig) scheduler() (string, error) {
-	if c.Scheduler == "mh" {
+func (c *config) scheduler() (string, error) {
+	if c.IPVS.Scheduler == "mh" {
 		return "mh,mh-port", nil // as in kube-proxy
 	}
-	list := strings.Split(c.Scheduler, ",")
+	list := strings.Split(c.IPVS.Scheduler, ",")
 	name := list[0]
-	if c.Scheduler != "" && !slices.Contains(ipvs.Schedulers(), name) {
+	if c.IPVS.Scheduler != "" && !slices.Contains(ipvs.Schedulers(), name) {
 		return "", fmt.Errorf("ipvs.scheduler: unknown scheduler %.40q, want one of %v", name, ipvs.Schedulers())
 	}
 	for _, flag := range list[1:] {
@@ -76,12 +61,12 @@ func (c *ipvsConfig) scheduler() (string, error) {
 			return "", fmt.Errorf("ipvs.scheduler: unknown flag %.40q of scheduler %q", flag, name)
 		}
 	}
-	return c.Scheduler, nil
+	return c.IPVS.Scheduler, nil
 }
 
 // excluded returns the ranges of ExcludeCIDRs.
-func (c *ipvsConfig) excluded() (all []netip.Prefix, err error) {
-	for i, text := range c.ExcludeCIDRs {
+func (c *config) excluded() (all []netip.Prefix, err error) {
+	for i, text := range c.IPVS.ExcludeCIDRs {
 		p, err := netip.ParsePrefix(text)
 		if err != nil {
 			return nil, fmt.Errorf("ipvs.excludeCIDRs[%d]: must be a valid CIDR: %w", i, err)
@@ -93,7 +78,7 @@ func (c *ipvsConfig) excluded() (all []netip.Prefix, err error) {
 
 // ipvsOptions returns the options of the backend of mode ipvs.
 func (c *config) ipvsOptions() (ipvs.Options, error) {
-	o, err := c.IPVS.options()
+	o, err := c.ipvsSection()
 	if err != nil {
 		return o, err
 	}
@@ -105,7 +90,7 @@ func (c *config) ipvsOptions() (ipvs.Options, error) {
 // prepareNode does what needs more privileges than CAP_NET_ADMIN. A node that does not support
 // mode ipvs needs none of that for it, as the agent serves in another mode.
 func (c *config) prepareNode(ctx context.Context, log logr.Logger) error {
-	err := c.Conntrack.prepare()
+	err := conntrackParameters(&c.Conntrack).Set()
 	if c.Mode != ipvsMode {
 		return err
 	}
@@ -135,7 +120,7 @@ func (c *config) beginIPVS(ctx context.Context, log logr.Logger) error {
 	case err != nil: // Apply tries again
 		log.Error(err, "node not prepared for mode ipvs; retrying")
 	}
-	exclude, err := c.IPVS.excluded()
+	exclude, err := c.excluded()
 	if err != nil {
 		return err
 	}

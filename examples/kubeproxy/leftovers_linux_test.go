@@ -87,7 +87,7 @@ func TestLeftoversWithARefusedService(t *testing.T) {
 	node := netnstest.NewNS(t)
 	runIn(t, node, iptables, "-t", "nat", "-N", "KUBE-SERVICES")
 	err := node.Do(func() (err error) {
-		a := &agent{config: &config{kubeProxyConfiguration: defaults()}, mode: nftablesMode, log: logr.Discard(), pauses: pauses()}
+		a := &agent{config: &config{KubeProxyConfiguration: defaults()}, mode: nftablesMode, log: logr.Discard(), pauses: pauses()}
 		a.reported.events = idleEvents(t)
 		if a.flows, err = conntrack.New(conntrack.Options{}); err != nil {
 			return err

@@ -12,25 +12,20 @@ const (
 	jsonFormat = "json"
 )
 
-type logging struct {
-	Verbosity int
-	Format    string
-}
-
-func (l *logging) check() error {
-	if l.Format != textFormat && l.Format != jsonFormat && l.Format != "" {
-		return fmt.Errorf("%.40q: must be %s or %s", l.Format, textFormat, jsonFormat)
+func (c *config) checkFormat() error {
+	if f := c.Logging.Format; f != textFormat && f != jsonFormat && f != "" {
+		return fmt.Errorf("%.40q: must be %s or %s", f, textFormat, jsonFormat)
 	}
 	return nil
 }
 
-// level returns the lowest level that is logged: logr.V(n) becomes -n in slog.
-func (l *logging) level() slog.Level { return slog.Level(-l.Verbosity) }
+// logLevel returns the lowest level that is logged: logr.V(n) becomes -n in slog.
+func (c *config) logLevel() slog.Level { return slog.Level(-int(c.Logging.Verbosity)) }
 
-// handler returns the handler of the log.
-func (l *logging) handler(out io.Writer, level slog.Leveler) slog.Handler {
+// logHandler returns the handler of the log.
+func (c *config) logHandler(out io.Writer, level slog.Leveler) slog.Handler {
 	o := &slog.HandlerOptions{Level: level, ReplaceAttr: showVerbosity}
-	if l.Format == jsonFormat {
+	if c.Logging.Format == jsonFormat {
 		return slog.NewJSONHandler(out, o)
 	}
 	return slog.NewTextHandler(out, o)

@@ -24,8 +24,9 @@ func TestLog(t *testing.T) {
 		jsonFormat: {`"level":"INFO","msg":"a"`, `"level":"INFO","v":2,"msg":"b","level":"x"`, `"level":"ERROR","msg":"c","err":"EOF"`},
 	} {
 		var out strings.Builder
-		l := logging{Format: format, Verbosity: 2}
-		log := logr.FromSlogHandler(l.handler(&out, l.level()))
+		c := newConfig("linux")
+		c.Logging.Format, c.Logging.Verbosity = format, 2
+		log := logr.FromSlogHandler(c.logHandler(&out, c.logLevel()))
 		log.Info("a")
 		log.V(2).Info("b", "level", "x")
 		log.V(3).Info("not logged")
@@ -47,7 +48,7 @@ func TestWarnings(t *testing.T) {
 	t.Parallel()
 	var out strings.Builder
 	c := &config{warnings: []string{"w"}, notes: []string{"n"}}
-	c.report(slog.New(c.Logging.handler(&out, slog.LevelInfo)))
+	c.report(slog.New(c.logHandler(&out, slog.LevelInfo)))
 	for _, want := range []string{"level=WARN msg=configuration warning=w", "level=INFO msg=configuration note=n"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("got log\n%s\nwant %s", &out, want)

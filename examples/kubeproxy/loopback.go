@@ -44,10 +44,9 @@ func (c *config) nodePorts(mode string) (proxy.NodePortAddresses, error) {
 func (c *config) servesLoopback(mode string) bool {
 	switch mode {
 	case iptablesMode:
-		return c.LocalhostNodePorts
+		return *c.IPTables.LocalhostNodePorts
 	case nftablesMode:
-		on, given, _ := c.FeatureGates.find(localhostNodePortGate)
-		return on || !given
+		return c.enabled(localhostNodePortGate)
 	}
 	return true
 }

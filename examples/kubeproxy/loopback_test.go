@@ -47,7 +47,7 @@ func TestLoopbackByConfiguration(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v, %s", tc.flags, err, out)
 		}
-		at, err := c.nodePorts(c.Mode)
+		at, err := c.nodePorts(string(c.Mode))
 		testenv.NoError(t, err)
 		others := "none"
 		switch {

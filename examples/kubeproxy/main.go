@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"log/slog"
@@ -12,6 +11,7 @@ import (
 	"syscall"
 
 	"github.com/go-logr/logr"
+	"github.com/spf13/pflag"
 )
 
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
@@ -19,7 +19,7 @@ func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 // run runs the program and returns the exit status.
 func run(args []string, stdout, stderr io.Writer) int {
 	c, err := readCommandLine(args, stderr)
-	if errors.Is(err, flag.ErrHelp) {
+	if errors.Is(err, pflag.ErrHelp) {
 		writeHelp(stdout)
 		return 0
 	}
@@ -31,8 +31,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 		return 0
 	}
 	level := new(slog.LevelVar)
-	level.Set(c.Logging.level())
-	handler := c.Logging.handler(stderr, level)
+	level.Set(c.logLevel())
+	handler := c.logHandler(stderr, level)
 	log := logr.FromSlogHandler(handler)
 	c.report(slog.New(handler))
 	follow := &follower{args: args, config: c, log: slog.New(handler), level: level}

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/kube-proxy/config/v1alpha1"
+
 	"github.com/vipkit/vipkit/backends/ipvs"
 	"github.com/vipkit/vipkit/backends/kernelspace"
 	"github.com/vipkit/vipkit/proxy"
@@ -19,9 +21,12 @@ import (
 // fail for twice as long.
 const defaultSync = 30 * time.Second
 
-// section returns the configuration of a mode.
-func (c *config) section(mode string) modeConfig {
-	section := c.IPTables
+// section returns the configuration of a mode, without localhostNodePorts.
+func (c *config) section(mode string) v1alpha1.KubeProxyNFTablesConfiguration {
+	i := &c.IPTables
+	section := v1alpha1.KubeProxyNFTablesConfiguration{
+		MasqueradeBit: i.MasqueradeBit, MasqueradeAll: i.MasqueradeAll, SyncPeriod: i.SyncPeriod, MinSyncPeriod: i.MinSyncPeriod,
+	}
 	switch mode {
 	case nftablesMode:
 		section = c.NFTables
@@ -34,7 +39,7 @@ func (c *config) section(mode string) modeConfig {
 // tracker returns the options of the tracker in a mode.
 func (c *config) tracker(mode string) (o proxy.TrackerOptions, err error) {
 	o.MasqueradeAll = c.section(mode).MasqueradeAll
-	o.IgnoreExternalIPs = !c.FeatureGates.enabled(externalIPsGate)
+	o.IgnoreExternalIPs = !c.enabled(externalIPsGate)
 	o.LocalFallback = c.fallback
 	if o.NodeName, err = c.nodeName(); err != nil {
 		return o, err
@@ -81,14 +86,14 @@ func (c *config) nodeName() (string, error) {
 	return name, nil
 }
 
-func (p *pods) localTraffic() (proxy.LocalTraffic, error) {
+func (c *config) localTraffic() (proxy.LocalTraffic, error) {
 	var t proxy.LocalTraffic
-	switch p.DetectLocalMode {
+	switch c.DetectLocalMode {
 	case "", "ClusterCIDR":
-		if p.ClusterCIDR == "" {
+		if c.ClusterCIDR == "" {
 			return t, nil
 		}
-		for text := range strings.SplitSeq(p.ClusterCIDR, ",") {
+		for text := range strings.SplitSeq(c.ClusterCIDR, ",") {
 			text = strings.TrimSpace(text)
 			r, err := netip.ParsePrefix(text)
 			if err != nil {
@@ -100,14 +105,14 @@ func (p *pods) localTraffic() (proxy.LocalTraffic, error) {
 	case "NodeCIDR":
 		return proxy.LocalTraffic{NodePodCIDRs: true}, nil
 	case "BridgeInterface":
-		t.Interface = p.DetectLocal.BridgeInterface
+		t.Interface = c.DetectLocal.BridgeInterface
 	case "InterfaceNamePrefix":
-		t.InterfacePrefix = p.DetectLocal.InterfaceNamePrefix
+		t.InterfacePrefix = c.DetectLocal.InterfaceNamePrefix
 	default:
-		return t, fmt.Errorf("detectLocalMode: %q: want ClusterCIDR, NodeCIDR, BridgeInterface or InterfaceNamePrefix", p.DetectLocalMode)
+		return t, fmt.Errorf("detectLocalMode: %q: want ClusterCIDR, NodeCIDR, BridgeInterface or InterfaceNamePrefix", c.DetectLocalMode)
 	}
 	if t.Interface == "" && t.InterfacePrefix == "" {
-		return t, fmt.Errorf("detectLocalMode %s requires an interface name in detectLocal", p.DetectLocalMode)
+		return t, fmt.Errorf("detectLocalMode %s requires an interface name in detectLocal", c.DetectLocalMode)
 	}
 	return t, nil
 }

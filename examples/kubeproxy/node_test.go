@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	"k8s.io/kube-proxy/config/v1alpha1"
 
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/ipvs"
@@ -47,7 +48,7 @@ func TestTracker(t *testing.T) {
 		"no bridge":         {mode: nftablesMode, change: func(c *config) { c.DetectLocalMode, c.DetectLocal.InterfaceNamePrefix = "BridgeInterface", "x" }, err: "requires an interface name"},
 		"interfaces":        {mode: nftablesMode, change: func(c *config) { c.DetectLocalMode, c.DetectLocal.InterfaceNamePrefix = "InterfaceNamePrefix", "veth" }, want: proxy.TrackerOptions{LocalTraffic: proxy.LocalTraffic{InterfacePrefix: "veth"}}},
 		"unknown detection": {mode: nftablesMode, change: func(c *config) { c.DetectLocalMode = "Magic" }, err: `detectLocalMode: "Magic"`},
-		"no external IPs":   {mode: nftablesMode, change: func(c *config) { c.FeatureGates = featureGates{"AllowServiceExternalIPs": false} }, want: proxy.TrackerOptions{IgnoreExternalIPs: true}},
+		"no external IPs":   {mode: nftablesMode, change: func(c *config) { c.FeatureGates = map[string]bool{"AllowServiceExternalIPs": false} }, want: proxy.TrackerOptions{IgnoreExternalIPs: true}},
 		"masquerade":        {mode: nftablesMode, change: func(c *config) { c.NFTables.MasqueradeAll = true }, want: proxy.TrackerOptions{MasqueradeAll: true}},
 		"other mode's":      {mode: nftablesMode, change: func(c *config) { c.IPTables.MasqueradeAll = true }},
 		"address":           {mode: nftablesMode, change: func(c *config) { c.BindAddress = "192.0.2.1" }, want: proxy.TrackerOptions{NodeAddresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}},
@@ -56,7 +57,7 @@ func TestTracker(t *testing.T) {
 		"blank name":        {mode: nftablesMode, change: func(c *config) { c.HostnameOverride = " " }, err: "is blank"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := &config{kubeProxyConfiguration: defaults()}
+			c := &config{KubeProxyConfiguration: defaults()}
 			c.HostnameOverride = " Node-1 "
 			if tc.change != nil {
 				tc.change(c)
@@ -79,6 +80,7 @@ func TestTracker(t *testing.T) {
 
 func TestAddresses(t *testing.T) {
 	t.Parallel()
+	type serving struct{ BindAddress, HealthzBindAddress, MetricsBindAddress string }
 	for _, tc := range []struct {
 		serving          serving
 		healthz, metrics int
@@ -96,7 +98,8 @@ func TestAddresses(t *testing.T) {
 		{serving{MetricsBindAddress: "10249"}, healthzPort, metricsPort, "metricsBindAddress"},
 	} {
 		c := newConfig("linux")
-		c.serving, c.healthzPort, c.metricsPort = tc.serving, tc.healthz, tc.metrics
+		c.BindAddress, c.HealthzBindAddress, c.MetricsBindAddress = tc.serving.BindAddress, tc.serving.HealthzBindAddress, tc.serving.MetricsBindAddress
+		c.healthzPort, c.metricsPort = tc.healthz, tc.metrics
 		healthz, metrics, err := c.addresses()
 		got := healthz + " " + metrics
 		if err != nil {
@@ -111,8 +114,8 @@ func TestAddresses(t *testing.T) {
 func TestCandidates(t *testing.T) {
 	t.Parallel()
 	for mode, want := range map[string]int{"": 2, nftablesMode: 1, iptablesMode: 1, ipvsMode: 3, "userspace": 0} {
-		c := &config{kubeProxyConfiguration: defaults()}
-		c.Mode = mode
+		c := &config{KubeProxyConfiguration: defaults()}
+		c.Mode = v1alpha1.ProxyMode(mode)
 		got, err := c.candidates()
 		if len(got) != want || (err == nil) != (want > 0) {
 			t.Errorf("mode %q: candidates: got %v, error %v, want %d", mode, got, err, want)
@@ -128,9 +131,9 @@ func TestBadSections(t *testing.T) {
 		change func(*config)
 		want   string
 	}{
-		{nftablesMode, func(c *config) { c.NFTables.MasqueradeBit = 32 }, "nftables.masqueradeBit: 32"},
-		{iptablesMode, func(c *config) { c.IPTables.MasqueradeBit = -1 }, "iptables.masqueradeBit: -1"},
-		{ipvsMode, func(c *config) { c.IPTables.MasqueradeBit = 32 }, "iptables.masqueradeBit: 32"},
+		{nftablesMode, func(c *config) { *c.NFTables.MasqueradeBit = 32 }, "nftables.masqueradeBit: 32"},
+		{iptablesMode, func(c *config) { *c.IPTables.MasqueradeBit = -1 }, "iptables.masqueradeBit: -1"},
+		{ipvsMode, func(c *config) { *c.IPTables.MasqueradeBit = 32 }, "iptables.masqueradeBit: 32"},
 		{ipvsMode, func(c *config) { c.IPVS.Scheduler = "fast" }, `ipvs.scheduler: unknown scheduler "fast", want one of [rr `},
 		{ipvsMode, func(c *config) { c.IPVS.Scheduler = "mh,port" }, `ipvs.scheduler: unknown flag "port" of scheduler "mh"`},
 		{ipvsMode, func(c *config) { c.IPVS.Scheduler = "rr,rr-port" }, `ipvs.scheduler: unknown flag "rr-port" of scheduler "rr"`},
@@ -144,7 +147,7 @@ func TestBadSections(t *testing.T) {
 		{ipvsMode, func(c *config) { c.IPVS.UDPTimeout.Duration = -time.Hour }, "ipvs.udpTimeout: -1h0m0s: must be"},
 		{ipvsMode, func(c *config) { c.IPVS.ExcludeCIDRs = []string{"10.0.0.0/8", "fd00::"} }, "ipvs.excludeCIDRs[1]: must be a valid CIDR"},
 	} {
-		c := &config{kubeProxyConfiguration: defaults()}
+		c := &config{KubeProxyConfiguration: defaults()}
 		tc.change(c)
 		if _, err := c.open(tc.mode); err == nil || !strings.Contains(err.Error(), tc.want) || errors.Is(err, proxy.ErrUnsupported) {
 			t.Errorf("mode %s: got error %v, want one with %s", tc.mode, err, tc.want)
@@ -157,8 +160,8 @@ func TestBadSections(t *testing.T) {
 func TestIPVSOptions(t *testing.T) {
 	t.Parallel()
 	for given, want := range map[string]string{"": "", "wlc": "wlc", "mh": "mh,mh-port", "mh,mh-fallback": "mh,mh-fallback", "sh": "sh", "sh,sh-port": "sh,sh-port"} {
-		c := &config{kubeProxyConfiguration: defaults(), task: task{drainTimeout: time.Hour}}
-		c.IPVS.Scheduler, c.IPVS.StrictARP, c.IPTables.MasqueradeBit = given, true, 7
+		c := &config{KubeProxyConfiguration: defaults(), task: task{drainTimeout: time.Hour}}
+		c.IPVS.Scheduler, c.IPVS.StrictARP, *c.IPTables.MasqueradeBit = given, true, 7
 		wanted := ipvs.Options{Identity: backends.Identity{Mark: 1 << 7}, Scheduler: want, DrainTimeout: time.Hour, StrictARP: true}
 		got, err := c.ipvsOptions()
 		if diff := cmp.Diff(wanted, got); err != nil || diff != "" {
@@ -170,8 +173,9 @@ func TestIPVSOptions(t *testing.T) {
 // TestIPVSTimeouts checks that timeouts are those of the kernel's unit, as in kube-proxy.
 func TestIPVSTimeouts(t *testing.T) {
 	t.Parallel()
-	c := ipvsConfig{TCPTimeout: duration{1900 * time.Millisecond}, UDPTimeout: duration{time.Millisecond}}
-	o, err := c.options()
+	c := newConfig("linux")
+	c.IPVS.TCPTimeout.Duration, c.IPVS.UDPTimeout.Duration = 1900*time.Millisecond, time.Millisecond
+	o, err := c.ipvsSection()
 	if err != nil || o.TCPTimeout != time.Second || o.TCPFinTimeout != 0 || o.UDPTimeout != 0 {
 		t.Errorf("options: got %+v, error %v, want 1 s, 0 and 0", o, err)
 	}

@@ -61,11 +61,11 @@ func (a *agent) paths(registry *prometheus.Registry) []path {
 		{At: "/healthz", Help: "Whether this server answers; /healthz at the port of the health checks says whether Services are served.", handler: plainText("ok")},
 		{At: "/proxyMode", Help: "The mode.", handler: plainText(a.mode)},
 	}
-	if a.FeatureGates.enabled(statuszGate) {
+	if a.enabled(statuszGate) {
 		all = append(all, path{At: statuszPath, Help: "Version, time of the start, and paths.", handler: a.statusz(time.Now())})
 	}
 	all = append(all, path{At: configzPath, Help: "The configuration in effect, as JSON.", handler: http.HandlerFunc(a.configz), Local: true})
-	if a.FeatureGates.enabled(flagzGate) {
+	if a.enabled(flagzGate) {
 		all = append(all, path{At: flagzPath, Help: "The flags with the values in effect.", handler: a.flagz(), Local: true})
 	}
 	all = append(all, path{At: "/debug/services", Help: "What is served, and where a packet goes and why.", handler: a.page, Local: true})

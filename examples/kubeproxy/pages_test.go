@@ -40,7 +40,7 @@ func (a *agent) wantStatus(t *testing.T, from, path string, want answer) {
 // TestDebugPagesAreLocal checks that paths below /debug serve only clients on the node.
 func TestDebugPagesAreLocal(t *testing.T) {
 	t.Parallel()
-	a := &agent{config: &config{kubeProxyConfiguration: defaults()}, mode: nftablesMode, page: inspect.New("Mode nftables")}
+	a := &agent{config: &config{KubeProxyConfiguration: defaults()}, mode: nftablesMode, page: inspect.New("Mode nftables")}
 	a.wantStatus(t, "127.0.0.1:1000", "/debug/services", answer{http.StatusOK, "Nothing has been programmed yet"})
 	a.page.Observer(nil).Synced(proxy.Sync{Applied: proxy.NewSnapshot(&proxy.Node{Name: "node-1"})})
 	for _, local := range []string{"127.0.0.1:1000", "[::1]:1000", "[::ffff:127.0.0.1]:1"} {
@@ -63,7 +63,7 @@ func TestDebugPagesAreLocal(t *testing.T) {
 // debug page under any host name, and that other paths are served under any host name.
 func TestPagesOfOtherSites(t *testing.T) {
 	t.Parallel()
-	a := &agent{config: &config{kubeProxyConfiguration: defaults()}, mode: nftablesMode, page: inspect.New("Mode nftables")}
+	a := &agent{config: &config{KubeProxyConfiguration: defaults()}, mode: nftablesMode, page: inspect.New("Mode nftables")}
 	a.EnableProfiling, a.tracker.NodeName = true, "node-1.example"
 	server := httptest.NewServer(a.pages(prometheus.NewRegistry()))
 	t.Cleanup(server.Close)
@@ -145,7 +145,7 @@ func (p *deadlineRecorder) SetReadDeadline(t time.Time) error {
 // end profiles.
 func TestNoReadDeadline(t *testing.T) {
 	t.Parallel()
-	a := &agent{config: &config{kubeProxyConfiguration: defaults()}, mode: nftablesMode, page: inspect.New("Mode nftables")}
+	a := &agent{config: &config{KubeProxyConfiguration: defaults()}, mode: nftablesMode, page: inspect.New("Mode nftables")}
 	w := &deadlineRecorder{ResponseRecorder: httptest.NewRecorder()}
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/debug/services", http.NoBody)
 	r.RemoteAddr, r.Host = "127.0.0.1:1000", "localhost:10249"

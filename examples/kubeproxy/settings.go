@@ -3,6 +3,8 @@ package main
 import (
 	"slices"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/vipkit/vipkit/backends/ipvs"
 )
 
@@ -40,13 +42,14 @@ type group struct {
 
 // groups returns all settings.
 func (c *config) groups() []group {
+	n, i := &c.NFTables, &c.IPTables
 	return []group{
 		{"What is served", c.services()},
 		{"Which traffic is that of pods", c.podSettings()},
 		{"Where the program listens", c.listening()},
 		{"Kubernetes", c.kubernetes()},
-		{"Mode nftables", sectionSettings("nftables", &c.NFTables)},
-		{"Mode iptables; without a file, mode nftables, too", append(sectionSettings(iptablesMode, &c.IPTables), c.localhostNodePorts())},
+		{"Mode nftables", modeSettings(nftablesMode, &n.MasqueradeAll, n.MasqueradeBit, &n.SyncPeriod, &n.MinSyncPeriod)},
+		{"Mode iptables; without a file, mode nftables, too", append(modeSettings(iptablesMode, &i.MasqueradeAll, i.MasqueradeBit, &i.SyncPeriod, &i.MinSyncPeriod), c.localhostNodePorts())},
 		{"Mode ipvs", c.ipvsSettings()},
 		{"Connection tracking", c.tracking()},
 		{"Windows", c.windows()},
@@ -128,29 +131,27 @@ func (c *config) kubernetes() []setting {
 	}
 }
 
-func sectionSettings(mode string, m *modeConfig) []setting {
-	flagOf := func(name string) string {
-		if mode != iptablesMode {
-			return ""
-		}
-		return "iptables-" + name
-	}
-	masqueradeAll := flagOf("masquerade-all")
-	if masqueradeAll != "" {
-		masqueradeAll = "masquerade-all"
-	}
-	return []setting{
-		{field: mode + ".masqueradeAll", flag: masqueradeAll, into: &m.MasqueradeAll, traits: linuxOnly, help: "Masquerade all traffic to ClusterIPs."},
-		{field: mode + ".masqueradeBit", flag: flagOf("masquerade-bit"), into: &m.MasqueradeBit, traits: linuxOnly, check: between(&m.MasqueradeBit, 0, 31),
+// modeSettings returns the settings of modes iptables and nftables; the latter has no flags.
+func modeSettings(mode string, all *bool, bit *int32, sync, minSync *metav1.Duration) []setting {
+	settings := []setting{
+		{field: "masqueradeAll", flag: "masquerade-all", into: all, traits: linuxOnly, help: "Masquerade all traffic to ClusterIPs."},
+		{field: "masqueradeBit", flag: "iptables-masquerade-bit", into: bit, traits: linuxOnly, check: between(bit, 0, 31),
 			help: "The bit of packet marks for packets to masquerade."},
-		{field: mode + ".syncPeriod", flag: flagOf("sync-period"), into: &m.SyncPeriod,
+		{field: "syncPeriod", flag: "iptables-sync-period", into: sync,
 			help: "How often the rules are verified; if 0, every second in mode nftables and every 30 seconds in others."},
-		{field: mode + ".minSyncPeriod", flag: flagOf("min-sync-period"), into: &m.MinSyncPeriod, help: "How long a sync waits after the last one."},
+		{field: "minSyncPeriod", flag: "iptables-min-sync-period", into: minSync, help: "How long a sync waits after the last one."},
 	}
+	for n := range settings {
+		settings[n].field = mode + "." + settings[n].field
+		if mode != iptablesMode {
+			settings[n].flag = ""
+		}
+	}
+	return settings
 }
 
 func (c *config) localhostNodePorts() setting {
-	return setting{field: "iptables.localhostNodePorts", flag: "iptables-localhost-nodeports", into: &c.LocalhostNodePorts, traits: linuxOnly,
+	return setting{field: "iptables.localhostNodePorts", flag: "iptables-localhost-nodeports", into: c.IPTables.LocalhostNodePorts, traits: linuxOnly,
 		help: "In mode iptables, node ports answer at loopback addresses: at 127.0.0.1 if nodePortAddresses selects all addresses or a CIDR contains it, and at those that it names."}
 }
 

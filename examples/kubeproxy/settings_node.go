@@ -1,6 +1,10 @@
 package main
 
-import "math"
+import (
+	"math"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
 
 const (
 	maxPort  = math.MaxUint16
@@ -10,12 +14,12 @@ const (
 func (c *config) tracking() []setting {
 	t := &c.Conntrack
 	all := []setting{
-		{field: "conntrack.maxPerCore", flag: "conntrack-max-per-core", into: &t.MaxPerCore, check: between(&t.MaxPerCore, 0, maxInt32),
+		{field: "conntrack.maxPerCore", flag: "conntrack-max-per-core", into: t.MaxPerCore, check: between(t.MaxPerCore, 0, maxInt32),
 			help: "How many flows are tracked for each CPU of the node; 0 leaves the limit, and the minimum has no effect."},
-		{field: "conntrack.min", flag: "conntrack-min", into: &t.Min, check: between(&t.Min, 0, maxInt32), help: "How many flows are tracked at least."},
-		{field: "conntrack.tcpEstablishedTimeout", flag: "conntrack-tcp-timeout-established", into: &t.TCPEstablishedTimeout, check: notNegative(&t.TCPEstablishedTimeout),
+		{field: "conntrack.min", flag: "conntrack-min", into: t.Min, check: between(t.Min, 0, maxInt32), help: "How many flows are tracked at least."},
+		{field: "conntrack.tcpEstablishedTimeout", flag: "conntrack-tcp-timeout-established", into: t.TCPEstablishedTimeout, check: notNegative(t.TCPEstablishedTimeout),
 			help: "When idle TCP connections end; 0 leaves that to the kernel."},
-		{field: "conntrack.tcpCloseWaitTimeout", flag: "conntrack-tcp-timeout-close-wait", into: &t.TCPCloseWaitTimeout, check: notNegative(&t.TCPCloseWaitTimeout),
+		{field: "conntrack.tcpCloseWaitTimeout", flag: "conntrack-tcp-timeout-close-wait", into: t.TCPCloseWaitTimeout, check: notNegative(t.TCPCloseWaitTimeout),
 			help: "When TCP connections in state CLOSE_WAIT end; 0 leaves that to the kernel."},
 		{field: "conntrack.tcpBeLiberal", flag: "conntrack-tcp-be-liberal", into: &t.TCPBeLiberal, help: "Packets outside of the TCP window count as valid; false leaves that to the kernel."},
 		{field: "conntrack.udpTimeout", flag: "conntrack-udp-timeout", into: &t.UDPTimeout, check: notNegative(&t.UDPTimeout),
@@ -33,10 +37,10 @@ func (c *config) windows() []setting {
 	w := &c.Winkernel
 	all := []setting{
 		{field: "winkernel.networkName", flag: "network-name", into: &w.NetworkName, help: "The name of the HNS network of the pods; if empty, that in the variable KUBE_NETWORK."},
-		{field: "winkernel.sourceVip", flag: "source-vip", into: &w.SourceVIP, help: "The source address of traffic to pods of other nodes, in an overlay network."},
+		{field: "winkernel.sourceVip", flag: "source-vip", into: &w.SourceVip, help: "The source address of traffic to pods of other nodes, in an overlay network."},
 		{field: "winkernel.enableDSR", flag: "enable-dsr", into: &w.EnableDSR, help: "Answers of endpoints go to the client directly (DSR)."},
-		{field: "winkernel.rootHnsEndpointName", flag: "root-hnsendpoint-name", into: &w.RootHNSEndpointName, help: "The name of the HNS endpoint of the node; if empty, " + defaultRootEndpoint + "."},
-		{field: "winkernel.forwardHealthCheckVip", flag: "forward-healthcheck-vip", into: &w.ForwardHealthCheckVIP, help: "Serve health check node ports at addresses of load balancers, too."},
+		{field: "winkernel.rootHnsEndpointName", flag: "root-hnsendpoint-name", into: &w.RootHnsEndpointName, help: "The name of the HNS endpoint of the node; if empty, " + defaultRootEndpoint + "."},
+		{field: "winkernel.forwardHealthCheckVip", flag: "forward-healthcheck-vip", into: &w.ForwardHealthCheckVip, help: "Serve health check node ports at addresses of load balancers, too."},
 		{field: "windowsRunAsService", flag: "windows-service", into: &c.WindowsRunAsService, help: "Run as a service of Windows."},
 		{flag: "interface", into: &c.addAt.Interface,
 			help: "The interface to which mode userspace adds addresses; if empty, that in the variable INTERFACE_TO_ADD_SERVICE_IP, or else vEthernet (HNS Internal NIC)."},
@@ -50,9 +54,9 @@ func (c *config) windows() []setting {
 
 func (c *config) loggingSettings() []setting {
 	return []setting{
-		{field: "logging.verbosity", flag: "v", into: &c.Logging.Verbosity, traits: beatsFile | isLive, check: between(&c.Logging.Verbosity, 0, maxInt32),
+		{field: "logging.verbosity", flag: "v", into: &c.Logging.Verbosity, traits: beatsFile | isLive,
 			help: "Log more: 1 each sync, 2 and above also what client-go logs at these levels."},
-		{field: "logging.format", flag: "logging-format", into: &c.Logging.Format, traits: beatsFile, check: c.Logging.check, help: "The form of the log: text or json."},
+		{field: "logging.format", flag: "logging-format", into: &c.Logging.Format, traits: beatsFile, check: c.checkFormat, help: "The form of the log: text or json."},
 	}
 }
 
@@ -69,7 +73,7 @@ func (c *config) tasks() []setting {
 
 // ignoredSettings returns the settings of kube-proxy that have no effect. Their values are checked all the same.
 func ignoredSettings() []setting {
-	oomScore, every := new(int), new(duration)
+	oomScore, every := new(int32), new(metav1.Duration)
 	all := []setting{
 		{field: "bindAddressHardFail", flag: "bind-address-hard-fail", into: new(bool), usual: "false", help: "End if a port is in use; this program tries again and logs it."},
 		{field: "clientConnection.acceptContentTypes", into: new(string), help: "The forms of answers of the API server, which are protobuf, or else JSON."},

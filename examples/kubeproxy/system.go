@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"reflect"
 
+	"k8s.io/kube-proxy/config/v1alpha1"
+
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -33,21 +35,21 @@ func (c *config) checkSystem(given map[string]bool, settings []setting) error {
 		}
 	}
 	if !c.onWindows() {
-		c.Winkernel, c.WindowsRunAsService = winkernelConfig{}, false // which -write-config-to then omits
+		c.Winkernel, c.WindowsRunAsService = v1alpha1.KubeProxyWinkernelConfiguration{}, false // which -write-config-to then omits
 	}
 	return nil
 }
 
 // byInterface reports whether traffic of pods is known by names of interfaces.
-func (p *pods) byInterface() bool {
-	return p.DetectLocalMode == "BridgeInterface" || p.DetectLocalMode == "InterfaceNamePrefix"
+func (c *config) byInterface() bool {
+	return c.DetectLocalMode == "BridgeInterface" || c.DetectLocalMode == "InterfaceNamePrefix"
 }
 
 // windowsTraffic returns which traffic is that of pods. Windows has no names of interfaces for it,
 // so settings that need them are those of Linux nodes, with which a file may be shared.
-func (p *pods) windowsTraffic() (proxy.LocalTraffic, error) {
-	if p.byInterface() {
+func (c *config) windowsTraffic() (proxy.LocalTraffic, error) {
+	if c.byInterface() {
 		return proxy.LocalTraffic{}, nil
 	}
-	return p.localTraffic()
+	return c.localTraffic()
 }

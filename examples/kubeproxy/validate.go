@@ -80,7 +80,7 @@ func (c *config) isUnused(field string) bool {
 func (c *config) possibleModes() []string {
 	switch {
 	case c.Mode != "":
-		return []string{c.Mode}
+		return []string{string(c.Mode)}
 	case c.onWindows():
 		return []string{kernelspaceMode}
 	}

@@ -5,154 +5,119 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"math"
-	"slices"
+	"reflect"
 	"strconv"
 	"strings"
 	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	cliflag "k8s.io/component-base/cli/flag"
+	logsapi "k8s.io/component-base/logs/api/v1"
 )
 
-// What a value of a type must be.
-var (
-	errNoBool     = errors.New("must be true or false")
-	errNoInt      = errors.New("must be a whole number")
-	errNoFloat    = errors.New("must be a number")
-	errNoString   = errors.New("must be a string")
-	errNoDuration = errors.New("must be a duration such as 1m30s")
-	errNoList     = errors.New("must be a list of strings")
-)
-
-// duration is a duration that is written like 1m30s.
-type duration struct{ time.Duration }
+// wants says what a value must be, for errors.
+func wants(into any) error {
+	switch into.(type) {
+	case *metav1.Duration, *time.Duration:
+		return errors.New("must be a duration such as 1m30s")
+	case *[]string:
+		return errors.New("must be a list of strings")
+	case *map[string]bool:
+		return errors.New("must have fields that are true or false")
+	}
+	switch reflect.TypeOf(into).Elem().Kind() {
+	case reflect.Bool:
+		return errors.New("must be true or false")
+	case reflect.Int, reflect.Int32:
+		return errors.New("must be a whole number")
+	case reflect.Uint32:
+		return errors.New("must be a whole number from 0 on")
+	case reflect.Float32:
+		return errors.New("must be a number")
+	default:
+		return errors.New("must be a string")
+	}
+}
 
 // parse sets a value from the text of a flag.
 func parse(into any, text string) (err error) {
 	switch into := into.(type) {
-	case *string:
-		*into = text
 	case *any:
 		*into = text
-	case *bool:
-		*into, err = strconv.ParseBool(text)
-		err = orElse(err, errNoBool)
-	case *int:
-		var n int64
-		n, err = strconv.ParseInt(text, 0, 32)
-		*into, err = int(n), orElse(err, errNoInt)
-	case *float64:
-		*into, err = strconv.ParseFloat(text, 64)
-		if math.IsNaN(*into) || math.IsInf(*into, 0) {
-			err = errNoFloat
-		}
-		err = orElse(err, errNoFloat)
 	case *time.Duration:
 		*into, err = time.ParseDuration(text)
-		err = orElse(err, errNoDuration)
-	case *duration:
-		return parse(&into.Duration, text)
+	case *metav1.Duration:
+		into.Duration, err = time.ParseDuration(text)
 	case *[]string: // a flag that is repeated adds to the list, as in kube-proxy
 		*into = append(*into, strings.FieldsFunc(text, func(c rune) bool { return c == ',' })...)
 	case encoding.TextUnmarshaler:
 		return into.UnmarshalText([]byte(text))
+	default:
+		err = parseKind(reflect.ValueOf(into).Elem(), text)
 	}
-	return err
-}
-
-func orElse(err, better error) error {
 	if err != nil {
-		return better
+		return wants(into)
 	}
 	return nil
 }
 
-// decode sets a value from one in a file.
-func decode(into, value any) error {
-	switch into := into.(type) {
-	case *any:
-		*into = value
-		return nil
-	case *bool:
-		is, ok := value.(bool)
-		*into = is
-		return unless(ok, errNoBool)
-	case *[]string:
-		list, ok := value.([]any)
-		*into = nil
-		for _, x := range list {
-			text, isText := x.(string)
-			*into, ok = append(*into, text), ok && isText
+// parseKind sets a value of a simple kind.
+func parseKind(into reflect.Value, text string) (err error) {
+	switch into.Kind() {
+	case reflect.Bool:
+		var on bool
+		on, err = strconv.ParseBool(text)
+		into.SetBool(on)
+	case reflect.Int, reflect.Int32:
+		var n int64
+		n, err = strconv.ParseInt(text, 0, 32)
+		into.SetInt(n)
+	case reflect.Uint32:
+		var n uint64
+		n, err = strconv.ParseUint(text, 0, 31)
+		into.SetUint(n)
+	case reflect.Float32:
+		var x float64
+		if x, err = strconv.ParseFloat(text, 32); math.IsNaN(x) || math.IsInf(x, 0) {
+			err = strconv.ErrRange
 		}
-		return unless(ok, errNoList)
-	case *int:
-		n, ok := value.(json.Number)
-		return errors.Join(unless(ok, errNoInt), parseIf(ok, into, n.String()))
-	case *float64:
-		n, ok := value.(json.Number)
-		return errors.Join(unless(ok, errNoFloat), parseIf(ok, into, n.String()))
-	case *duration:
-		text, ok := value.(string)
-		return errors.Join(unless(ok, errNoDuration), parseIf(ok, into, text))
-	case *featureGates:
-		return into.decode(value)
-	}
-	text, ok := value.(string)
-	return errors.Join(unless(ok, errNoString), parseIf(ok, into, text))
-}
-
-func unless(ok bool, err error) error {
-	if ok {
-		return nil
+		into.SetFloat(x)
+	default:
+		into.SetString(text)
 	}
 	return err
 }
 
-func parseIf(ok bool, into any, text string) error {
-	if !ok {
-		return nil
+// decode sets a value from one in a file.
+func decode(into, value any) error {
+	text, err := json.Marshal(value)
+	if err == nil {
+		err = json.Unmarshal(text, into)
 	}
-	return parse(into, text)
+	if err != nil {
+		return wants(into)
+	}
+	return nil
 }
 
-// value returns the value of a setting, in the form that a file has it.
+// value returns the value of a setting.
 func (s *setting) value() any {
-	switch into := s.into.(type) {
-	case *string:
-		return *into
-	case *bool:
-		return *into
-	case *int:
-		return *into
-	case *float64:
-		return *into
-	case *time.Duration:
-		return into.String()
-	case *duration:
-		return into.String()
-	case *[]string:
-		return *into
-	case *any:
-		return *into
-	case *featureGates:
-		return *into
+	if d, is := s.into.(*metav1.Duration); is {
+		return d.Duration
 	}
-	return fmt.Sprint(s.into)
+	return reflect.ValueOf(s.into).Elem().Interface()
 }
 
 // flagText returns the value as the flag takes it.
 func (s *setting) flagText() string {
-	switch value := s.value().(type) {
-	case []string:
-		return strings.Join(value, ",")
-	case featureGates:
-		var pairs []string
-		for _, name := range slices.Sorted(maps.Keys(value)) {
-			pairs = append(pairs, fmt.Sprintf("%s=%t", name, value[name]))
-		}
-		return strings.Join(pairs, ",")
-	default:
-		return fmt.Sprint(value)
+	switch into := s.into.(type) {
+	case *[]string:
+		return strings.Join(*into, ",")
+	case *map[string]bool:
+		return cliflag.NewMapStringBool(into).String()
 	}
+	return fmt.Sprint(s.value())
 }
 
 // text returns the value for people; it is empty for no value.
@@ -165,19 +130,26 @@ func (s *setting) text() string {
 	}
 }
 
-// kind returns what follows the name of the flag in -help.
-func (s *setting) kind() string {
-	switch s.into.(type) {
+// flagValue is a setting as a flag has it.
+type flagValue struct{ *setting }
+
+func (f flagValue) Set(text string) error { return parse(f.into, text) }
+
+func (f flagValue) String() string { return f.text() }
+
+// Type is what follows the name of the flag in -help.
+func (f flagValue) Type() string {
+	switch f.into.(type) {
 	case *bool, *versionForm:
-		return ""
-	case *int, *float64:
-		return " number"
-	case *duration, *time.Duration:
-		return " duration"
-	case *[]string, *featureGates:
-		return " list"
+		return "bool"
+	case *int, *int32, *float32, *logsapi.VerbosityLevel:
+		return "number"
+	case *metav1.Duration, *time.Duration:
+		return "duration"
+	case *[]string:
+		return "list"
 	}
-	return " text"
+	return "text"
 }
 
 // printable returns a name as it is, or in quotes if it has characters that a terminal would not print.
@@ -189,7 +161,7 @@ func printable(name string) string {
 }
 
 // between returns a check that a number is within two bounds.
-func between(n *int, lowest, highest int) func() error {
+func between[T ~int | ~int32](n *T, lowest, highest T) func() error {
 	return func() error {
 		switch {
 		case lowest == 0 && *n < 0:
@@ -202,10 +174,10 @@ func between(n *int, lowest, highest int) func() error {
 }
 
 // notNegative returns a check of a duration.
-func notNegative(d *duration) func() error {
+func notNegative(d *metav1.Duration) func() error {
 	return func() error {
 		if d.Duration < 0 {
-			return fmt.Errorf("%v: must be greater than or equal to 0", d)
+			return fmt.Errorf("%v: must be greater than or equal to 0", d.Duration)
 		}
 		return nil
 	}

@@ -65,7 +65,7 @@ func (f *versionForm) UnmarshalText(text []byte) error {
 	return nil
 }
 
-func (f *versionForm) String() string { return cmp.Or(string(*f), "false") }
+func (f versionForm) String() string { return cmp.Or(string(f), "false") }
 
 // text returns the version in the form; the raw one has the fields of kube-proxy's.
 func (f *versionForm) text() string {
@@ -95,8 +95,8 @@ func majorMinor(version string) (major, minor string) {
 	return major, minor
 }
 
-// registerBuild registers the metrics about the program: what it was built from, and the feature gates
-// that it honours. Labels are those of kube-proxy's metrics. The build has a name of its own, since alerts
+// registerBuild registers the metrics about the program: what it was built from, and, for the process, the feature
+// gates that it acts on. Labels are those of kube-proxy's metrics. The build has a name of its own, since alerts
 // compare kubernetes_build_info among the components of a cluster.
 func (c *config) registerBuild(registry prometheus.Registerer) error {
 	b := readBuild()
@@ -113,27 +113,7 @@ func (c *config) registerBuild(registry prometheus.Registerer) error {
 	if err := registry.Register(info); err != nil {
 		return err
 	}
-	features := prometheus.NewGaugeVec(prometheus.GaugeOpts{
-		Name: "kubernetes_feature_enabled",
-		Help: "Whether a feature gate that this program acts on is on.",
-	}, []string{"name", "stage"})
-	for _, g := range gates() {
-		if g.use == gateMeaningless {
-			continue
-		}
-		value := 0.0
-		if c.FeatureGates.enabled(g.name) {
-			value = 1
-		}
-		features.WithLabelValues(g.name, g.stage.label()).Set(value)
-	}
-	return registry.Register(features)
-}
-
-// label returns the stage as a label of kube-proxy's metrics has it.
-func (s stage) label() string {
-	if s == stable || s == locked {
-		return ""
-	}
-	return strings.ToUpper(s.String())
+	f, err := newGates(c.FeatureGates)
+	f.AddMetrics()
+	return err
 }

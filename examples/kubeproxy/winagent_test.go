@@ -18,6 +18,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"k8s.io/kube-proxy/config/v1alpha1"
 
 	"github.com/vipkit/vipkit/backends/kernelspace/hcn"
 	"github.com/vipkit/vipkit/backends/kernelspace/hcntest"
@@ -211,7 +212,7 @@ func TestOverlayAgent(t *testing.T) {
 		}
 	}
 	testenv.NoError(t, stop())
-	n.Winkernel = winkernelConfig{}
+	n.Winkernel = v1alpha1.KubeProxyWinkernelConfiguration{}
 	if err := n.cleanUp(t.Context(), userspaceMode, logr.Discard()); err != nil {
 		t.Errorf("in mode userspace: %v", err)
 	}

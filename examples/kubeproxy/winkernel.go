@@ -36,27 +36,11 @@ const (
 	userspaceMode   = "userspace"
 )
 
-// forWindows are the fields for Windows.
-type forWindows struct {
-	Winkernel           winkernelConfig
-	WindowsRunAsService bool
-}
-
-// winkernelConfig is the section of mode kernelspace. Its periods are those of iptables, as in
-// kube-proxy.
-type winkernelConfig struct {
-	NetworkName           string
-	SourceVIP             string
-	EnableDSR             bool
-	RootHNSEndpointName   string
-	ForwardHealthCheckVIP bool
-}
-
 // defaultRootEndpoint is the endpoint of the node in the networks of most CNI plugins.
 const defaultRootEndpoint = "cbr0"
 
 // network returns the name of the HNS network of the pods; empty if none is configured.
-func (w *winkernelConfig) network() string { return cmp.Or(w.NetworkName, os.Getenv("KUBE_NETWORK")) }
+func (c *config) network() string { return cmp.Or(c.Winkernel.NetworkName, os.Getenv("KUBE_NETWORK")) }
 
 // hnsClient is a client of HNS that must be closed.
 type hnsClient interface {
@@ -90,7 +74,7 @@ func (c *config) windowsCandidates() ([]candidate, error) {
 		}
 		return []candidate{{kernelspaceMode, reason}}, nil
 	case userspaceMode:
-		if w.EnableDSR || w.ForwardHealthCheckVIP || w.SourceVIP != "" {
+		if w.EnableDSR || w.ForwardHealthCheckVip || w.SourceVip != "" {
 			return nil, fmt.Errorf("winkernel.enableDSR, winkernel.forwardHealthCheckVip and winkernel.sourceVip "+
 				"(flags -enable-dsr, -forward-healthcheck-vip, -source-vip) are for mode %s, not %s", kernelspaceMode, userspaceMode)
 		}
@@ -121,17 +105,17 @@ func (c *config) userspaceOptions() userspace.Options {
 func (c *config) kernelspaceOptions() (o kernelspace.Options, err error) {
 	w := &c.Winkernel
 	o.DSR, o.StateFile, o.IPv4Fallback = w.EnableDSR, stateFile(kernelspaceMode), true
-	if o.Network = w.network(); o.Network == "" {
+	if o.Network = c.network(); o.Network == "" {
 		return o, errors.New("winkernel.networkName (flag -network-name) or the variable KUBE_NETWORK is required: the name of the HNS network of the pods")
 	}
-	for text := range strings.FieldsFuncSeq(w.SourceVIP, func(c rune) bool { return c == ',' || c == ' ' }) {
+	for text := range strings.FieldsFuncSeq(w.SourceVip, func(c rune) bool { return c == ',' || c == ' ' }) {
 		a, err := netip.ParseAddr(text)
 		if err != nil {
 			return o, fmt.Errorf("winkernel.sourceVip (flag -source-vip): %w", err)
 		}
 		o.SourceVIPs = append(o.SourceVIPs, a.Unmap())
 	}
-	if !w.ForwardHealthCheckVIP {
+	if !w.ForwardHealthCheckVip {
 		return o, nil
 	}
 	healthz, _, err := c.addresses()
@@ -142,7 +126,7 @@ func (c *config) kernelspaceOptions() (o kernelspace.Options, err error) {
 		return o, errors.New("winkernel.forwardHealthCheckVip: -healthz-port 0 turns the health checks off")
 	}
 	at, err := netip.ParseAddrPort(healthz)
-	o.HealthChecks = kernelspace.HealthChecks{Endpoint: cmp.Or(w.RootHNSEndpointName, defaultRootEndpoint), Port: at.Port()}
+	o.HealthChecks = kernelspace.HealthChecks{Endpoint: cmp.Or(w.RootHnsEndpointName, defaultRootEndpoint), Port: at.Port()}
 	return o, err
 }
 
@@ -262,7 +246,7 @@ func (c *config) cleanUpWindows(ctx context.Context, except string, log logr.Log
 		b, err := userspace.New(c.userspaceOptions())
 		r.remove("the addresses of mode userspace", b, err)
 	}
-	if except != kernelspaceMode && (hasState(kernelspaceMode) || c.cleanup && c.Winkernel.network() != "") {
+	if except != kernelspaceMode && (hasState(kernelspaceMode) || c.cleanup && c.network() != "") {
 		r.removed("the load balancers and endpoints of mode kernelspace", c.cleanUpKernelspace(ctx))
 	}
 	return errors.Join(r.errs...)
@@ -271,7 +255,7 @@ func (c *config) cleanUpWindows(ctx context.Context, except string, log logr.Log
 // cleanUpKernelspace removes what mode kernelspace has left. It needs no settings of that mode: what it
 // has made is looked for in all networks if there is none with the name.
 func (c *config) cleanUpKernelspace(ctx context.Context) error {
-	o := kernelspace.Options{Network: cmp.Or(c.Winkernel.network(), "none"), StateFile: stateFile(kernelspaceMode)}
+	o := kernelspace.Options{Network: cmp.Or(c.network(), "none"), StateFile: stateFile(kernelspaceMode)}
 	b, client, err := c.openKernelspace(o, prometheus.NewRegistry())
 	if err != nil {
 		return err

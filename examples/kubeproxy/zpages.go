@@ -11,6 +11,9 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"k8s.io/kube-proxy/config/v1alpha1"
+	"sigs.k8s.io/yaml"
 )
 
 // The paths of pages about the program, as kube-proxy has them.
@@ -23,10 +26,9 @@ const (
 // configz serves the configuration in effect in the form of a file. It has no secrets: credentials are in
 // the kubeconfig, which it names only.
 func (a *agent) configz(w http.ResponseWriter, _ *http.Request) {
-	object := a.inEffect().object()
-	object["mode"] = a.mode
-	group, _, _ := strings.Cut(apiVersion, "/")
-	body, err := json.Marshal(map[string]any{group: object})
+	config := a.inEffect().KubeProxyConfiguration
+	config.Mode = v1alpha1.ProxyMode(a.mode)
+	body, err := json.Marshal(map[string]any{v1alpha1.GroupName: config})
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
@@ -75,7 +77,7 @@ func withoutPassword(text string) string {
 // statusz serves what the program is, since when it runs, and its paths by their first part.
 func (a *agent) statusz(start time.Time) http.Handler {
 	paths := []string{"/debug", "/healthz", "/metrics", "/proxyMode", configzPath, statuszPath}
-	if a.FeatureGates.enabled(flagzGate) {
+	if a.enabled(flagzGate) {
 		paths = append(paths, flagzPath)
 	}
 	slices.Sort(paths)
@@ -128,7 +130,7 @@ func (z *zpage) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	object["kind"], object["apiVersion"], object["metadata"] = z.kind, "config.k8s.io/"+version, map[string]string{"name": component}
 	body, err := json.Marshal(object)
 	if form == "application/yaml" {
-		body, err = marshalYAML(object)
+		body, err = yaml.Marshal(object)
 	}
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)

@@ -59,11 +59,11 @@ func TestConfigz(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "config.yaml")
 	testenv.NoError(t, os.WriteFile(path, text, 0o600))
 	c, out, err := readConfig(t, "", "-config "+path)
-	if err != nil || out != "" || c.ClusterCIDR != "10.244.0.0/16" || c.Mode != nftablesMode || c.Conntrack.Min != 5 || len(c.FeatureGates) != 1 {
+	if err != nil || out != "" || c.ClusterCIDR != "10.244.0.0/16" || c.Mode != nftablesMode || *c.Conntrack.Min != 5 || len(c.FeatureGates) != 1 {
 		t.Errorf("reading %s: got error %v, %s, want the same configuration and the mode that serves", text, err, out)
 	}
 	next := *a.config
-	next.Conntrack.Min = 6
+	*next.Conntrack.Min = 6
 	a.followed = new(atomic.Pointer[config])
 	a.followed.Store(&next)
 	if text := string(read()); !strings.Contains(text, `"min":6`) {
@@ -180,7 +180,7 @@ func TestIndex(t *testing.T) {
 // the node is set up.
 func TestWhoGetsPages(t *testing.T) {
 	t.Parallel()
-	a := &agent{config: &config{kubeProxyConfiguration: defaults()}, mode: nftablesMode, page: inspect.New("Mode nftables")}
+	a := &agent{config: &config{KubeProxyConfiguration: defaults()}, mode: nftablesMode, page: inspect.New("Mode nftables")}
 	for path, want := range map[string]int{
 		"/": http.StatusOK, "/metrics": http.StatusOK, "/healthz": http.StatusOK, "/proxyMode": http.StatusOK, statuszPath: http.StatusOK,
 		configzPath: http.StatusForbidden, flagzPath: http.StatusForbidden, "/debug/services": http.StatusForbidden,
