@@ -117,7 +117,7 @@ func byFloor() [][]string {
 			"examples/allocator",
 			"examples/custombackend",
 			"examples/embed",
-			"examples/kubeproxy",
+			"examples/kubeproxy/agent",
 			"examples/manifestproxy",
 			"examples/quickstart",
 			"examples/scale",
@@ -134,6 +134,7 @@ func byFloor() [][]string {
 			"internal/testing/storm",
 		},
 		11: {
+			"examples/kubeproxy",
 			"internal/peer/e2e",
 		},
 	}

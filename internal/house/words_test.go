@@ -41,6 +41,7 @@ func otherMeanings() map[string][]string {
 		"allocator/etcdstore":        {"page"},
 		"allocator/kubestore":        {"page"},
 		"examples/kubeproxy":         {"page"},
+		"examples/kubeproxy/agent":   {"page"},
 		"examples/manifestproxy":     {"page"},
 		"internal/testing/agenttest": {"page"},
 		"internal/peer/browser":      {"page"},

@@ -69,7 +69,7 @@ func testCommandLines(t *testing.T, theirs, ours string) {
 // commandLines returns those of tests of the agent, and forms of flags, good and bad ones.
 func commandLines(t *testing.T) (all [][]string) {
 	t.Helper()
-	const folder = "../../examples/kubeproxy/testdata/operators"
+	const folder = "../../examples/kubeproxy/agent/testdata/operators"
 	files, err := filepath.Glob(folder + "/*.args")
 	if err != nil || len(files) == 0 {
 		t.Fatalf("got files %q, error %v; want some", files, err)

@@ -1,0 +1,157 @@
+package agent
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-logr/logr/funcr"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/vipkit/vipkit/internal/testing/testenv"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// TestProblemsAreLoggedOnce checks that problems are logged when they are new, and that very
+// many problems, or alternating ones, do not fill the log.
+func TestProblemsAreLoggedOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		lines := 0
+		var reported reported
+		log := funcr.New(func(_, _ string) { lines++ }, funcr.Options{})
+		problem := func(i int) *proxy.Problem {
+			name := types.NamespacedName{Namespace: "default", Name: fmt.Sprint("s", i)}
+			return &proxy.Problem{Kind: "Service", NamespacedName: name, Field: "spec", Err: fmt.Errorf("%s", strings.Repeat("x", i))}
+		}
+		var many []*proxy.Problem
+		for i := range 3 * maxReported {
+			many = append(many, problem(i))
+		}
+		for i, step := range []struct {
+			after    time.Duration
+			problems []*proxy.Problem
+			want     int
+		}{
+			{0, many[:2], 2},
+			{0, many[:2], 0},
+			{0, []*proxy.Problem{problem(0), problem(1)}, 0}, // equal problems
+			{0, many[:3], 1},
+			{0, many[:1], 0},
+			{0, many[:2], 1}, // the second one was resolved in the meantime
+			{time.Minute, many, maxReported + 1},
+			{0, many, 0},
+			{0, nil, 0},
+			{time.Minute - 1, many, 0},
+			{0, nil, 0},
+			{1, many[:maxReported], maxReported},
+			{0, nil, 0},
+			{0, many[:2], 1},
+			{time.Minute, []*proxy.Problem{problem(7), problem(7)}, 1}, // limits of two ports of a Service
+		} {
+			time.Sleep(step.after)
+			lines = 0
+			if reported.report(log, "object problem", step.problems); lines != step.want {
+				t.Errorf("step %d: lines logged: got %d, want %d", i, lines, step.want)
+			}
+		}
+	})
+}
+
+// TestBadKubeconfig checks that the program ends at once with a kubeconfig that it cannot use.
+func TestBadKubeconfig(t *testing.T) {
+	t.Parallel()
+	folder := t.TempDir()
+	for text, want := range map[string]string{
+		"":                                 "no such file",
+		"- a":                              "cannot unmarshal array",
+		"a: [":                             "did not find expected node content",
+		"apiVersion: v1\nkind: Config\n":   "no configuration has been provided",
+		"apiVersion: v2\nkind: Dragon\n":   "no kind \\\"Dragon\\\" is registered",
+		kubeconfigOf("ftp://:x"):           "host must be a URL",
+		kubeconfigOf("https://192.0.2.1 "): "host must be a URL",
+	} {
+		path := filepath.Join(folder, fmt.Sprint(len(text)))
+		if text != "" {
+			testenv.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+		}
+		var out strings.Builder
+		status := Main([]string{"-kubeconfig", path, "-proxy-mode", supportedMode()}, &out, &out)
+		if status != 1 || !strings.Contains(out.String(), "API server: ") || !strings.Contains(out.String(), want) {
+			t.Errorf("kubeconfig %q: got status %d and\n%s\nwant 1 and %s", text, status, &out, want)
+		}
+	}
+}
+
+func kubeconfigOf(server string) string {
+	return "apiVersion: v1\nkind: Config\ncurrent-context: test\nclusters: [{name: test, cluster: {server: '" + server + "'}}]\n" +
+		"contexts: [{name: test, context: {cluster: test}}]\n"
+}
+
+// TestPauses checks that the pauses begin at 5 seconds and grow to 10 minutes.
+func TestPauses(t *testing.T) {
+	t.Parallel()
+	b, last := pauses(), time.Duration(0)
+	for range 30 {
+		p := b.Step()
+		if last == 0 && p != 5*time.Second || p < last || p > 10*time.Minute {
+			t.Errorf("pause: got %v after %v, want 5 s, then longer ones up to 10 minutes", p, last)
+		}
+		last = p
+	}
+	if last != 10*time.Minute {
+		t.Errorf("last pause: got %v, want 10 minutes", last)
+	}
+}
+
+// TestWhatRemainsIsTriedAgain checks that what is left of other modes is logged and tried again after
+// longer and longer pauses.
+func TestWhatRemainsIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var log []string
+		a := &instance{log: funcr.New(func(_, args string) { log = append(log, args) }, funcr.Options{}), pauses: pauses()}
+		for i, step := range []struct {
+			left, stale error
+			want        string
+			pause       time.Duration
+		}{
+			{io.ErrNoProgress, nil, `"msg"="rules of another mode`, 5 * time.Second},
+			{nil, io.ErrNoProgress, `"msg"="stale conntrack`, 10 * time.Second},
+		} {
+			log = nil
+			a.cleanedUp(step.left, step.stale)
+			if pause := time.Until(a.cleanAt); a.cleaned || pause != step.pause || len(log) != 1 || !strings.Contains(log[0], step.want) {
+				t.Errorf("step %d: got cleaned %t, pause %v, log %q; want false, %v, one line with %s", i, a.cleaned, pause, log, step.pause, step.want)
+			}
+		}
+		log = nil
+		if a.cleanedUp(nil, nil); !a.cleaned || len(log) > 0 {
+			t.Errorf("without an error: got cleaned %t, log %q; want true and no line", a.cleaned, log)
+		}
+	})
+}
+
+// supportedMode returns a mode of this operating system.
+func supportedMode() string {
+	if runtime.GOOS == windowsSystem {
+		return userspaceMode
+	}
+	return nftablesMode
+}
+
+// TestNoAPIServer checks that the program names the missing setting outside of a pod.
+func TestNoAPIServer(t *testing.T) {
+	t.Setenv("KUBERNETES_SERVICE_HOST", "")
+	var out strings.Builder
+	const want = "set clientConnection.kubeconfig or -kubeconfig"
+	if status := Main([]string{"-proxy-mode", supportedMode()}, &out, &out); status != 1 || !strings.Contains(out.String(), want) {
+		t.Errorf("got status %d and\n%s\nwant 1 and %s", status, &out, want)
+	}
+}
