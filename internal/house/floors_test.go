@@ -136,6 +136,7 @@ func byFloor() [][]string {
 		11: {
 			"examples/kubeproxy",
 			"internal/peer/e2e",
+			"internal/peer/embedded",
 		},
 	}
 }

@@ -22,8 +22,9 @@ import (
 // ipvsSection checks the section ipvs and returns the options of the backend that it has. What it lacks is in that of iptables.
 func (c *config) ipvsSection() (o ipvs.Options, err error) {
 	o.StrictARP = c.IPVS.StrictARP
+	var errs []error
 	if o.Scheduler, err = c.scheduler(); err != nil {
-		return o, err
+		errs = append(errs, err)
 	}
 	for _, t := range []struct {
 		field string
@@ -34,16 +35,16 @@ func (c *config) ipvsSection() (o ipvs.Options, err error) {
 		{"tcpFinTimeout", c.IPVS.TCPFinTimeout, &o.TCPFinTimeout},
 		{"udpTimeout", c.IPVS.UDPTimeout, &o.UDPTimeout},
 	} {
-		if t.from.Duration < 0 {
-			return o, fmt.Errorf("ipvs.%s: %v: must be greater than or equal to 0", t.field, t.from.Duration)
-		}
-		if most := ipvs.LongestTimeout; t.from.Duration > most {
-			return o, fmt.Errorf("ipvs.%s: %v: must be at most %v", t.field, t.from.Duration, most)
+		switch given, most := t.from.Duration, ipvs.LongestTimeout; {
+		case given < 0:
+			errs = append(errs, fmt.Errorf("ipvs.%s: %v: must be greater than or equal to 0", t.field, given))
+		case given > most:
+			errs = append(errs, fmt.Errorf("ipvs.%s: %v: must be at most %v", t.field, given, most))
 		}
 		*t.into = t.from.Truncate(time.Second) // the kernel's unit
 	}
 	_, err = c.excluded()
-	return o, err
+	return o, errors.Join(append(errs, err)...)
 }
 
 // scheduler checks the scheduler, and returns it in the form of the backend.

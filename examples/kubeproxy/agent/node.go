@@ -2,6 +2,7 @@ package agent
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -41,15 +42,9 @@ func (c *config) tracker(mode string) (o proxy.TrackerOptions, err error) {
 	o.MasqueradeAll = c.section(mode).MasqueradeAll
 	o.IgnoreExternalIPs = !c.enabled(externalIPsGate)
 	o.LocalFallback = c.LocalFallback
-	if o.NodeName, err = c.nodeName(); err != nil {
-		return o, err
-	}
 	traffic := c.localTraffic
 	if c.onWindows() {
 		traffic = c.windowsTraffic
-	}
-	if o.LocalTraffic, err = traffic(); err != nil {
-		return o, err
 	}
 	switch mode {
 	case ipvsMode:
@@ -57,19 +52,27 @@ func (c *config) tracker(mode string) (o proxy.TrackerOptions, err error) {
 	case kernelspaceMode:
 		o.Annotations = []string{kernelspace.PreserveDestinationAnnotation, kernelspace.OptimizationAnnotation}
 	}
-	if o.NodePortAddresses, err = c.nodePorts(mode); err != nil {
-		return o, err
+	var errs [4]error
+	o.NodeName, errs[0] = c.nodeName()
+	o.LocalTraffic, errs[1] = traffic()
+	o.NodePortAddresses, errs[2] = c.nodePorts(mode)
+	o.NodeAddresses, errs[3] = c.bindAddress()
+	return o, errors.Join(errs[:]...)
+}
+
+// bindAddress returns the address of the node as long as its Node has none; nothing if the configuration has none.
+func (c *config) bindAddress() ([]netip.Addr, error) {
+	if c.BindAddress == "" {
+		return nil, nil
 	}
-	if c.BindAddress != "" {
-		a, err := netip.ParseAddr(c.BindAddress)
-		if err != nil {
-			return o, fmt.Errorf("bindAddress: %q: must be an IP address", c.BindAddress)
-		}
-		if !a.IsUnspecified() {
-			o.NodeAddresses = []netip.Addr{a.Unmap()}
-		}
+	a, err := netip.ParseAddr(c.BindAddress)
+	if err != nil {
+		return nil, fmt.Errorf("bindAddress: %q: must be an IP address", c.BindAddress)
 	}
-	return o, nil
+	if a.IsUnspecified() {
+		return nil, nil
+	}
+	return []netip.Addr{a.Unmap()}, nil
 }
 
 func (c *config) nodeName() (string, error) {
@@ -131,15 +134,14 @@ func (c *config) addresses() (healthz, metrics string, err error) {
 	if strings.Contains(c.BindAddress, ":") {
 		everywhere, loopback = "::", "::1"
 	}
-	healthz, err = withPort(cmp.Or(c.HealthzBindAddress, everywhere), c.healthzPort)
-	if err != nil {
-		return "", "", fmt.Errorf("healthzBindAddress: %w", err)
+	var errs [2]error
+	if healthz, err = withPort(cmp.Or(c.HealthzBindAddress, everywhere), c.healthzPort); err != nil {
+		errs[0] = fmt.Errorf("healthzBindAddress: %w", err)
 	}
-	metrics, err = withPort(cmp.Or(c.MetricsBindAddress, loopback), c.metricsPort)
-	if err != nil {
-		return "", "", fmt.Errorf("metricsBindAddress: %w", err)
+	if metrics, err = withPort(cmp.Or(c.MetricsBindAddress, loopback), c.metricsPort); err != nil {
+		errs[1] = fmt.Errorf("metricsBindAddress: %w", err)
 	}
-	return healthz, metrics, nil
+	return healthz, metrics, errors.Join(errs[:]...)
 }
 
 // withPort adds a port to an IP address without one, as kube-proxy does; port 0 turns the server off.

@@ -28,7 +28,7 @@ func (c *config) validate(settings []setting) error {
 		_, err := c.ipvsOptions()
 		errs = append(errs, err)
 	}
-	if distinct(errs...) == nil { // The ports are within their bounds.
+	if max(c.healthzPort, c.metricsPort) <= maxPort && min(c.healthzPort, c.metricsPort) >= 0 {
 		_, _, err := c.addresses()
 		errs = append(errs, err)
 	}
@@ -56,6 +56,9 @@ func distinct(errs ...error) error {
 	var out []error
 	seen := map[string]bool{}
 	for _, err := range errs {
+		if all, is := err.(interface{ Unwrap() []error }); is {
+			err = distinct(all.Unwrap()...)
+		}
 		if err != nil && !seen[err.Error()] {
 			seen[err.Error()] = true
 			out = append(out, err)
