@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/vipkit/vipkit/internal/problemlog"
 	"github.com/vipkit/vipkit/proxy"
 	"github.com/vipkit/vipkit/proxy/conntrack"
 	"github.com/vipkit/vipkit/proxy/health"
@@ -63,7 +64,7 @@ type instance struct {
 	pauses   wait.Backoff
 	reported struct {
 		problems, limits []*proxy.Problem
-		loopback         reported
+		loopback         problemlog.Log[*proxy.Problem]
 		refusals         refusals
 		events           *events
 	}
@@ -79,9 +80,6 @@ func serveMode(ctx context.Context, c *config, mode string, client kubernetes.In
 	healthz, pages, err := c.addresses()
 	if err != nil {
 		return err
-	}
-	if c.hooks.NoListen {
-		healthz, pages = "", ""
 	}
 	registry, err := a.register()
 	if err != nil {
@@ -107,10 +105,9 @@ func serveMode(ctx context.Context, c *config, mode string, client kubernetes.In
 	if err != nil {
 		return err
 	}
-	a.handlers.healthz.set(server)
 	runner := &proxy.Runner{
 		Source: tracker, Backend: backend, Flows: a.cleaner(), Logger: log,
-		Observers:   append([]proxy.Observer{a.observer(ctx), a.metrics.Observer(tracker), a.page.Observer(tracker), server.Observer()}, a.hooks.Observers...),
+		Observers:   append([]proxy.Observer{a.observer(ctx), a.metrics.Observer(tracker), a.page.Observer(tracker), server.Observer()}, a.Hooks.Observers...),
 		MinInterval: c.section(mode).MinSyncPeriod.Duration, ResyncInterval: c.resyncInterval(mode),
 	}
 	local, err := a.openLoopback(tracker, registry)
@@ -137,10 +134,14 @@ func serveMode(ctx context.Context, c *config, mode string, client kubernetes.In
 
 // newServer returns the server of health checks and pages.
 func (a *instance) newServer(healthz string, pages map[string]http.Handler, tracker *proxy.ServiceChangeTracker) (*health.Server, error) {
-	return health.New(health.Options{
+	server, err := health.New(health.Options{
 		Address: healthz, NodeEligible: tracker.NodeEligible, Timeout: 2 * max(defaultSync, a.resyncInterval(a.mode)),
 		Logger: a.log, Report: a.announceServer, Answered: a.metrics.HealthAnswered, Pages: pages,
 	})
+	if err == nil {
+		a.handlers.healthz.set(server)
+	}
+	return server, err
 }
 
 // register registers the metrics that do not depend on the backend. Those of the process, and of all its
@@ -155,9 +156,9 @@ func (a *instance) register() (registry *prometheus.Registry, err error) {
 
 // open returns the backend of the mode, and what must be called in the end.
 func (a *instance) open(ctx context.Context, client kubernetes.Interface, registry prometheus.Registerer) (b proxy.Backend, end func() error, err error) {
-	if a.hooks.Backend != nil {
+	if a.Hooks.Backend != nil {
 		a.cleaned = true // The rules of others stay.
-		b, err = a.hooks.Backend(a.mode)
+		b, err = a.Hooks.Backend(a.mode)
 		return b, func() error { return closeBackend(b) }, err
 	}
 	if a.mode == kernelspaceMode {
@@ -265,43 +266,4 @@ func (a *instance) cleanedUp(left, stale error) {
 		a.log.Error(stale, "stale conntrack entries of another mode or kube-proxy may remain; retrying")
 	}
 	a.cleanAt = time.Now().Add(a.pauses.Step())
-}
-
-// maxReported is how many problems are logged in a minute, so that users
-// who create objects cannot fill the log.
-const maxReported = 100
-
-// reported has the problems that were logged.
-type reported struct {
-	problems []*proxy.Problem
-	minute   time.Time // start of the current minute
-	lines    int       // new problems in that minute
-}
-
-// report logs new problems with the message what.
-func (t *reported) report(log logr.Logger, what string, problems []*proxy.Problem) {
-	if slices.Equal(problems, t.problems) {
-		return // the usual case at each sync
-	}
-	known := map[string]bool{}
-	for _, p := range t.problems {
-		known[p.Error()] = true
-	}
-	t.problems = problems
-	if time.Since(t.minute) >= time.Minute {
-		t.minute, t.lines = time.Now(), 0
-	}
-	for _, p := range problems {
-		text := p.Error()
-		if known[text] {
-			continue
-		}
-		known[text] = true // ports of one Service may have the same problem
-		switch t.lines++; {
-		case t.lines <= maxReported:
-			log.Info(what, "problem", text)
-		case t.lines == maxReported+1:
-			log.Info(what + ": too many to log in a minute; /debug/services lists all")
-		}
-	}
 }

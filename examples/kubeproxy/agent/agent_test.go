@@ -12,57 +12,9 @@ import (
 	"time"
 
 	"github.com/go-logr/logr/funcr"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/vipkit/vipkit/internal/testing/testenv"
-	"github.com/vipkit/vipkit/proxy"
 )
-
-// TestProblemsAreLoggedOnce checks that problems are logged when they are new, and that very
-// many problems, or alternating ones, do not fill the log.
-func TestProblemsAreLoggedOnce(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		lines := 0
-		var reported reported
-		log := funcr.New(func(_, _ string) { lines++ }, funcr.Options{})
-		problem := func(i int) *proxy.Problem {
-			name := types.NamespacedName{Namespace: "default", Name: fmt.Sprint("s", i)}
-			return &proxy.Problem{Kind: "Service", NamespacedName: name, Field: "spec", Err: fmt.Errorf("%s", strings.Repeat("x", i))}
-		}
-		var many []*proxy.Problem
-		for i := range 3 * maxReported {
-			many = append(many, problem(i))
-		}
-		for i, step := range []struct {
-			after    time.Duration
-			problems []*proxy.Problem
-			want     int
-		}{
-			{0, many[:2], 2},
-			{0, many[:2], 0},
-			{0, []*proxy.Problem{problem(0), problem(1)}, 0}, // equal problems
-			{0, many[:3], 1},
-			{0, many[:1], 0},
-			{0, many[:2], 1}, // the second one was resolved in the meantime
-			{time.Minute, many, maxReported + 1},
-			{0, many, 0},
-			{0, nil, 0},
-			{time.Minute - 1, many, 0},
-			{0, nil, 0},
-			{1, many[:maxReported], maxReported},
-			{0, nil, 0},
-			{0, many[:2], 1},
-			{time.Minute, []*proxy.Problem{problem(7), problem(7)}, 1}, // limits of two ports of a Service
-		} {
-			time.Sleep(step.after)
-			lines = 0
-			if reported.report(log, "object problem", step.problems); lines != step.want {
-				t.Errorf("step %d: lines logged: got %d, want %d", i, lines, step.want)
-			}
-		}
-	})
-}
 
 // TestBadKubeconfig checks that the program ends at once with a kubeconfig that it cannot use.
 func TestBadKubeconfig(t *testing.T) {

@@ -8,19 +8,18 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/clientcmd/api"
-	// It has client-go report to the metrics with kube-proxy's names, for all clients of the process.
-	_ "k8s.io/component-base/metrics/prometheus/restclient"
+	_ "k8s.io/component-base/metrics/prometheus/restclient" // has client-go report to kube-proxy's metrics
 
 	"github.com/vipkit/vipkit/proxy/kubewatch"
 )
 
 // connect returns a client of the API server. It does not connect yet.
 func (c *config) connect() (kubernetes.Interface, error) {
-	if c.client != nil {
-		return c.client, nil
+	if c.Client != nil {
+		return c.Client, nil
 	}
-	if c.rest != nil {
-		return kubewatch.NewClient(c.rest)
+	if c.RESTConfig != nil {
+		return kubewatch.NewClient(c.RESTConfig)
 	}
 	config, err := rest.InClusterConfig()
 	if c.ClientConnection.Kubeconfig != "" || c.master != "" {

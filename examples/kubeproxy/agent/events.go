@@ -256,7 +256,7 @@ func eventName(object string, parts ...string) string {
 // finished reports whether a try was the last one. If it has failed, another one would fail, too: only an API server
 // that is away, or busy, is tried again.
 func (s *eventSink) finished(err error) bool {
-	status, isStatus := err.(apierrors.APIStatus) //nolint:errorlint // client-go returns it as it is
+	status, isStatus := err.(apierrors.APIStatus)
 	again := []func(error) bool{apierrors.IsUnauthorized, apierrors.IsTooManyRequests, apierrors.IsTimeout}
 	switch {
 	case err == nil:

@@ -40,7 +40,7 @@ type eventServer struct {
 func newEventServer() *eventServer {
 	s := &eventServer{Clientset: fake.NewClientset(), names: map[string]bool{}}
 	s.PrependReactor("list", "services", func(a clienttesting.Action) (bool, runtime.Object, error) {
-		name := strings.TrimPrefix(a.(clienttesting.ListAction).GetListRestrictions().Fields.String(), "metadata.name=") //nolint:forcetypeassert // it is one
+		name := strings.TrimPrefix(a.(clienttesting.ListAction).GetListRestrictions().Fields.String(), "metadata.name=") //nolint:errcheck,forcetypeassert // it is one
 		list := &v1.ServiceList{Items: []v1.Service{{ObjectMeta: metav1.ObjectMeta{UID: types.UID(a.GetNamespace() + name), ResourceVersion: s.content}}}}
 		if s.gone[name] {
 			list.Items = nil

@@ -11,8 +11,6 @@ import (
 	"sync/atomic"
 
 	"github.com/spf13/pflag"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
 	cliflag "k8s.io/component-base/cli/flag"
 	"k8s.io/kube-proxy/config/v1alpha1"
 
@@ -23,7 +21,7 @@ import (
 // config has all settings of the program.
 type config struct {
 	v1alpha1.KubeProxyConfiguration
-	Extensions
+	Options
 	task
 	// text is the content of the configuration file; nil if it was not read.
 	text []byte
@@ -35,10 +33,6 @@ type config struct {
 	openHNS func() (hnsClient, error)
 	// followed has the newest configuration that was applied, if a file is followed.
 	followed *atomic.Pointer[config]
-	// The rest is from the options of an Agent.
-	hooks    Hooks
-	client   kubernetes.Interface
-	rest     *rest.Config
 	handlers *handlers
 }
 
@@ -66,8 +60,9 @@ type serverPorts struct{ healthzPort, metricsPort int }
 // newConfig returns the configuration without flags and file.
 func newConfig(system string) *config {
 	return &config{
-		KubeProxyConfiguration: defaults(), system: system, handlers: &handlers{}, Extensions: Extensions{DrainTimeout: ipvs.DefaultDrainTimeout},
-		task: task{cleanupIPVS: true, serverPorts: serverPorts{healthzPort, metricsPort}},
+		KubeProxyConfiguration: defaults(), system: system, handlers: &handlers{},
+		Options: Options{Extensions: Extensions{DrainTimeout: ipvs.DefaultDrainTimeout}},
+		task:    task{cleanupIPVS: true, serverPorts: serverPorts{healthzPort, metricsPort}},
 	}
 }
 

@@ -150,5 +150,7 @@ func (l *loopback) synced(s proxy.Sync) {
 		}
 	}
 	l.agent.page.SetLimits(limits)
-	l.agent.reported.loopback.report(l.log, "node port not served at loopback addresses", limits)
+	l.agent.reported.loopback.Update(l.log, "node port not served at loopback addresses", limits, func(p *proxy.Problem) ([]any, error) {
+		return []any{"kind", p.Kind, "object", p.NamespacedName.String(), "field", p.Field}, p.Err
+	})
 }

@@ -130,6 +130,9 @@ const (
 // the family of bindAddress, healthz at all addresses and the metrics at loopback. An empty one
 // means no server.
 func (c *config) addresses() (healthz, metrics string, err error) {
+	if c.Hooks.NoListen {
+		return "", "", nil
+	}
 	everywhere, loopback := "0.0.0.0", "127.0.0.1"
 	if strings.Contains(c.BindAddress, ":") {
 		everywhere, loopback = "::", "::1"

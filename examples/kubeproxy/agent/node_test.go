@@ -160,7 +160,7 @@ func TestBadSections(t *testing.T) {
 func TestIPVSOptions(t *testing.T) {
 	t.Parallel()
 	for given, want := range map[string]string{"": "", "wlc": "wlc", "mh": "mh,mh-port", "mh,mh-fallback": "mh,mh-fallback", "sh": "sh", "sh,sh-port": "sh,sh-port"} {
-		c := &config{KubeProxyConfiguration: defaults(), Extensions: Extensions{DrainTimeout: time.Hour}}
+		c := &config{KubeProxyConfiguration: defaults(), Options: Options{Extensions: Extensions{DrainTimeout: time.Hour}}}
 		c.IPVS.Scheduler, c.IPVS.StrictARP, *c.IPTables.MasqueradeBit = given, true, 7
 		wanted := ipvs.Options{Identity: backends.Identity{Mark: 1 << 7}, Scheduler: want, DrainTimeout: time.Hour, StrictARP: true}
 		got, err := c.ipvsOptions()

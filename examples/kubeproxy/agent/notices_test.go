@@ -102,12 +102,12 @@ func TestRefusedPorts(t *testing.T) {
 	other := proxy.PortErrors{port(""): errors.New("0x2"), port("web"): errors.New("0x3")}
 	for _, s := range []proxy.Sync{{Err: other, Refused: other}, {Err: errors.New("no kernel")}} {
 		a.synced(t.Context(), s)
-		if n := a.only(t, notProgrammed); n.reported != synced || !strings.HasPrefix(n.note, "port without name/TCP/IPv4: 0x2; port web/TCP/IPv4: 0x3. ") {
+		if n := a.only(t, notProgrammed); !n.reported.Equal(synced) || !strings.HasPrefix(n.note, "port without name/TCP/IPv4: 0x2; port web/TCP/IPv4: 0x3. ") {
 			t.Errorf("after %v: got %+v, want the first one, reported once, with the latest errors", s.Err, n)
 		}
 	}
 	delete(other, port("web"))
-	if a.synced(t.Context(), proxy.Sync{Err: other, Refused: other}); a.only(t, notProgrammed).reported == synced {
+	if a.synced(t.Context(), proxy.Sync{Err: other, Refused: other}); a.only(t, notProgrammed).reported.Equal(synced) {
 		t.Error("other ports: got the notice that is reported, want a new one")
 	}
 	a.synced(t.Context(), proxy.Sync{})

@@ -1,9 +1,9 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
 	"runtime"
 	"sync/atomic"
@@ -25,15 +25,17 @@ type Options struct {
 	// Configuration is kube-proxy's. Fields that are nil have kube-proxy's defaults, and nil has all of them. New copies
 	// it. The section logging has no effect: Logger decides.
 	Configuration *v1alpha1.KubeProxyConfiguration
-	// Client is the client of the API server, or RESTConfig what it is made from. Without both, clientConnection of
-	// the configuration says where the API server is.
-	Client     kubernetes.Interface
+	// Client is the client of the API server. Without it and RESTConfig, clientConnection of the configuration says
+	// where that is.
+	Client kubernetes.Interface
+	// RESTConfig is what the client is made from.
 	RESTConfig *rest.Config
 	// NodeName is the name of the Node, in place of hostnameOverride.
 	NodeName string
 	// Logger gets what the agent has to say. The zero value discards it.
 	Logger logr.Logger
-	Hooks  Hooks
+	// Hooks let the program take part.
+	Hooks Hooks
 	Extensions
 }
 
@@ -78,17 +80,12 @@ func New(o Options) (*Agent, error) {
 		c.KubeProxyConfiguration = *o.Configuration.DeepCopy()
 		setDefaults(&c.KubeProxyConfiguration)
 	}
-	if o.NodeName != "" {
-		c.HostnameOverride = o.NodeName
-	}
-	drain := c.DrainTimeout
-	if c.Extensions = o.Extensions; c.DrainTimeout == 0 {
-		c.DrainTimeout = drain
-	}
-	c.hooks, c.client, c.rest = o.Hooks, o.Client, o.RESTConfig
+	c.HostnameOverride = cmp.Or(o.NodeName, c.HostnameOverride)
+	o.DrainTimeout = cmp.Or(o.DrainTimeout, c.DrainTimeout)
+	c.Options = o
 	errs := []error{c.validate(c.settings()), c.checkIdentity()}
 	if o.Client != nil && o.RESTConfig != nil {
-		errs = append(errs, errors.New("Client, RESTConfig: want at most one of them"))
+		errs = append(errs, errors.New("the options Client and RESTConfig exclude each other"))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
@@ -103,12 +100,10 @@ func New(o Options) (*Agent, error) {
 // checkIdentity checks the identity.
 func (c *config) checkIdentity() error {
 	if c.onWindows() && c.Identity != (backends.Identity{}) {
-		return errors.New("Identity: on Windows, want none")
+		return errors.New("identity: on Windows, want none")
 	}
-	if _, err := c.Identity.Complete(backends.Identity{Name: backends.DefaultName, Mark: 1}); err != nil {
-		return fmt.Errorf("Identity: %w", err)
-	}
-	return nil
+	_, err := c.Identity.Complete(backends.Identity{Name: backends.DefaultName, Mark: 1})
+	return err
 }
 
 // Run serves until ctx ends, and then returns nil. The rules stay in the kernel, and the next agent adopts them; those

@@ -40,17 +40,6 @@ func TestBuildMetrics(t *testing.T) {
 	}
 }
 
-func TestMajorMinor(t *testing.T) {
-	t.Parallel()
-	for version, want := range map[string][2]string{
-		"v1.2.3": {"1", "2"}, "v0.0.0-20260101000000-abcdef+dirty": {"0", "0"}, "(devel)": {}, "": {}, "v1": {"1", ""},
-	} {
-		if major, minor := majorMinor(version); major != want[0] || minor != want[1] {
-			t.Errorf("%q: got %q and %q, want %q", version, major, minor, want)
-		}
-	}
-}
-
 // exposed returns the metrics of a registry as a scrape gets them.
 func exposed(t *testing.T, registry *prometheus.Registry) string {
 	t.Helper()

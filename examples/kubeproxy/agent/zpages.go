@@ -7,7 +7,6 @@ import (
 	"mime"
 	"net/http"
 	"net/url"
-	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -81,6 +80,7 @@ func (a *instance) statusz(start time.Time) http.Handler {
 		paths = append(paths, flagzPath)
 	}
 	slices.Sort(paths)
+	_, build := readBuild()
 	return &zpage{
 		kind: "Statusz",
 		text: func() []string {
@@ -88,15 +88,15 @@ func (a *instance) statusz(start time.Time) http.Handler {
 			return []string{
 				"Started: " + start.Format(time.UnixDate),
 				fmt.Sprintf("Up: %d hr %02d min %02d sec", up/3600, up/60%60, up%60),
-				"Go version: " + runtime.Version(),
-				"Binary version: " + readBuild().version,
+				"Go version: " + build.GoVersion,
+				"Binary version: " + build.GitVersion,
 				"Paths: " + strings.Join(paths, " "),
 			}
 		},
 		fields: func() map[string]any {
 			return map[string]any{
 				"startTime": start.UTC().Format(time.RFC3339), "uptimeSeconds": int64(time.Since(start).Seconds()),
-				"goVersion": runtime.Version(), "binaryVersion": readBuild().version, "paths": paths,
+				"goVersion": build.GoVersion, "binaryVersion": build.GitVersion, "paths": paths,
 			}
 		},
 	}
