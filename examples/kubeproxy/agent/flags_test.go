@@ -84,7 +84,7 @@ func TestBadFlags(t *testing.T) {
 func TestVersionForms(t *testing.T) {
 	t.Parallel()
 	for args, want := range map[string]string{
-		"--version": "kubeproxy ", "-version=true": "kubeproxy ", "--version=1 --proxy-mode=fast": "kubeproxy ",
+		"--version": "kubeproxy github.com/vipkit/vipkit/examples/kubeproxy ", "-version=true": "kubeproxy ", "--version=1 --proxy-mode=fast": "kubeproxy ",
 		"--version=raw": `version.Info{Major:"`, "--version=raw --config=/none": `version.Info{Major:"`,
 	} {
 		var out, log strings.Builder

@@ -148,14 +148,3 @@ func TestWriteConfig(t *testing.T) {
 		t.Errorf("configuration (-want +got):\n%s", diff)
 	}
 }
-
-func TestVersion(t *testing.T) {
-	t.Parallel()
-	var out, log strings.Builder
-	if status := Main([]string{"-version"}, &out, &log); status != 0 || log.Len() > 0 {
-		t.Errorf("got status %d, log %q; want 0 and no log", status, &log)
-	}
-	if got := strings.Fields(out.String()); len(got) != 4 || got[1] != "github.com/vipkit/vipkit/examples/kubeproxy" || !strings.HasPrefix(got[3], "go1.") {
-		t.Errorf("version: got %q, want program, module, version and Go", got)
-	}
-}

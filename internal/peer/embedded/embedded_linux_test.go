@@ -17,8 +17,6 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
-	v1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -141,15 +139,10 @@ func fill(t *testing.T, client kubernetes.Interface) (address string) {
 	created.Status.Addresses = n.Status.Addresses
 	_, err = client.CoreV1().Nodes().UpdateStatus(t.Context(), created, metav1.UpdateOptions{})
 	testenv.NoError(t, err)
-	port := int32(podPort)
-	s := &v1.Service{ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: v1.ServiceSpec{Ports: []v1.ServicePort{{Port: 80}}}}
-	s, err = client.CoreV1().Services("default").Create(t.Context(), s, metav1.CreateOptions{})
+	s := objects.Service("web", "10.96.0.10")
+	_, err = client.CoreV1().Services("default").Create(t.Context(), s, metav1.CreateOptions{})
 	testenv.NoError(t, err)
-	_, err = client.DiscoveryV1().EndpointSlices("default").Create(t.Context(), &discoveryv1.EndpointSlice{
-		ObjectMeta:  metav1.ObjectMeta{Name: "web-1", Labels: map[string]string{discoveryv1.LabelServiceName: "web"}},
-		AddressType: discoveryv1.AddressTypeIPv4, Endpoints: []discoveryv1.Endpoint{{Addresses: []string{agenttest.Pod1IP}}},
-		Ports: []discoveryv1.EndpointPort{{Name: new(""), Port: &port, Protocol: new(v1.ProtocolTCP)}},
-	}, metav1.CreateOptions{})
+	_, err = client.DiscoveryV1().EndpointSlices("default").Create(t.Context(), objects.Slice("web-1", "web", agenttest.Pod1IP), metav1.CreateOptions{})
 	testenv.NoError(t, err)
 	return s.Spec.ClusterIP + ":80"
 }
