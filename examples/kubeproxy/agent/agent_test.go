@@ -46,24 +46,8 @@ func kubeconfigOf(server string) string {
 		"contexts: [{name: test, context: {cluster: test}}]\n"
 }
 
-// TestPauses checks that the pauses begin at 5 seconds and grow to 10 minutes.
-func TestPauses(t *testing.T) {
-	t.Parallel()
-	b, last := pauses(), time.Duration(0)
-	for range 30 {
-		p := b.Step()
-		if last == 0 && p != 5*time.Second || p < last || p > 10*time.Minute {
-			t.Errorf("pause: got %v after %v, want 5 s, then longer ones up to 10 minutes", p, last)
-		}
-		last = p
-	}
-	if last != 10*time.Minute {
-		t.Errorf("last pause: got %v, want 10 minutes", last)
-	}
-}
-
 // TestWhatRemainsIsTriedAgain checks that what is left of other modes is logged and tried again after
-// longer and longer pauses.
+// longer and longer pauses, of ten minutes at most.
 func TestWhatRemainsIsTriedAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -86,6 +70,12 @@ func TestWhatRemainsIsTriedAgain(t *testing.T) {
 		log = nil
 		if a.cleanedUp(nil, nil); !a.cleaned || len(log) > 0 {
 			t.Errorf("without an error: got cleaned %t, log %q; want true and no line", a.cleaned, log)
+		}
+		for range 30 {
+			a.cleanedUp(io.ErrNoProgress, nil)
+		}
+		if pause := time.Until(a.cleanAt); pause != 10*time.Minute {
+			t.Errorf("after many tries: got a pause of %v, want 10 minutes", pause)
 		}
 	})
 }
