@@ -18,8 +18,6 @@
 //     switch of Windows; [github.com/vipkit/vipkit/backends/kernelspace/hcn]: what it
 //     calls, [github.com/vipkit/vipkit/backends/kernelspace/hns]: that interface of
 //     Windows, and [github.com/vipkit/vipkit/backends/kernelspace/hcntest]: a simulation
-//   - [github.com/vipkit/vipkit/backends/script]: the kernel edge of backends that
-//     run a program which reads scripts
 //   - [github.com/vipkit/vipkit/backends/backendtest]: the conformance suite, which
 //     tests backends in a real kernel with real packets
 //   - [github.com/vipkit/vipkit/backends]: makes a backend of a pure function and a

@@ -13,7 +13,7 @@ import (
 )
 
 // memory is a backend that only prints what it would have to program.
-type memory struct{}
+type memory struct{ proxy.NoAbilities }
 
 func (memory) Apply(_ context.Context, old, new proxy.Snapshot) error {
 	for change := range new.Changes(old) {

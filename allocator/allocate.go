@@ -31,20 +31,6 @@ func (p *Pool) Allocate(ctx context.Context, owner Owner, requests ...Request) (
 	return p.allocate(ctx, Claim{Owner: owner, Since: instant(p.now())}, requests)
 }
 
-// DryRun returns keys that Reserve could give now, or its error, and changes
-// no claim.
-func (p *Pool) DryRun(ctx context.Context, owner Owner, requests ...Request) ([]Key, error) {
-	ops, err := p.plan(ctx, owner, requests, true)
-	if err != nil {
-		return nil, err
-	}
-	keys := make([]Key, len(ops))
-	for i, op := range ops {
-		keys[i] = op.Claim.Key
-	}
-	return keys, nil
-}
-
 // allocate creates the requested claims, with the owner and the times of model.
 func (p *Pool) allocate(ctx context.Context, model Claim, requests []Request) (claims []Claim, err error) {
 	if p.observer != nil {
@@ -60,7 +46,7 @@ func (p *Pool) allocate(ctx context.Context, model Claim, requests []Request) (c
 			}
 		}
 		var ops []Op
-		ops, err = p.plan(ctx, model.Owner, requests, false)
+		ops, err = p.plan(ctx, model.Owner, requests)
 		if err != nil || len(ops) == 0 {
 			return nil, err
 		}
@@ -79,63 +65,43 @@ func (p *Pool) allocate(ctx context.Context, model Claim, requests []Request) (c
 func instant(t time.Time) time.Time { return t.Round(0).UTC() }
 
 // plan chooses keys. The pool's index may be stale, so before plan reports that a
-// key is taken, or none is left, it reads the store once. A dry run holds no key afterwards, and
-// frees no reservation that has ended.
-func (p *Pool) plan(ctx context.Context, owner Owner, requests []Request, isDry bool) ([]Op, error) {
+// key is taken, or none is left, it reads the store once.
+func (p *Pool) plan(ctx context.Context, owner Owner, requests []Request) ([]Op, error) {
 	if err := checkRequests(owner, requests); err != nil {
 		return nil, err
 	}
 	if err := p.prepare(ctx); err != nil {
 		return nil, fmt.Errorf("no address or port can be allocated: %w", err)
 	}
-	a := planning{owner: owner, requests: requests, isDry: isDry}
-	ops, err := p.planOnce(ctx, &a)
-	if len(a.held) > 0 {
+	ops, held, err := p.planOnce(owner, requests)
+	if len(held) > 0 {
 		// The pool's view alone does not say that a key is taken.
-		if _, err := p.read(ctx, a.held, 0); err != nil {
+		if _, err := p.read(ctx, held, 0); err != nil {
 			return nil, fmt.Errorf("whether the keys are free is unknown: %w", err)
 		}
-		ops, err = p.planOnce(ctx, &a)
+		ops, _, err = p.planOnce(owner, requests)
 	}
 	if !errors.Is(err, ErrFull) {
 		return ops, err
 	}
 	// Nor does it say that no key is free.
-	err = p.syncShared(ctx)
-	if !isDry {
-		err = errors.Join(err, p.expire(ctx))
-	}
+	err = errors.Join(p.syncShared(ctx), p.expire(ctx))
 	if err != nil {
 		return nil, fmt.Errorf("whether a key is free is unknown: %w", err)
 	}
-	a.isFull = true
-	return p.planOnce(ctx, &a)
+	ops, _, err = p.planOnce(owner, requests)
+	return ops, err
 }
 
-// planning are attempts to choose keys.
-type planning struct {
-	owner         Owner
-	requests      []Request
-	isDry, isFull bool
-	held          []Key // taken in the pool's view
-}
-
-// planOnce chooses keys by the pool's view.
-func (p *Pool) planOnce(ctx context.Context, a *planning) ([]Op, error) {
+// planOnce chooses keys by the pool's view. If a requested one is taken there, held has all that are.
+func (p *Pool) planOnce(owner Owner, requests []Request) (ops []Op, held []Key, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	now := p.now()
-	if a.isDry && a.isFull {
-		defer p.index.freeEnded(now)()
-	}
-	ops, err := p.index.plan(ctx, a.owner, a.requests, now)
-	if err == nil && a.isDry {
-		p.index.unplan(ops)
-	}
+	ops, err = p.index.plan(owner, requests, p.now())
 	if first, isHeld := errors.AsType[*HeldError](err); isHeld {
-		a.held = p.index.held(first.Key, a.requests)
+		held = p.index.held(first.Key, requests)
 	}
-	return ops, err
+	return ops, held, err
 }
 
 // create commits new claims.

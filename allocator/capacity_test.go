@@ -13,14 +13,11 @@ import (
 // mapLimit is how much of an IPv6 range Kubernetes' allocation maps cover.
 const mapLimit = 1 << 16
 
-// config parses a range, and changes its other settings.
-func config(t testing.TB, text string, change ...func(*allocator.Config)) allocator.Config {
+// config parses a range.
+func config(t testing.TB, text string) allocator.Config {
 	t.Helper()
 	c, err := allocator.ParseConfig(text)
 	testenv.NoError(t, err)
-	for _, f := range change {
-		f(&c)
-	}
 	return c
 }
 
@@ -194,23 +191,5 @@ func TestBandOrderOfEverySmallPrefix(t *testing.T) {
 func TestBandOfPorts(t *testing.T) {
 	for size, want := range map[uint16]uint64{10: 0, 16: 0, 17: 16, 128: 16, 2048: 64, 2768: 86, 4096: 128, 8192: 128} {
 		testenv.Same(t, want, bandOf(t, allocator.Config{FirstPort: 30000, LastPort: 30000 + size - 1}), "band of %d ports", size)
-	}
-}
-
-func TestSharedPool(t *testing.T) {
-	p := poolOf(t, config(t, "10.96.0.0/24", func(c *allocator.Config) { c.SharedPool = true }))
-	if got := p.Ranges()[0].Stats.BandSize; got != 0 {
-		t.Errorf("the lower band has %d addresses, want none", got)
-	}
-	low := 0
-	for range 200 {
-		key, err := allocateNext(t, p)
-		testenv.NoError(t, err)
-		if key.Addr().As4()[3] <= 16 {
-			low++
-		}
-	}
-	if low == 0 {
-		t.Error("200 of 254 addresses: got none of the first 16, want some")
 	}
 }

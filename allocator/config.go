@@ -10,6 +10,9 @@ import (
 )
 
 // Config describes a range. One of Prefix, Addresses and the two ports is set.
+//
+// Dynamic allocation takes the first keys, the lower band, only when all others are taken: a sixteenth
+// of the addresses, at least 16 and at most 256; of ports a 32nd, at most 128; none of 16 keys or less.
 type Config struct {
 	// Prefix is a range of addresses. Bits beyond its length are ignored.
 	// The network address is not part of it, nor is the broadcast address of
@@ -21,14 +24,6 @@ type Config struct {
 	Addresses Block
 	// FirstPort and LastPort are a range of ports, both included.
 	FirstPort, LastPort uint16
-	// SharedPool switches the band off: dynamic allocation chooses from all keys
-	// alike. Otherwise it takes the first addresses only when all others are taken: a sixteenth
-	// of them, at least 16 and at most 256; of ports a 32nd, at most 128; none of 16 keys or less.
-	SharedPool bool
-	// Exclude are blocks that are never allocated, not even to a request that
-	// names the key. A block counts as far as it overlaps the range, so one list
-	// can serve ranges of both families.
-	Exclude []Block
 	// Limit, unless 0, cuts an address range down to its first addresses, the
 	// network address counted. Kubernetes' allocation maps cover the first 65,536
 	// addresses of an IPv6 range.
@@ -46,18 +41,6 @@ type Block struct {
 
 func (b Block) isValid() bool {
 	return b.First.Kind() != 0 && b.First.Kind() == b.Last.Kind() && b.First.Compare(b.Last) <= 0
-}
-
-// PrefixBlock is the block of all addresses of a prefix.
-func PrefixBlock(p netip.Prefix) Block {
-	first := p.Masked().Addr()
-	last := first.AsSlice()
-	for i := range last {
-		hostBits := min(8, max(0, 8*(i+1)-p.Bits()))
-		last[i] |= byte(1<<hostBits - 1)
-	}
-	end, _ := netip.AddrFromSlice(last)
-	return Block{First: AddrKey(first), Last: AddrKey(end)}
 }
 
 // ParseConfig reads a range from its canonical form: a prefix like 10.96.0.0/16, addresses
@@ -113,11 +96,6 @@ func (c Config) check() error {
 	case c.Prefix.Addr().Is4In6():
 		return fmt.Errorf("%w range %v: it is IPv4, written as IPv6", ErrInvalid, c)
 	}
-	for _, b := range c.Exclude {
-		if !b.isValid() {
-			return fmt.Errorf("%w excluded block %v to %v: its ends are of two kinds, or the first is above the last", ErrInvalid, b.First, b.Last)
-		}
-	}
 	return nil
 }
 
@@ -154,8 +132,8 @@ const (
 
 // bandOf is how many keys at the start of a range of a size are allocated dynamically only when
 // all others are taken: none of a small range.
-func (c Config) bandOf(size, share, most uint64) uint64 {
-	if c.SharedPool || size <= minBand {
+func bandOf(size, share, most uint64) uint64 {
+	if size <= minBand {
 		return 0
 	}
 	return min(max(minBand, size/share), most)

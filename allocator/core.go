@@ -16,7 +16,7 @@ type core struct {
 // pick chooses a free offset, of which there must be one: of the upper band as long as it has one.
 func (r *core) pick() uint64 {
 	switch {
-	case r.used-r.bandUsed < r.size-r.bandSize:
+	case r.used-r.bandUsed < r.n-r.band:
 		return r.pickWithin(r.band, r.n)
 	default:
 		return r.pickWithin(0, r.band)
@@ -39,22 +39,12 @@ func (r *core) pickWithin(first, end uint64) uint64 {
 	return i
 }
 
-// isFree is also false for blocked offsets.
-func (r *core) isFree(i uint64) bool {
-	_, isBlocked := blockedAt(r.blocked, i)
-	return !isBlocked && !r.taken.has(i)
-}
+func (r *core) isFree(i uint64) bool { return !r.taken.has(i) }
 
 // next returns the first free offset that is not less than i.
 func (r *core) next(i uint64) (uint64, bool) {
-	for {
-		i = r.taken.next(i)
-		end, isBlocked := blockedAt(r.blocked, i)
-		if !isBlocked {
-			return i, i < r.n
-		}
-		i = end + 1
-	}
+	i = r.taken.next(i)
+	return i, i < r.n
 }
 
 // take marks a free offset, put a taken one.
@@ -81,5 +71,5 @@ func (r *core) gives(k Key) bool {
 }
 
 func (r *core) stats() Stats {
-	return Stats{Size: r.size, Used: r.used, BandSize: r.bandSize, BandUsed: r.bandUsed}
+	return Stats{Size: r.n, Used: r.used, BandSize: r.band, BandUsed: r.bandUsed}
 }

@@ -14,8 +14,7 @@ const (
 	ErrNotOwner Reason = "held by another owner"
 	// ErrFull: no key is left in any range that could serve. See [RangeError].
 	ErrFull Reason = "range is full"
-	// ErrNotInRange: the key is in no range, is excluded, or its range is
-	// draining. See [RangeError].
+	// ErrNotInRange: the key is in no range, or its range is draining. See [RangeError].
 	ErrNotInRange Reason = "not in the valid range"
 	// ErrTooLarge: the range has more keys than an allocator can number. See
 	// [RangeError].
@@ -91,7 +90,7 @@ func (e *RangeError) Error() string {
 	case e.Range == "":
 		return fmt.Sprintf("there is no %v range to allocate from", e.Kind)
 	case isKey:
-		return fmt.Sprintf("%v is not in range %s, or excluded from it", e.Key, e.Range)
+		return fmt.Sprintf("%v cannot be allocated from range %s", e.Key, e.Range)
 	case e.Count > 1:
 		return fmt.Sprintf("range %s has fewer than %d free keys", e.Range, e.Count)
 	}

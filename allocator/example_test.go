@@ -44,7 +44,7 @@ func ExamplePool() {
 	claims, err = pool.Bind(ctx, claims...)
 	fmt.Println(claims[0].IsBound(), err)
 
-	fmt.Println(pool.Release(ctx, claims...), pool.Stats(allocator.IPv4).Used)
+	fmt.Println(pool.Release(ctx, claims...), len(pool.Claims()))
 	// Output:
 	// 4 10.96.0.80 false <nil>
 	// true <nil>

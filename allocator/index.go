@@ -1,9 +1,6 @@
 package allocator
 
 import (
-	"cmp"
-	"math"
-	"math/bits"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -24,8 +21,6 @@ type index struct {
 	version  Version // of the store, when it was last loaded
 	newest   Version // the highest version seen
 	isLoaded bool
-	size     [Port + 1]uint64 // of all ranges that are not draining, by kind
-	used     [Port + 1]uint64
 }
 
 func newIndex() index {
@@ -54,10 +49,8 @@ func newParts(ranges []Config) ([]*core, error) {
 
 func (x *index) setParts(parts []*core) {
 	x.parts = parts
-	x.size, x.used = sizes(parts), [Port + 1]uint64{}
 	for k := range x.claims {
 		x.mark(k)
-		x.count(k, 1)
 	}
 	for k := range x.pending {
 		x.mark(k)
@@ -87,13 +80,6 @@ func (x *index) unmark(k Key) {
 		if i, ok := r.Offset(k); ok && !r.isFree(i) {
 			r.put(i)
 		}
-	}
-}
-
-// count adds to the used keys if a range that is not draining has the key.
-func (x *index) count(k Key, n int) {
-	if x.isOpen(k) {
-		x.used[k.Kind()] += uint64(n)
 	}
 }
 
@@ -127,7 +113,6 @@ func (x *index) learn(c Claim) {
 		x.reserved[c.Key] = time.Now()
 	}
 	if !known {
-		x.count(c.Key, 1)
 		x.mark(c.Key)
 	}
 }
@@ -157,21 +142,6 @@ func (x *index) over(now time.Time) (all []Claim) {
 	return all
 }
 
-// freeEnded makes the keys of reservations that have ended free in the index, until restore is called.
-func (x *index) freeEnded(now time.Time) (restore func()) {
-	over := x.over(now)
-	for _, c := range over {
-		delete(x.claims, c.Key)
-		x.unmark(c.Key)
-	}
-	return func() {
-		for _, c := range over {
-			x.claims[c.Key] = c
-			x.mark(c.Key)
-		}
-	}
-}
-
 // forget removes a claim that was deleted by the change of a version.
 func (x *index) forget(k Key, version Version) {
 	x.freed.note(k, version)
@@ -180,7 +150,6 @@ func (x *index) forget(k Key, version Version) {
 	}
 	delete(x.claims, k)
 	delete(x.reserved, k)
-	x.count(k, -1)
 	x.unmark(k)
 }
 
@@ -217,73 +186,4 @@ func (x *index) replace(claims []Claim, asOf Version) {
 	}
 	x.version, x.isLoaded = asOf, true
 	x.newest = max(x.newest, asOf)
-}
-
-// number is the value of a key as a 128-bit number.
-type number struct{ hi, lo uint64 }
-
-func (n number) plus(m uint64) number {
-	lo, carry := bits.Add64(n.lo, m, 0)
-	return number{n.hi + carry, lo}
-}
-
-func (n number) compare(m number) int {
-	return cmp.Or(cmp.Compare(n.hi, m.hi), cmp.Compare(n.lo, m.lo))
-}
-
-// interval is a closed interval of numbers.
-type interval struct{ first, last number }
-
-// sizes counts the keys of all ranges that are not draining, by kind, each once.
-func sizes(parts []*core) [Port + 1]uint64 {
-	var total [Port + 1]uint64
-	for kind := IPv4; kind <= Port; kind++ {
-		var all []interval
-		for _, r := range parts {
-			if r.kind == kind && !r.config.Draining {
-				all = append(all, r.intervals()...)
-			}
-		}
-		total[kind] = union(all)
-	}
-	return total
-}
-
-// intervals returns the keys of a range, without those that are blocked.
-func (r *core) intervals() []interval {
-	var all []interval
-	base, next := number{r.hi, r.lo}, uint64(0)
-	for _, s := range r.blocked {
-		if s.first > next {
-			all = append(all, interval{base.plus(next), base.plus(s.first - 1)})
-		}
-		next = s.last + 1
-	}
-	if next < r.n {
-		all = append(all, interval{base.plus(next), base.plus(r.n - 1)})
-	}
-	return all
-}
-
-// union counts the numbers in any of the intervals, at most the largest uint64.
-func union(all []interval) uint64 {
-	slices.SortFunc(all, func(a, b interval) int { return a.first.compare(b.first) })
-	total, end := uint64(0), number{}
-	for i, s := range all {
-		from := s.first
-		if i > 0 && from.compare(end) <= 0 {
-			from = end.plus(1)
-		}
-		if from.compare(s.last) > 0 {
-			continue
-		}
-		lo, borrow := bits.Sub64(s.last.lo, from.lo, 0)
-		hi, _ := bits.Sub64(s.last.hi, from.hi, borrow)
-		sum, carry := bits.Add64(total, lo, 1)
-		if hi > 0 || carry > 0 {
-			return math.MaxUint64
-		}
-		total, end = sum, s.last
-	}
-	return total
 }

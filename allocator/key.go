@@ -97,27 +97,6 @@ func (k Key) String() string {
 	return "none"
 }
 
-// MarshalText returns what String returns; nothing for the zero Key.
-func (k Key) MarshalText() ([]byte, error) {
-	if k == (Key{}) {
-		return nil, nil
-	}
-	return []byte(k.String()), nil
-}
-
-// UnmarshalText reads a key as [ParseKey] does, and the zero Key from nothing.
-func (k *Key) UnmarshalText(text []byte) (err error) {
-	if len(text) == 0 {
-		*k = Key{}
-		return nil
-	}
-	key, err := ParseKey(string(text))
-	if err == nil {
-		*k = key
-	}
-	return err
-}
-
 // Compare orders keys: IPv4 addresses before IPv6 addresses before ports.
 func (k Key) Compare(o Key) int {
 	return cmp.Or(cmp.Compare(k.Kind(), o.Kind()), k.addr.Compare(o.addr), cmp.Compare(k.port, o.port))

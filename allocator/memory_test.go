@@ -181,32 +181,6 @@ func TestFailedWrite(t *testing.T) {
 	})
 }
 
-// TestRivalsInAFailedWrite has two conflicting commits in one write, which fails.
-func TestRivalsInAFailedWrite(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		journal := failing{results: make(chan error)}
-		m := allocator.NewMemory(allocator.State{}, journal)
-		gone := errors.New("the disk was removed")
-		var all sync.WaitGroup
-		commit := func(port uint16, want error) {
-			all.Go(func() {
-				claim := allocator.Claim{Key: allocator.PortKey(port), Owner: "me", Token: 1}
-				_, err := m.Commit(t.Context(), []allocator.Op{{Claim: claim}})
-				if !errors.Is(err, want) || errors.Is(err, allocator.ErrConflict) {
-					t.Errorf("port %d: got error %v, want %v", port, err, want)
-				}
-			})
-			synctest.Wait()
-		}
-		commit(1, nil)
-		commit(2, gone)
-		commit(2, gone) // It conflicts with a commit that is never written.
-		journal.results <- nil
-		journal.results <- gone
-		all.Wait()
-	})
-}
-
 // TestCommitCopiesItsChanges has a caller whose context ends while its commit waits, and
 // who then changes the slice of operations.
 func TestCommitCopiesItsChanges(t *testing.T) {

@@ -32,38 +32,19 @@ func modelled() []string {
 
 func TestRangeAgainstModel(t *testing.T) {
 	for _, text := range modelled() {
-		for _, excluding := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s/excluding=%t", text, excluding), func(t *testing.T) {
-				rnd := testenv.Random(t)
-				c := config(t, text)
-				r, err := allocator.NewRange(c)
-				testenv.NoError(t, err)
-				m := &naive{held: map[allocator.Key]allocator.Owner{}, kind: r.Key(0).Kind()}
-				if excluding {
-					c.Exclude = excludeSome(rnd, r)
-				}
-				m.r, err = allocator.NewRange(c)
-				testenv.NoError(t, err)
-				m.p = poolOf(t, c)
-				m.p.ChooseBy(rnd)
-				for range testenv.Rounds(1500) {
-					m.step(t, rnd)
-				}
-				m.compare(t)
-			})
-		}
+		t.Run(text, func(t *testing.T) {
+			rnd := testenv.Random(t)
+			c := config(t, text)
+			r, err := allocator.NewRange(c)
+			testenv.NoError(t, err)
+			m := &naive{held: map[allocator.Key]allocator.Owner{}, kind: r.Key(0).Kind(), r: r, p: poolOf(t, c)}
+			m.p.ChooseBy(rnd)
+			for range testenv.Rounds(3000) {
+				m.step(t, rnd)
+			}
+			m.compare(t)
+		})
 	}
-}
-
-// excludeSome returns a few small blocks of a range.
-func excludeSome(rnd *rand.Rand, r *allocator.Range) []allocator.Block {
-	var blocks []allocator.Block
-	for range 3 {
-		first := rnd.Uint64N(min(r.Size(), 1<<16))
-		last := min(first+rnd.Uint64N(100), r.Size()-1)
-		blocks = append(blocks, allocator.Block{First: r.Key(first), Last: r.Key(last)})
-	}
-	return blocks
 }
 
 func (m *naive) step(t *testing.T, rnd *rand.Rand) {

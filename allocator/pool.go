@@ -133,18 +133,6 @@ func (p *Pool) Ranges() []RangeStatus {
 	return all
 }
 
-// Stats returns the size and use of all ranges of a kind that are not draining, in the pool's
-// view of the store, in constant time. A key that several ranges have counts once; the bands
-// of several ranges have no sum and are left out.
-func (p *Pool) Stats(kind Kind) Stats {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if kind > Port {
-		return Stats{}
-	}
-	return Stats{Size: p.index.size[kind], Used: p.index.used[kind]}
-}
-
 // Lookup returns the claim of a key in the pool's view, which may be older than that of the
 // store; see [Pool.Sync] and [Pool.Run]. It is false for a free key.
 func (p *Pool) Lookup(key Key) (Claim, bool) {

@@ -1,24 +1,20 @@
 package allocator
 
 import (
-	"cmp"
 	"encoding/binary"
 	"fmt"
 	"math"
 	"math/bits"
 	"net/netip"
-	"slices"
 )
 
 // Range numbers the keys that a [Config] describes, from 0 on. It does not change, and has no
 // memory of what is allocated: a [Pool] has.
 type Range struct {
-	config         Config
-	kind           Kind
-	n, band        uint64 // keys, and keys of the lower band, with blocked ones
-	hi, lo         uint64 // of offset 0
-	blocked        []span
-	size, bandSize uint64 // without blocked keys
+	config  Config
+	kind    Kind
+	n, band uint64 // keys, and keys of the lower band
+	hi, lo  uint64 // of offset 0
 }
 
 // NewRange checks a configuration and numbers its keys. The error is [ErrTooLarge] or [ErrInvalid].
@@ -34,7 +30,7 @@ func NewRange(c Config) (*Range, error) {
 	case c.FirstPort > 0:
 		r.kind, r.lo = Port, uint64(c.FirstPort)
 		r.n = uint64(c.LastPort) - uint64(c.FirstPort) + 1
-		r.band = c.bandOf(r.n, portShare, maxPortBand)
+		r.band = bandOf(r.n, portShare, maxPortBand)
 	default:
 		err = r.setAddresses()
 	}
@@ -43,14 +39,6 @@ func NewRange(c Config) (*Range, error) {
 	}
 	if err != nil {
 		return nil, err
-	}
-	r.blocked = r.spansOf(c.Exclude)
-	r.size, r.bandSize = r.n, r.band
-	for _, s := range r.blocked {
-		r.size -= s.last - s.first + 1
-		if s.first < r.band {
-			r.bandSize -= min(s.last+1, r.band) - s.first
-		}
 	}
 	return r, nil
 }
@@ -61,7 +49,7 @@ func (r *Range) setPrefix() error {
 	if err != nil {
 		return err
 	}
-	r.n, r.band = n, min(n, r.config.bandOf(size, ipShare, maxIPBand))
+	r.n, r.band = n, min(n, bandOf(size, ipShare, maxIPBand))
 	base := r.config.Prefix.Masked().Addr()
 	r.kind = AddrKey(base).Kind()
 	b := base.As16()
@@ -87,7 +75,7 @@ func (r *Range) setAddresses() error {
 	if r.config.Limit > 0 {
 		r.n = min(r.n, r.config.Limit)
 	}
-	r.band = r.config.bandOf(r.n, ipShare, maxIPBand)
+	r.band = bandOf(r.n, ipShare, maxIPBand)
 	return nil
 }
 
@@ -102,23 +90,28 @@ func (r *Range) hasMapped() bool {
 func (r *Range) String() string { return r.config.String() }
 
 // Size is how many keys can be allocated.
-func (r *Range) Size() uint64 { return r.size }
+func (r *Range) Size() uint64 { return r.n }
 
 // Offset is the position of a key within the range, from 0: its bit in an
 // allocation map. It is false for keys that cannot be allocated.
 func (r *Range) Offset(k Key) (uint64, bool) {
-	i, ok := r.position(k)
-	if !ok {
+	if k.Kind() != r.kind {
 		return 0, false
 	}
-	_, isBlocked := blockedAt(r.blocked, i)
-	return i, !isBlocked
+	hi, lo := uint64(0), uint64(k.port)
+	if r.kind != Port {
+		b := k.addr.As16()
+		hi, lo = binary.BigEndian.Uint64(b[:8]), binary.BigEndian.Uint64(b[8:])
+	}
+	lo, borrow := bits.Sub64(lo, r.lo, 0)
+	hi, borrow = bits.Sub64(hi, r.hi, borrow)
+	return lo, borrow == 0 && hi == 0 && lo < r.n
 }
 
 // Key is the key at a position within the range. It is the zero Key if there is
-// none, or it is excluded.
+// none.
 func (r *Range) Key(offset uint64) Key {
-	if _, isBlocked := blockedAt(r.blocked, offset); isBlocked || offset >= r.n {
+	if offset >= r.n {
 		return Key{}
 	}
 	return r.key(offset)
@@ -138,64 +131,4 @@ func (r *Range) key(offset uint64) Key {
 	binary.BigEndian.PutUint64(b[:8], r.hi+carry)
 	binary.BigEndian.PutUint64(b[8:], lo)
 	return Key{addr: netip.AddrFrom16(b)}
-}
-
-// position returns the offset of a key; false if it is not part of the range. It
-// ignores exclusions.
-func (r *Range) position(k Key) (uint64, bool) {
-	if k.Kind() != r.kind {
-		return 0, false
-	}
-	hi, lo := uint64(0), uint64(k.port)
-	if r.kind != Port {
-		b := k.addr.As16()
-		hi, lo = binary.BigEndian.Uint64(b[:8]), binary.BigEndian.Uint64(b[8:])
-	}
-	lo, borrow := bits.Sub64(lo, r.lo, 0)
-	hi, borrow = bits.Sub64(hi, r.hi, borrow)
-	return lo, borrow == 0 && hi == 0 && lo < r.n
-}
-
-// span is a closed interval of offsets.
-type span struct{ first, last uint64 }
-
-// spansOf returns the offsets of blocks, in order and merged.
-func (r *Range) spansOf(blocks []Block) []span {
-	var all []span
-	if r.n == 0 {
-		return nil
-	}
-	first, last := r.key(0), r.key(r.n-1)
-	for _, b := range blocks {
-		if b.First.Kind() != r.kind || b.First.Compare(last) > 0 || b.Last.Compare(first) < 0 {
-			continue
-		}
-		s := span{0, r.n - 1}
-		if b.First.Compare(first) > 0 {
-			s.first, _ = r.position(b.First)
-		}
-		if b.Last.Compare(last) < 0 {
-			s.last, _ = r.position(b.Last)
-		}
-		all = append(all, s)
-	}
-	slices.SortFunc(all, func(a, b span) int { return cmp.Compare(a.first, b.first) })
-	merged := all[:0]
-	for _, s := range all {
-		if n := len(merged); n > 0 && s.first <= merged[n-1].last {
-			merged[n-1].last = max(merged[n-1].last, s.last)
-			continue
-		}
-		merged = append(merged, s)
-	}
-	return merged
-}
-
-// blockedAt reports whether an offset is in one of the spans, and the end of that.
-func blockedAt(blocked []span, i uint64) (end uint64, ok bool) {
-	at, _ := slices.BinarySearchFunc(blocked, i, func(s span, i uint64) int { return cmp.Compare(s.last, i) })
-	if at == len(blocked) || blocked[at].first > i {
-		return 0, false
-	}
-	return blocked[at].last, true
 }

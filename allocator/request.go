@@ -1,7 +1,6 @@
 package allocator
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"math"
@@ -13,9 +12,6 @@ import (
 // MaxKeys is how many keys one call of a [Pool] can request, in all its requests
 // together: more than there are ports.
 const MaxKeys = 1 << 16
-
-// checkEvery is after how many keys planNext checks whether the context has ended.
-const checkEvery = 1024
 
 // Request asks for keys: one particular one, or any of a kind.
 type Request struct {
@@ -67,7 +63,7 @@ func checkRequests(owner Owner, requests []Request) error {
 
 // plan chooses keys for all requests and holds them as pending; or none. It begins with
 // the requests that name a key, so that no other request gets that key.
-func (x *index) plan(ctx context.Context, owner Owner, requests []Request, now time.Time) ([]Op, error) {
+func (x *index) plan(owner Owner, requests []Request, now time.Time) ([]Op, error) {
 	statics, err := x.planStatics(owner, requests, now)
 	if err != nil || len(statics) == len(requests) {
 		return statics, err
@@ -79,7 +75,7 @@ func (x *index) plan(ctx context.Context, owner Owner, requests []Request, now t
 			ops, rest = append(ops, rest[0]), rest[1:]
 			continue
 		}
-		if ops, err = x.planNext(ctx, owner, q, ops); err != nil {
+		if ops, err = x.planNext(owner, q, ops); err != nil {
 			x.unplan(statics)
 			x.unplan(ops)
 			return nil, err
@@ -136,14 +132,11 @@ func (x *index) planStatic(owner Owner, k Key, now time.Time, ops []Op) ([]Op, e
 	return append(ops, Op{Claim: Claim{Key: k, Version: claim.Version}}), nil
 }
 
-func (x *index) planNext(ctx context.Context, owner Owner, q Request, ops []Op) ([]Op, error) {
+func (x *index) planNext(owner Owner, q Request, ops []Op) ([]Op, error) {
 	if uint64(q.count()) > x.free(q.Kind) {
 		return ops, x.full(q)
 	}
-	for n := range q.count() {
-		if n%checkEvery == 0 && ctx.Err() != nil {
-			return ops, context.Cause(ctx)
-		}
+	for range q.count() {
 		r := x.choose(q.Kind)
 		if r == nil {
 			return ops, x.full(q)
@@ -165,7 +158,7 @@ func (x *index) full(q Request) error {
 func (x *index) free(kind Kind) (n uint64) {
 	for _, r := range x.parts {
 		if r.kind == kind && !r.config.Draining {
-			n += min(r.size-r.used, math.MaxUint64-n)
+			n += min(r.n-r.used, math.MaxUint64-n)
 		}
 	}
 	return n
@@ -175,8 +168,8 @@ func (x *index) free(kind Kind) (n uint64) {
 // its free keys: of the upper bands, and when these are full, of the lower ones. It gives
 // nil if no range has a free key.
 func (x *index) choose(kind Kind) *core {
-	upper := func(r *core) uint64 { return r.size - r.bandSize - (r.used - r.bandUsed) }
-	lower := func(r *core) uint64 { return r.bandSize - r.bandUsed }
+	upper := func(r *core) uint64 { return r.n - r.band - (r.used - r.bandUsed) }
+	lower := func(r *core) uint64 { return r.band - r.bandUsed }
 	for _, free := range []func(*core) uint64{upper, lower} {
 		var chosen *core
 		total := 0.0

@@ -1,17 +1,12 @@
 package allocator_test
 
 import (
-	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
 	"net/netip"
 	"strings"
 	"testing"
-	"time"
-
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/vipkit/vipkit/allocator"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
@@ -47,39 +42,6 @@ func TestTooManyKeys(t *testing.T) {
 	}
 }
 
-// impatient is a context that has ended at the second call of Err.
-type impatient struct {
-	context.Context
-	calls int
-}
-
-var errImpatient = errors.New("took too long")
-
-func (c *impatient) Err() error {
-	if c.calls++; c.calls > 1 {
-		return errImpatient
-	}
-	return nil
-}
-
-// TestPlanningEnds checks that a long request ends with its context, and leaves no keys
-// marked.
-func TestPlanningEnds(t *testing.T) {
-	p := newPool(t, newMemory(), "10.0.0.0/8")
-	testenv.NoError(t, p.Sync(t.Context()))
-	ended, cancel := context.WithCancelCause(t.Context())
-	cancel(errImpatient)
-	for name, ctx := range map[string]context.Context{"ended": ended, "ends": &impatient{Context: ended}} {
-		claims, err := p.Reserve(ctx, "web", allocator.Request{Kind: allocator.IPv4, Count: 10_000})
-		if !errors.Is(err, errImpatient) {
-			t.Errorf("%s: got %d claims, error %v, want %v", name, len(claims), err, errImpatient)
-		}
-		if got := p.Ranges()[0].Stats.Used; got != 0 {
-			t.Errorf("%s: keys in use: got %d, want none", name, got)
-		}
-	}
-}
-
 // TestNoRequests checks that calls without a request or claim do not call the store.
 func TestNoRequests(t *testing.T) {
 	store := newCounting()
@@ -101,9 +63,6 @@ func TestParticularKeysComeFirst(t *testing.T) {
 	}
 	for range 20 {
 		p := newPool(t, newMemory(), "30000-30005")
-		if _, err := p.DryRun(t.Context(), "web", requests...); err != nil {
-			t.Fatalf("a dry run: %v", err)
-		}
 		var got []string
 		for _, c := range mustReserve(t, p, "web", requests...) {
 			got = append(got, c.Key.String())
@@ -149,62 +108,5 @@ func TestLimitCountsTheNetworkAddress(t *testing.T) {
 				}
 			}
 		}
-	}
-}
-
-// TestDryRunFreesNothing makes a dry run in a range that is full of reservations, of which
-// three have ended. It must give their keys, as Reserve could, and leave the store as it is:
-// their owners can still bind them.
-func TestDryRunFreesNothing(t *testing.T) {
-	now := time.Now()
-	store := newMemory()
-	p, err := allocator.NewPool(store, allocator.PoolOptions{
-		Ranges: configs(t, "10.96.0.0/29"), Now: func() time.Time { return now },
-	})
-	testenv.NoError(t, err)
-	ended := mustReserve(t, p, "slow", allocator.Request{Kind: allocator.IPv4, Count: 3})
-	now = now.Add(allocator.DefaultTTL)
-	mustReserve(t, p, "web", allocator.Request{Kind: allocator.IPv4, Count: 3})
-	before, err := store.Load(t.Context())
-	testenv.NoError(t, err)
-	used := p.Stats(allocator.IPv4)
-	for count := 1; count <= 4; count++ {
-		keys, err := p.DryRun(t.Context(), "new", allocator.Request{Kind: allocator.IPv4, Count: count})
-		if isFull := err != nil; isFull != (count > len(ended)) || !isFull && len(keys) != count {
-			t.Errorf("DryRun of %d: got %v, error %v", count, keys, err)
-		}
-	}
-	after, err := store.Load(t.Context())
-	testenv.NoError(t, err)
-	if before.Version != after.Version {
-		t.Errorf("version of the store: got %d, want %d as before", after.Version, before.Version)
-	}
-	if diff := cmp.Diff(used, p.Stats(allocator.IPv4)); diff != "" || p.Ranges()[0].Stats.Used != 6 {
-		t.Errorf("keys in use after DryRun: got %+v, want as before:\n%s", p.Ranges()[0].Stats, diff)
-	}
-	if _, err := p.Bind(t.Context(), ended...); err != nil {
-		t.Errorf("Bind after DryRun: %v", err)
-	}
-}
-
-func TestKeysInJSON(t *testing.T) {
-	for want, key := range map[string]allocator.Key{
-		`{"10.0.0.1":"10.0.0.1"}`: allocator.AddrKey(netip.MustParseAddr("::ffff:10.0.0.1")),
-		`{"fd00::1":"fd00::1"}`:   allocator.AddrKey(netip.MustParseAddr("fd00::1")),
-		`{"30000":"30000"}`:       allocator.PortKey(30000),
-		`{"":""}`:                 {},
-	} {
-		data, err := json.Marshal(map[allocator.Key]allocator.Key{key: key})
-		if string(data) != want || err != nil {
-			t.Errorf("%v: got %s, error %v, want %s", key, data, err, want)
-		}
-		back := map[allocator.Key]allocator.Key{}
-		if err := json.Unmarshal(data, &back); err != nil || len(back) != 1 || back[key] != key {
-			t.Errorf("%s: got %v, error %v", data, back, err)
-		}
-	}
-	key := allocator.PortKey(1)
-	if err := json.Unmarshal([]byte(`"x"`), &key); err == nil || key != allocator.PortKey(1) {
-		t.Errorf("a key from x: got %v, error %v, want an error, and the key unchanged", key, err)
 	}
 }

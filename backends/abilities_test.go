@@ -4,137 +4,61 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// ableKernel has all optional abilities of a target.
-type ableKernel struct {
-	*fakeKernel
-	drifted bool
-}
-
-func (ableKernel) Operations() uint64             { return 42 }
-func (k ableKernel) Drifted(context.Context) bool { return k.drifted }
-
-func (ableKernel) CheckNode(s proxy.Snapshot) []*proxy.Problem {
-	return []*proxy.Problem{{Field: "node of " + s.Node().Zone}}
-}
-
-func (ableKernel) CheckLimits(node *proxy.Node, port *proxy.ServicePort) []*proxy.Problem {
-	return []*proxy.Problem{{Field: port.Name.Name + " in " + node.Zone}}
-}
-
-func (k ableKernel) WaitDrift(ctx context.Context) error {
-	if !k.drifted {
-		<-ctx.Done()
+// Without abilities of its target, the backend has none but that it counts the committed operations.
+func TestTargetWithoutAbilities(t *testing.T) {
+	b := backends.New(renderFake, newFakeKernel(t))
+	testenv.NoError(t, b.Apply(t.Context(), proxy.Snapshot{}, inZone("a")))
+	if a, want := b.Abilities(), uint64(len(wanted(inZone("a")))); a.Operations() != want {
+		t.Errorf("got %d operations, want %d", a.Operations(), want)
 	}
-	return ctx.Err()
-}
-
-// The backend uses the abilities of its target. Without them, it counts the committed
-// operations, and Drifted is always true.
-func TestAbilitiesOfTargets(t *testing.T) {
-	k := newFakeKernel(t)
-	found, limits := []*proxy.Problem{{Field: "node of a"}}, []*proxy.Problem{{Field: "web in a"}}
-	for _, c := range []struct {
-		what       string
-		target     backends.Target[fakeKey, string]
-		operations uint64
-		drifted    bool
-		wait       error
-		found      []*proxy.Problem
-		limits     []*proxy.Problem
-	}{
-		{"a target without abilities", k, uint64(len(wanted(inZone("a")))), true, proxy.ErrUnsupported, nil, nil},
-		{"with abilities, no drift", ableKernel{k, false}, 42, false, context.DeadlineExceeded, found, limits},
-		{"with abilities, drift", ableKernel{k, true}, 42, true, nil, found, limits},
-	} {
-		clear(k.objects)
-		b := backends.New(renderFake, c.target)
-		testenv.NoError(t, b.Apply(t.Context(), proxy.Snapshot{}, inZone("a")))
-		var found []*proxy.Problem
-		if checker, ok := b.(backends.NodeChecker); ok {
-			found = checker.CheckNode(inZone("a"))
-		}
-		if diff := cmp.Diff(c.found, found); diff != "" {
-			t.Errorf("%s: problems of the node (-want +got):\n%s", c.what, diff)
-		}
-		var limits []*proxy.Problem
-		if checker, ok := b.(backends.LimitChecker); ok {
-			limits = checker.CheckLimits(inZone("a").Node(), &proxy.ServicePort{Name: proxy.ServicePortName{NamespacedName: types.NamespacedName{Name: "web"}}})
-		}
-		if diff := cmp.Diff(c.limits, limits); diff != "" {
-			t.Errorf("%s: limits (-want +got):\n%s", c.what, diff)
-		}
-		if counter, ok := b.(proxy.OperationCounter); !ok || counter.Operations() != c.operations {
-			t.Errorf("%s: got %d operations, want %d", c.what, counter.Operations(), c.operations)
-		}
-		if checker, ok := b.(proxy.DriftChecker); !ok || checker.Drifted(t.Context()) != c.drifted {
-			t.Errorf("%s: Drifted: got %t, want %t", c.what, !c.drifted, c.drifted)
-		} else {
-			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
-			if err := checker.WaitDrift(ctx); !errors.Is(err, c.wait) {
-				t.Errorf("%s: WaitDrift: got error %v, want %v", c.what, err, c.wait)
-			}
-			cancel()
-		}
+	if got := namesOf(b.Abilities()); !slices.Equal(got, []string{"Operations"}) {
+		t.Errorf("got abilities %q, want Operations alone", got)
 	}
-}
-
-// closable is a target that holds resources of the process.
-type closable struct {
-	*fakeKernel
-	closed int
 }
 
 var errClosing = errors.New("closing")
 
-func (k *closable) Close() error {
-	k.closed++
-	return errClosing
-}
-
-// Close closes the target, if that is an io.Closer; Apply and Cleanup do not.
+// Close closes the target, if it can be closed; Apply and Cleanup do not.
 func TestClose(t *testing.T) {
-	k := &closable{fakeKernel: newFakeKernel(t)}
-	b := backends.New(renderFake, backends.Target[fakeKey, string](k))
+	k, closed := newFakeKernel(t), 0
+	if err := backends.New(renderFake, k).Close(); err != nil {
+		t.Errorf("Close with a target without Close: got error %v, want none", err)
+	}
+	k.able.Close = func() error { closed++; return errClosing }
+	b := backends.New(renderFake, k)
 	err := errors.Join(b.Apply(t.Context(), proxy.Snapshot{}, inZone("a")), b.Cleanup(t.Context()))
-	if err != nil || k.closed != 0 {
-		t.Errorf("Apply and Cleanup: got error %v, closed %d times, want none and never", err, k.closed)
+	if err != nil || closed != 0 {
+		t.Errorf("Apply and Cleanup: got error %v, closed %d times, want none and never", err, closed)
 	}
-	if c, can := b.(io.Closer); !can || !errors.Is(c.Close(), errClosing) || k.closed != 1 {
-		t.Errorf("Close: got io.Closer %t, closed the target %d times, want once and its error", can, k.closed)
-	}
-	if c, can := backends.New(renderFake, k.fakeKernel).(io.Closer); !can || c.Close() != nil {
-		t.Errorf("Close with a target that is no io.Closer: got io.Closer %t, want one without error", can)
+	if err := b.Close(); !errors.Is(err, errClosing) || closed != 1 {
+		t.Errorf("Close: got error %v, closed the target %d times, want %v and once", err, closed, errClosing)
 	}
 }
 
-// diffingKernel is a DiffRenderer that renders the differences that likes selects.
-type diffingKernel struct {
-	*fakeKernel
+// differences renders the differences that likes selects, and counts its calls.
+type differences struct {
 	likes func() bool
 	asked int
 }
 
-func (k *diffingKernel) RenderDiff(node *proxy.Node, c proxy.Change, removed, added []fakeObject) (r, a []fakeObject, ok bool) {
-	k.asked++
+func (d *differences) render(node *proxy.Node, c proxy.Change, removed, added []fakeObject) (r, a []fakeObject, ok bool) {
+	d.asked++
 	old, new := objectsOf(node, c.Old), objectsOf(node, c.New)
 	gone, come := without(old, new), without(new, old)
 	changes := slices.ContainsFunc(gone, func(o fakeObject) bool {
 		return slices.ContainsFunc(come, func(n fakeObject) bool { return n.Key == o.Key })
 	})
-	return append(removed, gone...), append(added, come...), !changes && k.likes()
+	return append(removed, gone...), append(added, come...), !changes && d.likes()
 }
 
 // without returns the objects of a list without those of another one, as often as it has them.
@@ -149,12 +73,13 @@ func without(list, other []fakeObject) []fakeObject {
 	})
 }
 
-// A DiffRenderer renders changes of ports with one node; if it reports false, both ports are
-// rendered in full.
+// RenderDiff renders changes of ports with one node; if it reports false, both ports are rendered in
+// full.
 func TestApplyFollowsHistoryByDifferences(t *testing.T) {
-	r := testenv.Random(t)
-	k := &diffingKernel{fakeKernel: newFakeKernel(t), likes: func() bool { return r.IntN(4) > 0 }}
-	d, h := &driver{backend: backends.New(renderFake, k), kernel: k.fakeKernel}, newHistory(r)
+	r, k := testenv.Random(t), newFakeKernel(t)
+	by := differences{likes: func() bool { return r.IntN(4) > 0 }}
+	k.able.RenderDiff = by.render
+	d, h := &driver{backend: backends.New(renderFake, k), kernel: k}, newHistory(r)
 	for step := range 1000 {
 		h.step()
 		want := h.snapshot()
@@ -163,7 +88,7 @@ func TestApplyFollowsHistoryByDifferences(t *testing.T) {
 		}
 		d.kernelHolds(t, want, fmt.Sprintf("step %d", step))
 	}
-	if k.asked == 0 {
+	if by.asked == 0 {
 		t.Error("RenderDiff was not called, so the test shows nothing")
 	}
 }
@@ -344,19 +269,20 @@ func TestDriftedAfterAPart(t *testing.T) {
 		"a cleanup": func(b proxy.Backend, _ *fakeKernel) error { return b.Cleanup(t.Context()) },
 	} {
 		k := newFakeKernel(t)
-		b := backends.New(renderFake, ableKernel{k, false})
-		checker, ok := b.(proxy.DriftChecker)
-		if !ok || !checker.Drifted(t.Context()) {
+		k.able.Drifted = func(context.Context) bool { return false }
+		b := backends.New(renderFake, k)
+		drifted := b.Abilities().Drifted
+		if !drifted(t.Context()) {
 			t.Error("before the first Apply: Drifted: got false, want true")
 		}
 		testenv.NoError(t, b.Apply(t.Context(), proxy.Snapshot{}, first))
-		if checker.Drifted(t.Context()) {
+		if drifted(t.Context()) {
 			t.Error("after the first Apply: Drifted: got true, want false")
 		}
 		if err := part(b, k); err != nil {
 			t.Fatalf("%s: %v", what, err)
 		}
-		if !checker.Drifted(t.Context()) {
+		if !drifted(t.Context()) {
 			t.Errorf("after %s: Drifted: got false, want true", what)
 		}
 	}

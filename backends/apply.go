@@ -197,8 +197,8 @@ func pieces[K Key](new proxy.Snapshot, limit int) iter.Seq[[]change[K]] {
 
 // begin lists the existing objects, unless they will be replaced.
 func (r *reconciler[K, V]) begin(ctx context.Context, new proxy.Snapshot, rebuild bool) error {
-	if replacer, can := r.target.(Replacer[K, V]); can {
-		r.replacement = replacer.Replace(ctx, new, rebuild)
+	if r.able.Replace != nil {
+		r.replacement = r.able.Replace(ctx, new, rebuild)
 	}
 	if r.replacement != nil {
 		return nil
@@ -226,10 +226,10 @@ func (r *reconciler[K, V]) finish(ctx context.Context) error {
 		return r.replacement.Finish(ctx)
 	}
 	stayed, err := r.sweep(ctx)
-	switch _, can := r.target.(Replacer[K, V]); {
+	switch {
 	case err != nil || len(r.failed) > 0:
 		return err
-	case can && errors.Is(stayed, ErrConflict):
+	case r.able.Replace != nil && errors.Is(stayed, ErrConflict):
 		return fmt.Errorf("%w: %w", ErrReplace, stayed)
 	}
 	return stayed

@@ -73,20 +73,17 @@ func TestApplyIsEconomical(t *testing.T) {
 		}
 		d := newDriver(t)
 		d.mustApply(t, inZone("a", all...))
-		counter, ok := d.backend.(proxy.OperationCounter)
-		if !ok {
-			t.Fatal("the backend does not count its operations")
-		}
-		before, loads := counter.Operations(), d.kernel.commits
+		operations := d.backend.Abilities().Operations
+		before, loads := operations(), d.kernel.commits
 		all[1] = port(1, []int{1}, []int{1, 2, 501})
 		d.mustApply(t, inZone("a", all...))
-		costs = append(costs, counter.Operations()-before)
+		costs = append(costs, operations()-before)
 		if changes := d.kernel.commits - loads; loads != 1 || changes != 1 {
 			t.Errorf("%d ports: got %d commits, and %d for a change of one port, want one each", ports, loads, changes)
 		}
-		d.kernel.fail, before = func() error { return errFault }, counter.Operations()
-		if err := d.apply(t.Context(), inZone("a")); err == nil || counter.Operations() != before {
-			t.Errorf("a change that fails: got error %v, and %d operations, want an error and none", err, counter.Operations()-before)
+		d.kernel.fail, before = func() error { return errFault }, operations()
+		if err := d.apply(t.Context(), inZone("a")); err == nil || operations() != before {
+			t.Errorf("a change that fails: got error %v, and %d operations, want an error and none", err, operations()-before)
 		}
 	}
 	// One slot less and one more, and one host more.
@@ -257,14 +254,6 @@ func TestApplyLoadsInFewChunks(t *testing.T) {
 	}
 }
 
-// cleaningKernel is a Cleaner.
-type cleaningKernel struct{ *fakeKernel }
-
-func (k cleaningKernel) Cleanup(context.Context) error {
-	clear(k.objects)
-	return nil
-}
-
 func TestCleanup(t *testing.T) {
 	s := inZone("a", port(0, []int{0}, []int{0, 1}))
 	t.Run("by listing", func(t *testing.T) {
@@ -275,7 +264,8 @@ func TestCleanup(t *testing.T) {
 	})
 	t.Run("by itself", func(t *testing.T) {
 		k := newFakeKernel(t)
-		d := &driver{backend: backends.New(renderFake, cleaningKernel{k}), kernel: k}
+		k.able.Cleanup = func(context.Context) error { clear(k.objects); return nil }
+		d := &driver{backend: backends.New(renderFake, k), kernel: k}
 		d.mustApply(t, s)
 		lists := k.lists
 		testCleanup(t, d, s)

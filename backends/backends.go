@@ -3,8 +3,6 @@ package backends
 import (
 	"context"
 	"errors"
-	"fmt"
-	"io"
 	"iter"
 	"sync"
 
@@ -56,15 +54,37 @@ type Target[K Key, V comparable] interface {
 	// It tries no op that needs a failed one, and after an Add or Replace has failed no removal;
 	// each op that it does not try fails with that error.
 	Commit(ctx context.Context, ops []Op[K, V]) Outcome
+	// Abilities returns what else the target can do. [New] calls it once.
+	Abilities() Abilities[K, V]
 }
 
-// Replacer is an optional ability of a [Target].
-type Replacer[K Key, V comparable] interface {
-	// Replace is called before an Apply from the zero snapshot, with the snapshot that
-	// Apply will achieve. Unless it returns nil, List is not called: the replacement that
-	// it returns makes all objects. If must is set, List or Commit has returned
-	// [ErrReplace] in the same Apply, and only a target without objects may return nil.
-	Replace(ctx context.Context, want proxy.Snapshot, must bool) Replacement[K, V]
+// Abilities are what a [Target] can do beside List and Commit. A function is nil if the target lacks
+// the ability. Calls overlap neither each other nor those of the target, except where
+// [proxy.Abilities] say so.
+type Abilities[K Key, V comparable] struct {
+	// Abilities are those of the backend that [New] returns. Without Operations, the backend counts the
+	// ops committed.
+	proxy.Abilities
+	// Check returns why a service port cannot be programmed for a node; nil if it can. With an error,
+	// the port is not rendered, and Apply reports the error by the port's name. It must be pure, as
+	// [Render] is. Ports that no dataplane can serve, such as one with an endpoint of the other family,
+	// are refused before.
+	Check func(node *proxy.Node, port *proxy.ServicePort) error
+	// RenderDiff is for service ports with many endpoints: it appends the objects that only the old port
+	// of a change needs to removed and those that only the new one needs to added, as the full renderings
+	// of both have them, and returns the longer lists. Neither port is nil. If ok is false, as it must be
+	// if an object gets another value, both ports are rendered in full.
+	RenderDiff func(node *proxy.Node, c proxy.Change, removed, added []Object[K, V]) (r, a []Object[K, V], ok bool)
+	// Replace is called before an Apply from the zero snapshot, with the snapshot that Apply will
+	// achieve. Unless it returns nil, List is not called: the replacement that it returns makes all
+	// objects. If must is set, List or Commit has returned [ErrReplace] in the same Apply, and only a
+	// target without objects may return nil.
+	Replace func(ctx context.Context, want proxy.Snapshot, must bool) Replacement[K, V]
+	// Cleanup removes every object of the target without listing them first, and succeeds if there is
+	// none.
+	Cleanup func(ctx context.Context) error
+	// Close releases what the target holds, when the backend is closed.
+	Close func() error
 }
 
 // Replacement makes all objects again: beside the existing ones, or in a first commit that
@@ -78,35 +98,6 @@ type Replacement[K Key, V comparable] interface {
 	// Finish is called once, after all commits. It makes the replacement take effect and
 	// removes the former objects; neither may happen earlier.
 	Finish(ctx context.Context) error
-}
-
-// DiffRenderer is an optional ability of a [Target], for service ports with many
-// endpoints: it renders only the difference that a change of a port makes.
-type DiffRenderer[K Key, V comparable] interface {
-	// RenderDiff appends the objects that only the old port needs to removed and those
-	// that only the new one needs to added, as the full renderings of both have them,
-	// and returns the longer lists. Neither port is nil. If ok is false, as it must be
-	// if an object gets another value, both ports are rendered in full.
-	RenderDiff(node *proxy.Node, c proxy.Change, removed, added []Object[K, V]) (r, a []Object[K, V], ok bool)
-}
-
-// Cleaner is an optional ability of a [Target]: it removes all objects without listing
-// them first.
-type Cleaner interface {
-	// Cleanup removes every object of the target, and succeeds if there is none.
-	Cleanup(ctx context.Context) error
-}
-
-// NodeChecker is an optional ability of a [Target] and of any [proxy.Backend]. A
-// [proxy.Runner] logs the problems that it finds, and package prommetrics counts them.
-type NodeChecker interface {
-	// CheckNode returns the settings of the node with which connections to Services
-	// of s must fail, whatever is programmed: a [proxy.Problem] of kind Node and reason
-	// NodeSetting for each, whose Field is the name of the setting and whose error has its value, what
-	// fails because of it, and what to do. It checks only what costs little, in
-	// the network namespace of the calling thread. It may be called at any time and
-	// from any goroutine.
-	CheckNode(s proxy.Snapshot) []*proxy.Problem
 }
 
 // Op adds, replaces or removes one object.
@@ -145,21 +136,16 @@ func (k OpKind) MarshalText() ([]byte, error) { return enum.Marshal(k, Remove) }
 func (k *OpKind) UnmarshalText(text []byte) error { return enum.Unmarshal(k, Remove, text) }
 
 // New returns a backend that makes target hold the objects of render. Service ports that
-// no dataplane can serve are never rendered, but reported by name. The backend
-// counts its operations ([proxy.OperationCounter]): as target does if it can,
-// else the ops committed. It is an [io.Closer], which closes the target if that is one.
+// no dataplane can serve are never rendered, but reported by name.
 func New[K Key, V comparable](render Render[K, V], target Target[K, V]) proxy.Backend {
-	r := &reconciler[K, V]{render: render, target: target}
-	r.diff, _ = target.(DiffRenderer[K, V])
-	return r
+	return &reconciler[K, V]{render: render, target: target, able: target.Abilities()}
 }
 
 // reconciler is the generic backend.
 type reconciler[K Key, V comparable] struct {
 	render Render[K, V]
 	target Target[K, V]
-	// diff is target's ability, nil if it has none.
-	diff DiffRenderer[K, V]
+	able   Abilities[K, V] // of target
 
 	mu sync.Mutex
 	// known says that owners and pending match the kernel and what was applied last.
@@ -184,39 +170,31 @@ type owned[V comparable] struct {
 	value V
 }
 
-// Operations implements [proxy.OperationCounter].
-func (r *reconciler[K, V]) Operations() uint64 {
-	if c, ok := r.target.(proxy.OperationCounter); ok {
-		return c.Operations()
+// Abilities implements [proxy.Backend].
+func (r *reconciler[K, V]) Abilities() proxy.Abilities {
+	a := r.able.Abilities
+	if a.Operations == nil {
+		a.Operations = r.operations
 	}
+	if a.Drifted != nil {
+		a.Drifted = r.drifted
+	}
+	return a
+}
+
+// operations returns the number of ops committed.
+func (r *reconciler[K, V]) operations() uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.committed
 }
 
-// Drifted implements [proxy.DriftChecker]: by the target if it is one and its state is
-// known, else with true. An object that could not be removed counts as drift.
-func (r *reconciler[K, V]) Drifted(ctx context.Context) bool {
+// drifted reports whether the state is not known, or the target has drifted. An object that could not
+// be removed counts as drift.
+func (r *reconciler[K, V]) drifted(ctx context.Context) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	d, can := r.target.(proxy.DriftChecker)
-	return !can || !r.known || len(r.pending) > 0 && len(r.failed) == 0 || d.Drifted(ctx)
-}
-
-// WaitDrift implements [proxy.DriftChecker] by the target, if it is one.
-func (r *reconciler[K, V]) WaitDrift(ctx context.Context) error {
-	if d, can := r.target.(proxy.DriftChecker); can {
-		return d.WaitDrift(ctx)
-	}
-	return fmt.Errorf("%w: waiting for drift", proxy.ErrUnsupported)
-}
-
-// CheckNode implements [NodeChecker] by the target, if it is one.
-func (r *reconciler[K, V]) CheckNode(s proxy.Snapshot) []*proxy.Problem {
-	if c, can := r.target.(NodeChecker); can {
-		return c.CheckNode(s)
-	}
-	return nil
+	return !r.known || len(r.pending) > 0 && len(r.failed) == 0 || r.able.Drifted(ctx)
 }
 
 // Cleanup implements [proxy.Backend].
@@ -224,8 +202,8 @@ func (r *reconciler[K, V]) Cleanup(ctx context.Context) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.forget()
-	if c, ok := r.target.(Cleaner); ok {
-		return c.Cleanup(ctx)
+	if r.able.Cleanup != nil {
+		return r.able.Cleanup(ctx)
 	}
 	if err := r.list(ctx); err != nil {
 		return err
@@ -234,12 +212,12 @@ func (r *reconciler[K, V]) Cleanup(ctx context.Context) error {
 	return errors.Join(stayed, err)
 }
 
-// Close implements [io.Closer]: it closes the target, if that is one.
+// Close implements [proxy.Backend].
 func (r *reconciler[K, V]) Close() error {
-	if c, can := r.target.(io.Closer); can {
-		return c.Close()
+	if r.able.Close == nil {
+		return nil
 	}
-	return nil
+	return r.able.Close()
 }
 
 // commit commits ops to the target, or to its replacement, in the right order.

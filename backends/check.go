@@ -10,36 +10,6 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// Checker is an optional ability of a [Target], for service ports that it cannot
-// serve.
-type Checker interface {
-	// Check returns why a service port cannot be programmed for a node; nil if it
-	// can. With an error, the port is not rendered, and Apply reports the error by the
-	// port's name. It must be pure, as [Render] is. Ports that no dataplane can serve,
-	// such as one with an endpoint of the other family, are refused before.
-	Check(node *proxy.Node, port *proxy.ServicePort) error
-}
-
-// LimitChecker is an optional ability of a [Target] and of any [proxy.Backend], for service
-// ports that it serves without honouring everything that their Services request. For ports
-// that it cannot serve at all there is [Checker]. [proxy.Sync] has the limits of all applied
-// ports.
-type LimitChecker interface {
-	// CheckLimits returns what the dataplane honours only in part although it serves a port: a
-	// [proxy.Problem] of kind Service and reason ServedWithLimits for each, whose error says what
-	// is honoured, what follows and what to do. It must cost little. A [proxy.Runner] calls it after an Apply,
-	// for the ports that the Apply changed; calls overlap neither each other nor Apply.
-	CheckLimits(node *proxy.Node, port *proxy.ServicePort) []*proxy.Problem
-}
-
-// CheckLimits implements [LimitChecker] by the target, if it is one.
-func (r *reconciler[K, V]) CheckLimits(node *proxy.Node, port *proxy.ServicePort) []*proxy.Problem {
-	if c, can := r.target.(LimitChecker); can {
-		return c.CheckLimits(node, port)
-	}
-	return nil
-}
-
 // admit removes the changes to ports that cannot be programmed from a list, and returns
 // their errors. Of such a port the kernel may have a part of an earlier change: it gets what it had.
 func (r *reconciler[K, V]) admit(changes []change[K]) (admitted []change[K], refused proxy.PortErrors) {
@@ -66,11 +36,10 @@ func (r *reconciler[K, V]) check(c *change[K]) error {
 	if c.new == nil {
 		return nil
 	}
-	err := fault(c.new)
-	if checker, can := r.target.(Checker); can && err == nil {
-		err = checker.Check(c.newNode, c.new)
+	if err := fault(c.new); err != nil || r.able.Check == nil {
+		return err
 	}
-	return err
+	return r.able.Check(c.newNode, c.new)
 }
 
 // fault returns why no dataplane can serve a service port. Trackers make no such ports,

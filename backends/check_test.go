@@ -77,7 +77,7 @@ func TestApplyRefusesFaultyPorts(t *testing.T) {
 		{"endpoints without address", pools([]*endpoints.Endpoint{{}}, nil), true},
 	} {
 		// The target itself refuses none of these ports.
-		b := backends.New(renderFake, checkingKernel{fakeKernel: newFakeKernel(t)})
+		b := backends.New(renderFake, newFakeKernel(t))
 		good, faulty := plainPort(1), plainPort(2)
 		c.change(faulty)
 		err := b.Apply(t.Context(), proxy.Snapshot{}, proxy.NewSnapshot(nil, good))
@@ -100,23 +100,21 @@ func plainPort(i int) *proxy.ServicePort {
 	}
 }
 
-// checkingKernel is a Checker that refuses one port.
-type checkingKernel struct {
-	*fakeKernel
-	refuses proxy.ServicePortName
-}
-
-func (k checkingKernel) Check(_ *proxy.Node, p *proxy.ServicePort) error {
-	if p.Name == k.refuses {
-		return errPoison
+// refuses returns a Check that refuses one port.
+func refuses(name proxy.ServicePortName) func(*proxy.Node, *proxy.ServicePort) error {
+	return func(_ *proxy.Node, p *proxy.ServicePort) error {
+		if p.Name == name {
+			return errPoison
+		}
+		return nil
 	}
-	return nil
 }
 
-// A port that the Checker refuses stays as it was, or does not exist, and all others are
+// A port that Check refuses stays as it was, or does not exist, and all others are
 // programmed.
 func TestApplyAsksTheTarget(t *testing.T) {
-	k := checkingKernel{newFakeKernel(t), portName(2)}
+	k, name := newFakeKernel(t), portName(2)
+	k.able.Check = refuses(name)
 	b := backends.New(renderFake, k)
 	node, other := &proxy.Node{Zone: "a"}, &proxy.Node{Zone: "b"}
 	first := proxy.NewSnapshot(node, plainPort(1))
@@ -133,21 +131,21 @@ func TestApplyAsksTheTarget(t *testing.T) {
 		{"from the zero snapshot, with a port", proxy.Snapshot{}, proxy.NewSnapshot(other, plainPort(1), plainPort(2)), false},
 	} {
 		err := b.Apply(t.Context(), step.old, step.new)
-		_, refused := step.new.Get(k.refuses)
+		_, refused := step.new.Get(name)
 		failed, _ := errors.AsType[proxy.PortErrors](err)
-		if errors.Is(failed[k.refuses], errPoison) != refused || (err != nil) != refused || errors.Is(err, proxy.ErrDataplaneLost) != step.lost {
+		if errors.Is(failed[name], errPoison) != refused || (err != nil) != refused || errors.Is(err, proxy.ErrDataplaneLost) != step.lost {
 			t.Errorf("%s: got error %v, want one that names the port: %t, and wraps ErrDataplaneLost: %t", step.name, err, refused, step.lost)
 		}
-		if diff := cmp.Diff(wanted(step.new.Revert(proxy.Snapshot{}, k.refuses)), k.objects); diff != "" && !step.lost {
+		if diff := cmp.Diff(wanted(step.new.Revert(proxy.Snapshot{}, name)), k.objects); diff != "" && !step.lost {
 			t.Errorf("%s: objects in the kernel (-want +got):\n%s", step.name, diff)
 		}
 	}
 }
 
-// The error names the ports that the Checker refuses and those that Commit refuses.
+// The error names the ports that Check refuses and those that Commit refuses.
 func TestApplyNamesAllThatFail(t *testing.T) {
-	k := checkingKernel{newFakeKernel(t), portName(2)}
-	k.poisoned = true
+	k := newFakeKernel(t)
+	k.able.Check, k.poisoned = refuses(portName(2)), true
 	err := backends.New(renderFake, k).Apply(t.Context(), proxy.Snapshot{}, inZone("a", plainPort(1), plainPort(2), refused(3)))
 	if diff := cmp.Diff([]string{portName(2).String(), portName(3).String()}, failedPorts(err)); diff != "" {
 		t.Errorf("ports that failed (-want +got):\n%s", diff)

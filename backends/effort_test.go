@@ -112,6 +112,7 @@ func (k *fullKernel) Commit(ctx context.Context, ops []fakeOp) backends.Outcome 
 
 func newFullDriver(t *testing.T) (*driver, *fullKernel) {
 	k := &fullKernel{fakeKernel: newFakeKernel(t)}
+	k.able.Replace = k.Replace
 	return &driver{backend: backends.New(renderFake, k), kernel: k.fakeKernel}, k
 }
 

@@ -12,7 +12,7 @@ var ErrConflict = errors.New("object state conflicts with the plan")
 // returns it, and names no service port.
 var ErrUnavailable = errors.New("the dataplane cannot be changed now")
 
-// ErrReplace marks an error of List or Commit of a [Replacer] if the existing objects
+// ErrReplace marks an error of List or Commit of a target with Replace if the existing objects
 // cannot be changed in place. Nothing was changed; the same Apply starts again from the
 // zero snapshot and calls Replace with must set.
 var ErrReplace = errors.New("objects cannot be changed in place")

@@ -118,11 +118,14 @@ type fakeKernel struct {
 	lists, commits int
 	// committed, if not nil, is called after each commit.
 	committed func()
+	able      backends.Abilities[fakeKey, string]
 }
 
 func newFakeKernel(t testing.TB) *fakeKernel {
 	return &fakeKernel{t: t, objects: map[fakeKey]string{}}
 }
+
+func (k *fakeKernel) Abilities() backends.Abilities[fakeKey, string] { return k.able }
 
 func (k *fakeKernel) List(context.Context) iter.Seq2[fakeObject, error] {
 	k.lists++

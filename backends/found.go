@@ -9,26 +9,8 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// Finder is an optional ability of a [Target] and of any [proxy.Backend] that adopts what an earlier process has
-// left. A [proxy.Runner] gives what it finds to a conntrack.Cleaner, which removes the flows to
-// Services that were deleted while no process ran.
-type Finder interface {
-	// Found returns the UDP and SCTP frontends that the last Apply from the zero snapshot found, whether they are
-	// wanted or not, as service ports with nothing but frontends: a node port has the
-	// unspecified address, or is there once for each address at which it is served. What it returns is
-	// forgotten.
-	Found() []*proxy.ServicePort
-}
-
-// Found implements [Finder] by the target, if it is one.
-func (r *reconciler[K, V]) Found() []*proxy.ServicePort {
-	if f, can := r.target.(Finder); can {
-		return f.Found()
-	}
-	return nil
-}
-
-// Finds collects what a [Finder] finds. The zero value has nothing.
+// Finds collects the frontends that a target has found, for Flows of [proxy.Abilities]. The zero value
+// has none.
 type Finds struct {
 	by map[proxy.ServicePortName]*proxy.ServicePort
 }
@@ -62,7 +44,7 @@ func (f *Finds) Add(family v1.IPFamily, protocol uint8, at netip.AddrPort) {
 	p.Frontends = append(p.Frontends, proxy.Frontend{Addr: at})
 }
 
-// Take returns what was added, as [Finder] does, and forgets it.
+// Take returns what was added, as Flows of [proxy.Abilities] does, and forgets it.
 func (f *Finds) Take() (all []*proxy.ServicePort) {
 	for _, p := range f.by {
 		all = append(all, p)

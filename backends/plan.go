@@ -105,10 +105,10 @@ func (p *plan[K, V]) isTaken(k K) bool {
 func (pl *planner[K, V]) compare(r *reconciler[K, V], c *change[K]) {
 	d, p := &pl.differ, &pl.current
 	isExact := len(r.pending)+len(p.claimed) == 0 // the kernel holds what was applied
-	if r.diff != nil && c.old != nil && c.new != nil && c.oldNode == c.newNode && isExact {
+	if r.able.RenderDiff != nil && c.old != nil && c.new != nil && c.oldNode == c.newNode && isExact {
 		var done bool
 		d.reset()
-		if d.removed, d.added, done = r.diff.RenderDiff(c.newNode, proxy.Change{Old: c.old, New: c.new}, d.removed, d.added); done {
+		if d.removed, d.added, done = r.able.RenderDiff(c.newNode, proxy.Change{Old: c.old, New: c.new}, d.removed, d.added); done {
 			return
 		}
 	}

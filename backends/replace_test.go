@@ -14,7 +14,7 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// replacingKernel is a Replacer that always replaces everything.
+// replacingKernel always replaces everything.
 type replacingKernel struct {
 	*fakeKernel
 	asked proxy.Snapshot
@@ -56,6 +56,7 @@ func (k *replacingKernel) Finish(context.Context) error {
 
 func newReplacingKernel(t *testing.T) (*replacingKernel, *driver) {
 	k := &replacingKernel{fakeKernel: newFakeKernel(t)}
+	k.able.Replace = k.Replace
 	k.objects[fakeKey{hostKind, "192.0.2.1", ""}] = "from an earlier process"
 	return k, &driver{backend: backends.New(renderFake, k), kernel: k.fakeKernel}
 }
@@ -168,30 +169,23 @@ func (k clingingKernel) Commit(ctx context.Context, ops []fakeOp) backends.Outco
 	return k.fakeKernel.Commit(ctx, ops)
 }
 
-// clingingReplacer makes everything anew where it must.
-type clingingReplacer struct {
-	clingingKernel
-	replacing *replacingKernel
-}
-
-func (k clingingReplacer) Replace(ctx context.Context, want proxy.Snapshot, must bool) backends.Replacement[fakeKey, string] {
-	if !must {
-		return nil
-	}
-	return k.replacing.Replace(ctx, want, must)
-}
-
-// TestLeftoversThatStay: where objects that nobody wants cannot be removed, a Replacer makes
+// TestLeftoversThatStay: where objects that nobody wants cannot be removed, a target with Replace makes
 // everything anew, and for any other target another try would be in vain.
 func TestLeftoversThatStay(t *testing.T) {
 	want := inZone("a", port(0, []int{0}, []int{0, 1}))
 	for _, replaces := range []bool{true, false} {
 		k, d := newReplacingKernel(t)
 		clinging := clingingKernel{k.fakeKernel}
-		d.backend = backends.New(renderFake, backends.Target[fakeKey, string](clinging))
+		k.able.Replace = nil
 		if replaces {
-			d.backend = backends.New(renderFake, backends.Target[fakeKey, string](clingingReplacer{clinging, k}))
+			k.able.Replace = func(ctx context.Context, want proxy.Snapshot, must bool) backends.Replacement[fakeKey, string] {
+				if !must {
+					return nil
+				}
+				return k.Replace(ctx, want, must)
+			}
 		}
+		d.backend = backends.New(renderFake, backends.Target[fakeKey, string](clinging))
 		err := d.apply(t.Context(), want)
 		if errors.Is(err, backends.ErrConflict) == replaces || errors.Is(err, backends.ErrReplace) || (err == nil) != replaces {
 			t.Errorf("replaces: %t: got error %v", replaces, err)

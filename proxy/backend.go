@@ -9,13 +9,7 @@ import (
 	"strings"
 )
 
-// Backend programs a dataplane.
-//
-// A Backend that holds sockets, timers or other resources of the process also implements
-// [io.Closer]. The code that made the Backend calls Close once, when no other call runs or
-// follows: after [Runner.Run] has returned, after a Cleanup, and also if neither was called.
-// Close releases the resources of the process and leaves what is programmed; only Cleanup
-// removes that.
+// Backend programs a dataplane. A type that embeds a Backend keeps everything that it can do.
 type Backend interface {
 	// Apply makes the dataplane, which matches old, match new. It is
 	// idempotent. The zero old means that nothing is known: Apply lists the
@@ -32,6 +26,14 @@ type Backend interface {
 	// Cleanup removes everything that this backend ever programs, and nothing
 	// else. It needs no earlier Apply, and succeeds if there is nothing to remove.
 	Cleanup(ctx context.Context) error
+	// Abilities returns what else the backend can do. It returns the same at each call, and may be
+	// called from any goroutine.
+	Abilities() Abilities
+	// Close releases the resources of the process, such as sockets and timers, and leaves what is
+	// programmed; only Cleanup removes that. The code that made the Backend calls Close once, when no
+	// other call runs or follows: after [Runner.Run] has returned, after a Cleanup, and also if neither
+	// was called.
+	Close() error
 }
 
 // ErrUnsupported marks what a dataplane cannot do, also not in a retry: the kernel

@@ -217,17 +217,6 @@ func (t *ServiceChangeTracker) DeleteEndpointSlice(name types.NamespacedName) {
 	t.wake()
 }
 
-// HasEndpoint reports whether an EndpointSlice that the tracker has received names an endpoint
-// of a service port. The endpoint may be in any condition, and in no pool. HasEndpoint is the
-// InAPI of package conntrack.
-func (t *ServiceChangeTracker) HasEndpoint(name ServicePortName, at netip.AddrPort) bool {
-	t.mu.Lock()
-	all := t.cache.Endpoints(name)
-	t.mu.Unlock()
-	_, ok := slices.BinarySearchFunc(all, at, func(e *endpoints.Endpoint, at netip.AddrPort) int { return e.Addr.Compare(at) })
-	return ok
-}
-
 // endpointsChanged is called by the cache; it requires t.mu.
 func (t *ServiceChangeTracker) endpointsChanged(name ServicePortName) {
 	s := t.services[name.NamespacedName]

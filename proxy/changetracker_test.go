@@ -299,30 +299,3 @@ func addressesOf(all []*endpoints.Endpoint) (out []netip.AddrPort) {
 	}
 	return out
 }
-
-// TestHasEndpoint checks that a tracker knows endpoints that are in no pool, until they leave the
-// API.
-func TestHasEndpoint(t *testing.T) {
-	tracker := newTestTracker()
-	tracker.UpdateEndpointSlice(apiSlice("web-1", "web", "10.0.0.1", "10.0.0.2 U T"))
-	name := portName("web")
-	other := name
-	other.Protocol = v1.ProtocolUDP
-	for _, c := range []struct {
-		name ServicePortName
-		at   string
-		want bool
-	}{
-		{name, "10.0.0.1:8080", true},
-		{name, "10.0.0.2:8080", true}, // terminating
-		{name, "10.0.0.2:81", false},
-		{name, "10.0.0.3:8080", false},
-		{other, "10.0.0.1:8080", false},
-	} {
-		testenv.Same(t, c.want, tracker.HasEndpoint(c.name, netip.MustParseAddrPort(c.at)), "HasEndpoint(%v, %s)", c.name, c.at)
-	}
-	tracker.DeleteEndpointSlice(objectName("web-1"))
-	if tracker.HasEndpoint(name, netip.MustParseAddrPort("10.0.0.1:8080")) {
-		t.Error("HasEndpoint after the slice was deleted: got true, want false")
-	}
-}

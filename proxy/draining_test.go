@@ -105,16 +105,26 @@ func TestFlowsOfPoolLocalStay(t *testing.T) {
 }
 
 // needy is a backend that may need Flows.
-type needy struct{ needs bool }
+type needy struct {
+	NoAbilities
+	needs bool
+}
 
 func (needy) Apply(context.Context, Snapshot, Snapshot) error { return nil }
 func (needy) Cleanup(context.Context) error                   { return nil }
-func (n needy) NeedsFlows() bool                              { return n.needs }
+
+func (n needy) Abilities() (a Abilities) {
+	if n.needs {
+		a.Flows = func() []*ServicePort { return nil }
+	}
+	return a
+}
 
 // idle is a FlowCleaner that finds nothing.
 type idle struct{}
 
 func (idle) Follow(context.Context, Snapshot, bool) error { return nil }
+func (idle) Find([]*ServicePort)                          {}
 func (idle) Due() bool                                    { return false }
 
 // TestForgottenFlows: a Runner that lacks Flows which its Backend needs says so once.
@@ -125,9 +135,9 @@ func TestForgottenFlows(t *testing.T) {
 		flows   FlowCleaner
 		lines   int
 	}{
-		{"forgotten", needy{true}, nil, 1},
-		{"set", needy{true}, idle{}, 0},
-		{"not needed", needy{false}, nil, 0},
+		{"forgotten", needy{needs: true}, nil, 1},
+		{"set", needy{needs: true}, idle{}, 0},
+		{"not needed", needy{}, nil, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -161,7 +171,10 @@ type predecessor struct {
 	got   []*ServicePort
 }
 
-func (f *predecessor) Found() []*ServicePort     { return []*ServicePort{f.found} }
+func (f *predecessor) Abilities() Abilities {
+	return Abilities{Flows: func() []*ServicePort { return []*ServicePort{f.found} }}
+}
+
 func (f *predecessor) Find(found []*ServicePort) { f.got = append(f.got, found...) }
 
 // TestFoundFrontends: what a Backend finds in an Apply from the zero Snapshot, and only then, gets to Flows.
@@ -197,11 +210,13 @@ func (f *refusedOnce) Apply(context.Context, Snapshot, Snapshot) error {
 	return nil
 }
 
-func (f *refusedOnce) Found() []*ServicePort {
-	if f.applies == 1 {
-		return []*ServicePort{f.found}
-	}
-	return nil
+func (f *refusedOnce) Abilities() Abilities {
+	return Abilities{Flows: func() []*ServicePort {
+		if f.applies == 1 {
+			return []*ServicePort{f.found}
+		}
+		return nil
+	}}
 }
 
 // TestFoundBeforeAnError: a full Apply that fails may have removed what it found, so that the next one does not

@@ -19,41 +19,36 @@ const (
 	driftDelay = 50 * time.Millisecond
 )
 
-// Watching reports whether the Backend waits for changes of other programs ([DriftChecker]), so that those which
+// Watching reports whether the Backend waits for changes of other programs ([Abilities].WaitDrift), so that those which
 // it can notice are repaired soon after they happen; docs/dataplane says which these are for each backend. The
 // next resync finds all others. It may be called from any goroutine.
 func (r *Runner) Watching() bool { return atomic.LoadUint32(&r.watching) == 1 }
 
 // driftsAgain reports whether other programs have changed the dataplane since the backend last
-// read it. A backend that notices only some changes may always report drift, as it does not
-// know about the others: then WaitDrift says whether there was one, unless it fails.
+// read it, if the backend notices such changes. A backend that notices only some may always report
+// drift, as it does not know about the others: then WaitDrift says whether there was one, unless it fails.
 func (x *executor) driftsAgain(ctx context.Context) bool {
-	if !x.drifted(ctx) {
+	if !x.notices.Load() || !x.drifted(ctx) {
 		return false
-	}
-	noticed := x.watch(ctx)
-	if noticed == nil {
-		return true
 	}
 	wait := time.NewTimer(driftDelay)
 	defer wait.Stop()
 	select {
-	case <-noticed.Done():
+	case <-x.watch(ctx).Done():
 		return true
 	case <-wait.C:
-		return x.waitFailed.Load()
+		return !x.Watching()
 	}
 }
 
 // drifted reports whether other programs may have changed the dataplane; true for a Backend
 // that cannot check.
 func (x *executor) drifted(ctx context.Context) bool {
-	d, can := x.Backend.(DriftChecker)
-	if !can {
-		return true
-	}
 	found := true
-	if err := safely(func() error { found = d.Drifted(ctx); return nil }); err != nil {
+	if x.able.Drifted == nil {
+		return found
+	}
+	if err := safely(func() error { found = x.able.Drifted(ctx); return nil }); err != nil {
 		x.logError(err, "drift check failed; reading the whole dataplane")
 	}
 	return found
@@ -63,8 +58,7 @@ func (x *executor) drifted(ctx context.Context) bool {
 // wait for drift. A goroutine waits for it, and retries when waiting fails: until then,
 // resyncs find the drift.
 func (x *executor) watch(ctx context.Context) context.Context {
-	w, can := x.Backend.(DriftChecker)
-	if !can || x.untilDrift != nil {
+	if x.able.WaitDrift == nil || x.untilDrift != nil {
 		return x.untilDrift
 	}
 	untilDrift, noticed := context.WithCancel(ctx)
@@ -72,19 +66,17 @@ func (x *executor) watch(ctx context.Context) context.Context {
 	atomic.StoreUint32(&x.watching, 1)
 	x.watchers.Go(func() {
 		wait := func() error {
-			err := safely(func() error { return w.WaitDrift(ctx) })
+			err := safely(func() error { return x.able.WaitDrift(ctx) })
 			if errors.Is(err, ErrDataplaneLost) {
 				x.logError(err, "waiting for drift failed; drift is repaired at the next resync")
 			}
 			return err
 		}
-		for err := wait(); err != nil; err = wait() {
-			x.waitFailed.Store(true)
+		for wait() != nil {
 			atomic.StoreUint32(&x.watching, 0)
-			if errors.Is(err, ErrUnsupported) || pause.For(ctx, maxRetryInterval) != nil {
+			if pause.For(ctx, maxRetryInterval) != nil {
 				return
 			}
-			x.waitFailed.Store(false)
 			atomic.StoreUint32(&x.watching, 1)
 		}
 		x.notices.Store(true)

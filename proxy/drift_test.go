@@ -14,6 +14,7 @@ import (
 
 // watchful is a backend that can check for drift.
 type watchful struct {
+	NoAbilities
 	full, partial atomic.Int32
 	drifted       atomic.Bool
 	refuses       atomic.Int32 // so many times, a port of a snapshot
@@ -37,7 +38,7 @@ func (b *watchful) Cleanup(context.Context) error { return nil }
 
 func (b *watchful) Drifted(context.Context) bool { return b.drifted.Load() }
 
-func (*watchful) WaitDrift(context.Context) error { return ErrUnsupported }
+func (b *watchful) Abilities() Abilities { return Abilities{Drifted: b.Drifted} }
 
 // With a backend that can check for drift, a resync applies only after drift.
 func TestResyncNeedsAReason(t *testing.T) {
@@ -109,6 +110,10 @@ func (b *alert) Apply(ctx context.Context, old, new Snapshot) error {
 		time.Sleep(b.takes)
 	}
 	return b.watchful.Apply(ctx, old, new)
+}
+
+func (b *alert) Abilities() Abilities {
+	return Abilities{Drifted: b.Drifted, WaitDrift: b.WaitDrift}
 }
 
 func (b *alert) WaitDrift(ctx context.Context) error {
@@ -215,6 +220,10 @@ func TestDriftThatCannotBeWaitedFor(t *testing.T) {
 type forgetful struct {
 	alert
 	fails atomic.Int32
+}
+
+func (b *forgetful) Abilities() Abilities {
+	return Abilities{Drifted: b.Drifted, WaitDrift: b.WaitDrift}
 }
 
 func (b *forgetful) WaitDrift(ctx context.Context) error {

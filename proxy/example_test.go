@@ -135,7 +135,10 @@ func ExampleRoute() {
 }
 
 // printer is a backend that programs nothing.
-type printer struct{ done func() }
+type printer struct {
+	proxy.NoAbilities
+	done func()
+}
 
 func (p printer) Apply(_ context.Context, old, new proxy.Snapshot) error {
 	defer p.done()

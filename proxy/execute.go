@@ -15,6 +15,7 @@ import (
 // executor carries out the actions of a Runner, and knows what does not decide about them.
 type executor struct {
 	*Runner
+	able Abilities // of the Backend
 	// limits are the limits of what the dataplane holds.
 	limits limits
 	// What was logged: problems of the snapshot, limits, and settings of the node.
@@ -23,9 +24,8 @@ type executor struct {
 	// for drift. watchers are these goroutines.
 	untilDrift context.Context
 	watchers   sync.WaitGroup
-	// notices says that WaitDrift has returned nil at least once; waitFailed, that the last
-	// WaitDrift failed, so that drift may go unnoticed.
-	notices, waitFailed atomic.Bool
+	// notices says that WaitDrift has returned nil at least once.
+	notices atomic.Bool
 }
 
 // do carries out an action, and returns the event that it results in. Only the last action of a
@@ -119,8 +119,11 @@ func (x *executor) apply(ctx context.Context, s *state) event {
 func (x *executor) program(ctx context.Context, s *state, a *Sync) (programmed, followed error) {
 	programmed = safely(func() error {
 		err := x.Backend.Apply(ctx, s.applied, s.want)
-		if a.Full {
-			x.handOver() // Also after an error: the next Apply may find less, as this one has removed some.
+		if a.Full && x.able.Flows != nil {
+			found := x.able.Flows() // Also after an error: the next Apply may find less, as this one has removed some.
+			if x.Flows != nil {
+				x.Flows.Find(found)
+			}
 		}
 		return err
 	})
@@ -132,8 +135,8 @@ func (x *executor) program(ctx context.Context, s *state, a *Sync) (programmed, 
 		a.Applied = a.Applied.Achieved(a.Applied, followed)
 		a.Err, a.Refused = errors.Join(programmed, followed), nil
 	}
-	if c, can := x.Backend.(limitChecker); can {
-		x.limits.follow(c, s.applied, a.Applied)
+	if x.able.CheckLimits != nil {
+		x.limits.follow(x.able.CheckLimits, s.applied, a.Applied)
 	}
 	a.Limits = x.limits.list
 	if !a.Applied.IsZero() { // Otherwise it is not known which limits there are.
@@ -144,10 +147,10 @@ func (x *executor) program(ctx context.Context, s *state, a *Sync) (programmed, 
 
 // operations returns the Backend's count of operations, 0 if it does not count them.
 func (x *executor) operations() uint64 {
-	if c, counts := x.Backend.(OperationCounter); counts {
-		return c.Operations()
+	if x.able.Operations == nil {
+		return 0
 	}
-	return 0
+	return x.able.Operations()
 }
 
 // flowsDue reports whether Flows has something to do although nothing has changed.
@@ -163,7 +166,7 @@ func (x *executor) flowsDue() bool {
 // verify calls Verified of the observers, unless the backend notices that other programs have changed
 // the dataplane since it was read.
 func (x *executor) verify(ctx context.Context, held Snapshot) {
-	if x.notices.Load() && x.driftsAgain(ctx) {
+	if x.driftsAgain(ctx) {
 		return
 	}
 	for _, o := range x.Observers {
@@ -171,6 +174,19 @@ func (x *executor) verify(ctx context.Context, held Snapshot) {
 			o.Verified(held)
 		}
 	}
+}
+
+// checkNode logs settings of the node that begin or cease to break Services.
+func (x *executor) checkNode(s Snapshot) {
+	if x.able.CheckNode == nil {
+		return
+	}
+	var found []*Problem
+	if err := safely(func() error { found = x.able.CheckNode(s); return nil }); err != nil {
+		x.logError(err, "check of node settings failed")
+		return
+	}
+	x.settings.Update(x.Logger, "node setting breaks Services", found, (*Problem).place)
 }
 
 func countChanges(old, new Snapshot) int {

@@ -40,6 +40,8 @@ func (f *flows) Follow(_ context.Context, held Snapshot, full bool) error {
 	return f.err
 }
 
+func (*flows) Find([]*ServicePort) {}
+
 func (f *flows) Due() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -7,11 +7,8 @@ import (
 	"github.com/vipkit/vipkit/internal/pmap"
 )
 
-// limitChecker is an optional ability of a [Backend]; backends.LimitChecker has its
-// contract.
-type limitChecker interface {
-	CheckLimits(node *Node, port *ServicePort) []*Problem
-}
+// limitCheck is CheckLimits of [Abilities].
+type limitCheck func(node *Node, port *ServicePort) []*Problem
 
 // limits holds, for each service port, the requests that the backend cannot fully honour.
 type limits struct {
@@ -25,7 +22,7 @@ type portLimits struct{ problems []*Problem }
 
 // follow records that the dataplane changed from old to new. It calls CheckLimits for the
 // ports that changed; the others, and limits that are equal as before, keep their Problems.
-func (l *limits) follow(c limitChecker, old, new Snapshot) {
+func (l *limits) follow(check limitCheck, old, new Snapshot) {
 	edit := l.ports.Edit()
 	if old.IsZero() || !old.Node().Equal(new.Node()) {
 		old = Snapshot{} // Limits may depend on the node: all ports are checked.
@@ -39,7 +36,7 @@ func (l *limits) follow(c limitChecker, old, new Snapshot) {
 		if change.New == nil {
 			edit.Delete(change.Old.Name)
 		} else {
-			setLimits(edit, change.New.Name, limitsFor(c, new.Node(), change.New))
+			setLimits(edit, change.New.Name, limitsFor(check, new.Node(), change.New))
 		}
 	}
 	now := edit.Map()
@@ -54,13 +51,13 @@ func (l *limits) follow(c limitChecker, old, new Snapshot) {
 
 // limitsFor returns the limits of a port. It reports a panic as a limit: a bug that one
 // Service triggers must not end the agent, nor hide the limits of other Services.
-func limitsFor(c limitChecker, node *Node, port *ServicePort) (found []*Problem) {
+func limitsFor(check limitCheck, node *Node, port *ServicePort) (found []*Problem) {
 	defer func() {
 		if p := recover(); p != nil {
 			found = []*Problem{{Kind: "Service", NamespacedName: port.Name.NamespacedName, Field: "spec", Reason: ServedWithLimits, Err: fmt.Errorf("limits of %v are unknown: panic: %v", port.Name, p)}}
 		}
 	}()
-	return c.CheckLimits(node, port)
+	return check(node, port)
 }
 
 // setLimits sets the limits of a port, unless they are equal to those before.

@@ -17,6 +17,7 @@ import (
 
 // limited is a backend that fails at random, and has limits for session affinity.
 type limited struct {
+	NoAbilities
 	random *rand.Rand
 	asked  int
 }
@@ -43,6 +44,8 @@ func (b *limited) Apply(_ context.Context, old, new Snapshot) error {
 }
 
 func (*limited) Cleanup(context.Context) error { return nil }
+
+func (b *limited) Abilities() Abilities { return Abilities{CheckLimits: b.CheckLimits} }
 
 func (b *limited) CheckLimits(node *Node, port *ServicePort) []*Problem {
 	b.asked++
@@ -156,6 +159,8 @@ func TestNoLimits(t *testing.T) {
 type panicking struct{ limited }
 
 func (*panicking) Apply(context.Context, Snapshot, Snapshot) error { return nil }
+
+func (b *panicking) Abilities() Abilities { return Abilities{CheckLimits: b.CheckLimits} }
 
 func (*panicking) CheckLimits(_ *Node, port *ServicePort) []*Problem {
 	if port.Name.Name == "a" {

@@ -196,8 +196,8 @@ func TestNodeChangesAreLive(t *testing.T) {
 // TestNodePortsWithoutAddress: if node ports use the primary addresses and the node has
 // none, a problem reports that as long as there are node ports.
 func TestNodePortsWithoutAddress(t *testing.T) {
-	four := "Node here: status.addresses: the node has no known IPv4 address: node ports of 1 service port are not served"
-	six := "Node here: status.addresses: the node has no known IPv6 address: node ports of 1 service port are not served"
+	four := "Node here: status.addresses: the node has no known IPv4 address, so node ports of this family are not served"
+	six := "Node here: status.addresses: the node has no known IPv6 address, so node ports of this family are not served"
 	for _, tc := range []struct {
 		name  string
 		ports NodePortAddresses

@@ -18,7 +18,7 @@ type Observer struct {
 	// Verified is called, after Synced, when a resync found that the whole dataplane matches
 	// the snapshot. It is skipped until Flows has followed; if other programs changed
 	// the dataplane during the resync and WaitDrift of the Backend notices such changes
-	// ([DriftChecker]); and after two repairs in a row ([OperationCounter]), as other programs
+	// ([Abilities].WaitDrift); and after two repairs in a row ([Abilities].Operations), as other programs
 	// change the dataplane again and again.
 	Verified func(Snapshot)
 }
@@ -32,7 +32,7 @@ type Sync struct {
 	Applied Snapshot
 	// Limits are the requests of Services that the dataplane honours only in part although
 	// it serves their ports, for all of Applied and in the order of names, if the Backend
-	// reports them (backends.LimitChecker). A limit that does not change stays the same
+	// reports them ([Abilities].CheckLimits). A limit that does not change stays the same
 	// Problem.
 	Limits []*Problem
 	// Full says that Apply started from the zero Snapshot.
@@ -41,7 +41,7 @@ type Sync struct {
 	// started from and Snapshot.
 	Changed int
 	// Operations is the number of kernel operations, if the Backend counts
-	// them (see [OperationCounter]).
+	// them ([Abilities].Operations).
 	Operations uint64
 	// Start is when the sync began.
 	Start time.Time
@@ -60,6 +60,9 @@ func (s *Sync) achieved() bool { return s.Err == nil || s.Refused != nil }
 // FlowCleaner removes entries of connection tracking that changes of the dataplane made
 // stale. Calls do not overlap.
 type FlowCleaner interface {
+	// Find gets frontends that an earlier process has left in the dataplane ([Abilities].Flows). The
+	// next Follow also removes flows to them, unless they exist.
+	Find(found []*ServicePort)
 	// Follow is called after each Apply that changed the dataplane, also in part, with
 	// the Snapshot that it holds now. It removes the flows that became stale since the last
 	// Follow that succeeded; if full is set, or without an earlier one, it checks all flows.

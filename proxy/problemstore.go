@@ -127,7 +127,7 @@ func (b *problemStore) checkNodePorts(o *TrackerOptions, n *Node) {
 			slices.ContainsFunc(n.NodePorts.Prefixes, func(p netip.Prefix) bool { return ipaddr.FamilyOf(p.Addr()) == family })
 		if b.nodePorts[i] > 0 && !served {
 			problems = append(problems, &Problem{Kind: "Node", NamespacedName: name, Field: "status.addresses", Reason: NodeIncomplete,
-				Err: fmt.Errorf("the node has no known %s address: node ports of %s are not served", family, countPorts(b.nodePorts[i]))})
+				Err: fmt.Errorf("the node has no known %s address, so node ports of this family are not served", family)})
 		}
 	}
 	b.set(problemKey{kind: "Node", NamespacedName: name, about: aboutNodePorts}, problems)

@@ -25,7 +25,11 @@ func (b *counting) Apply(ctx context.Context, old, new Snapshot) error {
 	return b.alert.Apply(ctx, old, new)
 }
 
-func (b *counting) Operations() uint64 { return b.operations.Load() }
+func (b *counting) Abilities() Abilities {
+	a := b.alert.Abilities()
+	a.Operations = b.operations.Load
+	return a
+}
 
 // A repair verifies the dataplane. While other programs undo each repair, repairs verify
 // nothing, although the dataplane is right for a moment after each; once it stays right, the
@@ -78,7 +82,7 @@ func TestRepairsThatDoNotLastVerifyNothing(t *testing.T) {
 // partial is an alert backend that notices only some changes, so that there may always be drift.
 type partial struct{ alert }
 
-func (*partial) Drifted(context.Context) bool { return true }
+func (b *partial) Abilities() Abilities { return Abilities{WaitDrift: b.WaitDrift} }
 
 // A backend that cannot know about all changes verifies by a resync, also after it has noticed
 // drift, but not if it notices drift during the resync.
@@ -115,6 +119,8 @@ type deaf struct {
 	partial
 	fails atomic.Bool
 }
+
+func (b *deaf) Abilities() Abilities { return Abilities{WaitDrift: b.WaitDrift} }
 
 func (b *deaf) WaitDrift(ctx context.Context) error {
 	if b.fails.Load() {

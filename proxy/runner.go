@@ -30,7 +30,7 @@ type Runner struct {
 	// ResyncInterval is the time from one Apply from the zero Snapshot to the next
 	// one, whatever is applied in between: a resync reads the dataplane and repairs
 	// it. Zero means no resync, except after drift that the Backend notices
-	// ([DriftChecker]).
+	// ([Abilities].WaitDrift).
 	ResyncInterval time.Duration
 	// RetryInterval is the time to the first retry after a failure; zero means 0.1 s.
 	// Every further failure in a row doubles it, up to 30 s, or ResyncInterval if that is
@@ -40,7 +40,7 @@ type Runner struct {
 	RetryInterval time.Duration
 	// Flows, if not nil, removes flows that the changes of the dataplane made stale;
 	// a conntrack.Cleaner does that. Without it, the Runner logs at the start if the Backend
-	// needs it (backends.FlowNeeder).
+	// needs it ([Abilities].Flows).
 	Flows FlowCleaner
 	// Observers follow what the Runner does. Their order makes no difference.
 	Observers []Observer
@@ -48,37 +48,12 @@ type Runner struct {
 	// and one each time that Flows fails. It gets one line for each of [Snapshot.Problems] and
 	// [Sync].Limits that begins or ends: of either at most a hundred in a minute, and one that says
 	// that there are more. Settings of the node that break Services have such lines, too, if the
-	// Backend checks them (backends.NodeChecker), at the start and at each resync. A stack of a
+	// Backend checks them ([Abilities].CheckNode), at the start and at each resync. A stack of a
 	// panic is the value of "stack". The zero value discards all lines. What a tracker waits for is not in this log:
 	// [ServiceChangeTracker.LogMissing] writes it.
 	Logger logr.Logger
 
 	watching uint32 //nolint:modernize // 1 or 0; programs may copy a Runner that does not run, and no atomic.Bool
-}
-
-// OperationCounter is an optional ability of a [Backend].
-type OperationCounter interface {
-	// Operations returns the number of kernel operations since the backend was
-	// made. One operation is, depending on the backend, an element written,
-	// a rule, a call.
-	Operations() uint64
-}
-
-// DriftChecker is an optional ability of a [Backend]. With it, a resync calls Apply only
-// if other programs may have changed the dataplane. If WaitDrift works, the repair of drift
-// begins within a tenth of a second instead of after ResyncInterval. Repairs
-// take at most a tenth of the time, averaged over a minute: if other programs change the
-// dataplane again and again, or after an Apply that took long, a repair may wait until the
-// next resync.
-type DriftChecker interface {
-	// Drifted reports, at little cost, whether another program may have changed
-	// the dataplane since the backend last read it. It may return true without
-	// need, and never returns false after a change that the backend can see.
-	Drifted(ctx context.Context) bool
-	// WaitDrift returns nil when Drifted reports true because of a change that the backend
-	// has noticed, and an error when ctx ends or the backend cannot wait for drift
-	// ([ErrUnsupported]). It may run during Apply; calls of WaitDrift do not overlap.
-	WaitDrift(ctx context.Context) error
 }
 
 // Run applies the newest snapshot whenever there is a new one, retries what
@@ -91,11 +66,11 @@ func (r *Runner) Run(ctx context.Context) error {
 	if err := r.begin(); err != nil {
 		return err
 	}
-	if r.needsFlows() {
+	x := executor{Runner: r, able: r.Backend.Abilities()}
+	if x.able.Flows != nil && r.Flows == nil {
 		r.Logger.Info("Flows of the Runner is not set: UDP clients that keep their port do not follow changes of Services; set it to a conntrack.Cleaner")
 	}
 	ctx, stop := context.WithCancel(ctx)
-	x := executor{Runner: r}
 	defer atomic.StoreUint32(&r.watching, 0)
 	defer x.watchers.Wait()
 	defer stop()

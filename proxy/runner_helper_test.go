@@ -23,6 +23,7 @@ type call struct {
 
 // fakeBackend records calls of Apply and returns the errors of apply.
 type fakeBackend struct {
+	NoAbilities
 	start  time.Time
 	mu     sync.Mutex
 	calls  []call
@@ -51,7 +52,9 @@ func (b *fakeBackend) Apply(_ context.Context, old, new Snapshot) error {
 
 func (b *fakeBackend) Cleanup(context.Context) error { return nil }
 
-func (b *fakeBackend) Operations() uint64 { return b.counts }
+func (b *fakeBackend) Abilities() Abilities {
+	return Abilities{Operations: func() uint64 { return b.counts }}
+}
 
 // behave sets what Apply does from now on.
 func (b *fakeBackend) behave(apply func(int, Snapshot, Snapshot) error) {

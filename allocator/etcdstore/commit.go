@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	// maxOps bounds the claims that a transaction of several commits changes: etcd
-	// accepts 128 operations, and the maps need some of them.
+	// maxOps bounds the claims that a transaction changes: etcd accepts 128 operations, and
+	// the maps need some of them.
 	maxOps = 120
 	// requestTime bounds a transaction.
 	requestTime = 10 * time.Second
@@ -39,9 +39,7 @@ func (c *commit) end(err error) {
 	close(c.done)
 }
 
-// Commit implements [allocator.Store]. A commit of more than 120 keys is made in parts,
-// unless it has at most 1,000 keys, at most 50 of them are in ranges of more than 8,192 keys,
-// and it fits into 1.4 MB: 250 node ports, for instance, are one transaction.
+// Commit implements [allocator.Store]. A commit of more than 120 keys is made in parts.
 func (s *Store) Commit(ctx context.Context, ops []allocator.Op) ([]allocator.Version, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -49,7 +47,7 @@ func (s *Store) Commit(ctx context.Context, ops []allocator.Op) ([]allocator.Ver
 	if err := s.check(ops); err != nil {
 		return nil, err
 	}
-	if !s.fits(ops) {
+	if len(ops) > maxOps {
 		return s.commitParts(ctx, ops)
 	}
 	version, err := s.commitOne(ctx, ops)
@@ -194,8 +192,7 @@ func (s *Store) next(last int) []*commit {
 	var batch, rest []*commit
 	ops, keys := 0, map[allocator.Key]struct{}{}
 	for _, c := range s.queue {
-		// A commit of more than maxOps keys has a transaction of its own.
-		if len(batch) > 0 && ops+len(c.ops) > maxOps || !c.join(keys) {
+		if ops+len(c.ops) > maxOps || !c.join(keys) {
 			rest = append(rest, c)
 			continue
 		}

@@ -20,9 +20,8 @@
 // Commits of one process that begin while a transaction is in flight share the next one,
 // as many as fit. So 64 callers need hardly more transactions than one. If a transaction
 // fails because of another process, the store reads the claims and tries again; only a
-// commit whose own claims have changed is a conflict. A commit of up to 1,000 keys is one
-// transaction, too, if at most 50 of them are in ranges of more than 8,192 keys; node
-// ports are not. Larger ones are made in parts of 120 keys, and undone if a part fails.
+// commit whose own claims have changed is a conflict. A commit of more than 120 keys is
+// made in parts, which are undone if a later one fails.
 //
 // # Unreadable claims
 //

@@ -2,11 +2,9 @@ package etcdstore_test
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"net/netip"
-	"strings"
 	"sync"
 	"testing"
 
@@ -19,92 +17,7 @@ import (
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
-// revision returns the current revision of etcd.
-func revision(t *testing.T, client *clientv3.Client) int64 {
-	t.Helper()
-	answer, err := client.Get(t.Context(), prefix)
-	testenv.NoError(t, err)
-	return answer.Header.Revision
-}
-
-// testManyPorts checks that each step of a Service with many node ports and two addresses is
-// one transaction, which is one revision.
-func testManyPorts(t *testing.T, client *clientv3.Client) {
-	p := newPool(t, withMaps(t, client))
-	for _, count := range []int{118, 119, 120, 121, 128, 129, 250, 998} {
-		begin := revision(t, client)
-		claims, err := p.Reserve(t.Context(), "services/default/web", allocator.Request{Kind: allocator.IPv4},
-			allocator.Request{Kind: allocator.IPv6}, allocator.Request{Kind: allocator.Port, Count: count})
-		testenv.NoError(t, err)
-		testenv.Same(t, count, len(stored(t, client, "30000-32767")), "taken ports")
-		if claims, err = p.Bind(t.Context(), claims...); err != nil {
-			t.Fatal(err)
-		}
-		testenv.NoError(t, p.Release(t.Context(), claims...))
-		if got := revision(t, client) - begin; got != 3 {
-			t.Errorf("%d ports: got %d transactions, want 3", count, got)
-		}
-		if got := len(stored(t, client, "30000-32767")) + len(stored(t, client, "10.96.0.0/16")); got != 0 {
-			t.Errorf("%d ports: taken keys at the end: got %d, want none", count, got)
-		}
-	}
-}
-
-// hook is an etcd client that calls a function before the transaction that writes, after
-// the one that reads.
-type hook struct {
-	clientv3.KV
-	txns   int
-	before func()
-}
-
-func (h *hook) Txn(ctx context.Context) clientv3.Txn {
-	if h.txns++; h.txns == 2 {
-		h.before()
-	}
-	return h.KV.Txn(ctx)
-}
-
-// testManyPortsRaced has another process that changes one of many ports between the reading
-// transaction and the writing one.
-func testManyPortsRaced(t *testing.T, client *clientv3.Client) {
-	const many = 250
-	for name, change := range map[string]func(held, free allocator.Claim) allocator.Op{
-		"takes a free one": func(_, free allocator.Claim) allocator.Op { return allocator.Op{Claim: free} },
-		"changes one":      func(held, _ allocator.Claim) allocator.Op { return allocator.Op{Claim: held} },
-		"frees one":        func(held, _ allocator.Claim) allocator.Op { return allocator.Op{Claim: held, Delete: true} },
-	} {
-		other := withMaps(t, client)
-		var ops []allocator.Op
-		for i := range many {
-			ops = append(ops, allocator.Op{Claim: allocator.Claim{Key: allocator.PortKey(uint16(30000 + 2*i)), Owner: "me", Token: 1}})
-		}
-		for i, version := range mustCommit(t, other, ops[:many/2]) {
-			ops[i].Claim.Version, ops[i].Delete = version, i%2 == 0
-		}
-		raced := connect(t, client.Endpoints()[0])
-		var before allocator.State
-		raced.KV = &hook{KV: raced.KV, before: func() {
-			held, free := ops[7].Claim, ops[many-7].Claim
-			held.Owner, free.Owner = "rival", "rival"
-			mustCommit(t, other, []allocator.Op{change(held, free)})
-			var err error
-			if before, err = other.Load(context.Background()); err != nil {
-				t.Error(err)
-			}
-		}}
-		_, err := newStore(t, raced, ranges()...).Commit(t.Context(), ops)
-		conflict, ok := errors.AsType[*allocator.ConflictError](err)
-		if !ok || conflict.Key != ops[7].Claim.Key && conflict.Key != ops[many-7].Claim.Key {
-			t.Errorf("%s: got error %v, want a conflict about the key that was changed", name, err)
-		}
-		after, err := other.Load(t.Context())
-		testenv.NoError(t, err)
-		testenv.Same(t, withoutVersions(before.Claims), withoutVersions(after.Claims), "%s: claims after the conflict", name)
-	}
-}
-
-// testManyPortsAtOnce has several processes that allocate many ports and few, all in one row.
+// testManyPortsAtOnce has several processes that allocate many ports, in parts, and few.
 func testManyPortsAtOnce(t *testing.T, client *clientv3.Client) {
 	const each = 150
 	withMaps(t, client)
@@ -179,21 +92,4 @@ func testLargeMaps(t *testing.T, client *clientv3.Client) {
 		ops = append(ops, allocator.Op{Claim: claim})
 	}
 	mustCommit(t, s, ops)
-}
-
-// testLongOwners allocates many ports, and an address of a large range, to an owner with the
-// longest name that a claim can have.
-func testLongOwners(t *testing.T, client *clientv3.Client) {
-	const many = 998
-	s := newStore(t, client, allocator.Config{Prefix: netip.MustParsePrefix("10.0.0.0/10")}, ranges()[2])
-	fullMap(t, s, "10.0.0.0/10")
-	testenv.NoError(t, s.Create(t.Context()))
-	owner := allocator.Owner(strings.Repeat("x", 1100))
-	ops := []allocator.Op{{Claim: allocator.Claim{Key: allocator.AddrKey(netip.MustParseAddr("10.0.0.1")), Owner: owner, Token: 1}}}
-	for i := range many {
-		claim := allocator.Claim{Key: allocator.PortKey(uint16(30000 + i)), Owner: owner, Token: 1}
-		ops = append(ops, allocator.Op{Claim: claim})
-	}
-	mustCommit(t, s, ops)
-	testenv.Same(t, many, len(stored(t, client, "30000-32767")), "taken ports")
 }

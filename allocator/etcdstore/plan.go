@@ -14,10 +14,6 @@ type plan struct {
 	writes   []clientv3.Op
 	// bits are those of the maps that change, by area; nil for the others.
 	bits [][]byte
-	// rows are the claims, by area, that are compared together with the revision asOf;
-	// asOf is 0 if each claim is compared by itself.
-	rows []row
-	asOf allocator.Version
 }
 
 // plan returns the transaction of a batch, from the view of the previous attempt; nil if it
@@ -26,12 +22,7 @@ func (s *Store) plan(batch []*commit, seen view) *plan {
 	if s.known == nil {
 		return nil
 	}
-	p := &plan{bits: make([][]byte, len(s.areas)), rows: make([]row, len(s.areas))}
-	if len(keysOf(batch)) > maxOps {
-		if p.asOf = seen.version; p.asOf == 0 {
-			return nil
-		}
-	}
+	p := &plan{bits: make([][]byte, len(s.areas))}
 	for _, c := range batch {
 		for i, op := range c.ops {
 			_, isWritten := seen.claims[op.Claim.Key]
@@ -40,25 +31,13 @@ func (s *Store) plan(batch []*commit, seen view) *plan {
 			}
 		}
 	}
-	for at := range s.areas {
-		s.addMap(p, at)
+	for at, bits := range p.bits {
+		if bits != nil {
+			p.compares = append(p.compares, clientv3.Compare(clientv3.ModRevision(s.areas[at].path), "=", s.known[at].modified))
+			p.writes = append(p.writes, clientv3.OpPut(s.areas[at].path, s.areas[at].encode(bits)))
+		}
 	}
-	p.writes = nest(p.writes)
 	return p
-}
-
-// addMap adds the comparison and the write of a map to a plan.
-func (s *Store) addMap(p *plan, at int) {
-	path, isRow := s.areas[at].path, p.rows[at].last != ""
-	if isRow {
-		p.compares = append(p.compares, p.rows[at].unchangedSince(p.asOf))
-	}
-	if isRow || p.bits[at] != nil {
-		p.compares = append(p.compares, clientv3.Compare(clientv3.ModRevision(path), "=", s.known[at].modified))
-	}
-	if p.bits[at] != nil {
-		p.writes = append(p.writes, clientv3.OpPut(path, s.areas[at].encode(p.bits[at])))
-	}
 }
 
 // add adds an operation to a plan. It reports false if the known map contradicts the
@@ -79,11 +58,7 @@ func (s *Store) add(p *plan, op allocator.Op, text string, isWritten bool) bool 
 		revision = 0
 	}
 	path := s.claims + k.String()
-	if p.asOf != 0 && s.areas[at].keys.Size() <= maxRow {
-		p.rows[at].add(path)
-	} else {
-		p.compares = append(p.compares, clientv3.Compare(clientv3.ModRevision(path), "=", revision))
-	}
+	p.compares = append(p.compares, clientv3.Compare(clientv3.ModRevision(path), "=", revision))
 	if revision == 0 || op.Delete {
 		p.bits[at] = m.with(p.bits[at], bit, !op.Delete)
 	}

@@ -21,6 +21,14 @@ const Imported = allocator.Owner("imported")
 // or the key is released in the name of this owner.
 const UnreadablePrefix = allocator.Owner("unreadable:")
 
+const (
+	// maxAreas bounds the ranges of a store, as each may need a comparison.
+	maxAreas = 8
+	// maxMaps bounds the bytes of all maps, so that maxOps claims fit beside them: etcd accepts
+	// 1.5 MiB in a transaction.
+	maxMaps = 9 << 17
+)
+
 // pageSize is how many claims are read at once.
 const pageSize = 1000
 
@@ -64,7 +72,11 @@ func New(client *clientv3.Client, prefix string, ranges ...allocator.Config) (*S
 		}
 		s.areas = append(s.areas, a)
 	}
-	if size := s.mapBytes(); size > maxMaps {
+	size := 0
+	for _, a := range s.areas {
+		size += a.byteCount()
+	}
+	if size > maxMaps {
 		return nil, fmt.Errorf("the maps of all ranges would have %d bytes, more than %d: %w", size, maxMaps, allocator.ErrTooLarge)
 	}
 	if n := len(s.areas); n == 0 || n > maxAreas {
@@ -192,16 +204,15 @@ func (s *Store) readView(ctx context.Context, keys []allocator.Key) (view, error
 	for _, k := range keys {
 		gets = append(gets, clientv3.OpGet(s.claims+k.String()))
 	}
-	answer, err := s.client.Txn(ctx).Then(nest(gets)...).Commit()
+	answer, err := s.client.Txn(ctx).Then(gets...).Commit()
 	if err != nil {
 		return view{}, fmt.Errorf("reading etcd: %w", err)
 	}
-	responses := flat(answer.Responses)
 	v := view{version: allocator.Version(answer.Header.Revision), claims: map[allocator.Key]allocator.Claim{}}
-	if v.maps, err = s.readMaps(responses); err != nil {
+	if v.maps, err = s.readMaps(answer.Responses); err != nil {
 		return view{}, err
 	}
-	for _, r := range responses[len(s.areas):] {
+	for _, r := range answer.Responses[len(s.areas):] {
 		for _, kv := range r.GetResponseRange().Kvs {
 			if c, isClaim := s.decode(kv); isClaim {
 				v.claims[c.Key] = c

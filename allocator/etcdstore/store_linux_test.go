@@ -93,12 +93,9 @@ func TestStore(t *testing.T) {
 		"bit alone":       testBitAloneIsTaken,
 		"pages":           testPagesOfOneRevision,
 		"always conflict": testAlwaysConflict,
-		"many ports":      testManyPorts,
-		"many raced":      testManyPortsRaced,
 		"many at once":    testManyPortsAtOnce,
 		"new range":       testNewRange,
 		"large maps":      testLargeMaps,
-		"long owners":     testLongOwners,
 	} {
 		t.Run(name, func(t *testing.T) {
 			if _, err := client.Delete(t.Context(), prefix, clientv3.WithPrefix()); err != nil {

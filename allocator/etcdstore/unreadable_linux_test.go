@@ -106,7 +106,7 @@ func testUnreadableIsHeld(t *testing.T, s *etcdstore.Store, p *allocator.Pool) {
 	}
 	// No repair frees an unreadable claim, used or not; a repair reports one that is used.
 	o := repair.Options{
-		Ranges: []allocator.Config{{FirstPort: 30000, LastPort: 30003}}, MaxRemovals: -1,
+		Ranges: []allocator.Config{{FirstPort: 30000, LastPort: 30003}}, Force: true,
 		Now: func() time.Time { return time.Now().Add(-repair.DefaultGrace / 2) },
 	}
 	findings, err := repair.Reconcile(t.Context(), s, func(context.Context) ([]repair.Use, error) {

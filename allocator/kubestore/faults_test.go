@@ -78,33 +78,6 @@ func TestRepeatedCreate(t *testing.T) {
 	}
 }
 
-// TestForeignChangeInBetween has another program that changes an object between reading it
-// and changing it.
-func TestForeignChangeInBetween(t *testing.T) {
-	t.Parallel()
-	for _, verb := range []string{"update", "delete"} {
-		change := changes()[verb]
-		for _, isGone := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s/gone=%t", verb, isGone), func(t *testing.T) {
-				a, s := newStore(t)
-				c := reserved(t, s)
-				a.before = func(action clienttesting.Action) {
-					if action.GetVerb() == verb {
-						a.replaceByForeign(t, c.Key.String(), isGone)
-					}
-				}
-				_, err := s.Commit(t.Context(), []allocator.Op{change(c)})
-				if !errors.Is(err, allocator.ErrConflict) {
-					t.Errorf("got error %v, want %v", err, allocator.ErrConflict)
-				}
-				if o := a.addresses()[c.Key.String()]; (o == nil) != isGone || o != nil && o.Spec.ParentRef.Name != "web" {
-					t.Errorf("object of another program: got %v, want it unchanged", o)
-				}
-			})
-		}
-	}
-}
-
 // replaceByForeign removes an object, and unless isGone creates a foreign one of the same
 // name.
 func (a *api) replaceByForeign(t *testing.T, name string, isGone bool) {

@@ -31,7 +31,7 @@ var errStop = errors.New("the loop has ended")
 func (s *Store) Watch(ctx context.Context, after allocator.Version) iter.Seq2[allocator.Event, error] {
 	return func(yield func(allocator.Event, error) bool) {
 		// From version 0 on, a watch begins with all objects of some recent state.
-		err := follow(ctx, s.client.IPAddresses().Watch, resourceVersion(after), func(kind watch.EventType, object runtime.Object) error {
+		err := s.follow(ctx, resourceVersion(after), func(kind watch.EventType, object runtime.Object) error {
 			o, isAddress := object.(*networkingv1.IPAddress)
 			if !isAddress {
 				return fmt.Errorf("a watch of IPAddresses sent a %T", object)
@@ -51,19 +51,16 @@ func (s *Store) Watch(ctx context.Context, after allocator.Version) iter.Seq2[al
 	}
 }
 
-// starter begins a watch.
-type starter func(context.Context, metav1.ListOptions) (watch.Interface, error)
-
 // follow passes on the changes after a resourceVersion, until an error. API servers end a
 // watch after some minutes; follow then continues with another.
-func follow(ctx context.Context, start starter, from string, take func(watch.EventType, runtime.Object) error) error {
+func (s *Store) follow(ctx context.Context, from string, take func(watch.EventType, runtime.Object) error) error {
 	for {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
 		// With bookmarks, a watch from version 0 would be a streamed list, which API
 		// servers with an etcd before 3.4.31 refuse.
-		w, err := start(ctx, metav1.ListOptions{ResourceVersion: from, AllowWatchBookmarks: from != anyState})
+		w, err := s.client.IPAddresses().Watch(ctx, metav1.ListOptions{ResourceVersion: from, AllowWatchBookmarks: from != anyState})
 		if err != nil {
 			return watchError(ctx, err)
 		}

@@ -16,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/vipkit/vipkit/allocator"
-	"github.com/vipkit/vipkit/allocator/kubestore"
 	"github.com/vipkit/vipkit/allocator/storetest"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
@@ -32,12 +31,13 @@ func shortContext(t *testing.T) context.Context {
 // TestInvalidEvents checks that an invalid event ends a watch with an error.
 func TestInvalidEvents(t *testing.T) {
 	t.Parallel()
-	cidr, address := serviceCIDR("10.96.0.0/24"), foreign(storetest.Key(1).String(), "web")
+	cidr := serviceCIDR("10.96.0.0/24")
 	for what, e := range map[string]watch.Event{
 		"no metadata":             {Type: watch.Added, Object: &runtime.Unknown{}},
 		"neither of the two":      {Type: watch.Modified, Object: &networkingv1.IngressClass{}},
 		"an error of the server":  {Type: watch.Error, Object: &metav1.Status{Code: 500}},
 		"a bookmark without data": {Type: watch.Bookmark, Object: &runtime.Unknown{}},
+		"a range":                 {Type: watch.Added, Object: &cidr},
 	} {
 		a, s := newStore(t)
 		a.firstEvent = e
@@ -46,31 +46,9 @@ func TestInvalidEvents(t *testing.T) {
 				t.Errorf("%s: Watch: got %v, error %v, want an error", what, got, err)
 			}
 		}
-		wantRangesEnd(t, s, what)
 		if n := a.openWatches(); n > 0 {
 			t.Errorf("%s: open watches: got %d, want none", what, n)
 		}
-	}
-	a, s := newStore(t)
-	a.firstEvent = watch.Event{Type: watch.Added, Object: &cidr}
-	for got, err := range s.Watch(shortContext(t), 5) {
-		if err == nil {
-			t.Errorf("a range: Watch: got %v and no error, want one", got)
-		}
-	}
-	a.firstEvent.Object = address
-	wantRangesEnd(t, s, "an address")
-}
-
-// wantRangesEnd checks that WatchRanges yields ranges once, and then an error.
-func wantRangesEnd(t *testing.T, s *kubestore.Store, what string) {
-	t.Helper()
-	var errs []error
-	for _, err := range s.WatchRanges(shortContext(t)) {
-		errs = append(errs, err)
-	}
-	if len(errs) != 2 || errs[0] != nil || errs[1] == nil || errors.Is(errs[1], allocator.ErrCompacted) || errors.Is(errs[1], context.DeadlineExceeded) {
-		t.Errorf("%s: WatchRanges: got errors %v, want none and then one", what, errs)
 	}
 }
 
@@ -97,9 +75,6 @@ func TestRefusedWatches(t *testing.T) {
 			t.Errorf("%v: got %d events, want an error", c.refusal, n)
 		}
 	}
-	a, s := newStore(t)
-	a.watchErr = errLost
-	wantRangesEnd(t, s, "a watch of ranges")
 }
 
 // TestBookmarks checks that a bookmark is no event, and that the next watch begins from it.
@@ -133,61 +108,6 @@ func TestBookmarks(t *testing.T) {
 	}
 }
 
-// TestDeletedRange checks that WatchRanges yields the ranges without a deleted one, also if it was
-// deleted while no watch was open.
-func TestDeletedRange(t *testing.T) {
-	t.Parallel()
-	for _, isWatched := range []bool{true, false} {
-		for _, keepsWatching := range []bool{true, false} {
-			// With a clock of its own both ranges are of one age.
-			synctest.Test(t, func(t *testing.T) { deletesRange(t, isWatched, keepsWatching) })
-		}
-	}
-}
-
-func deletesRange(t *testing.T, isWatched, keepsWatching bool) {
-	t.Helper()
-	a, s := newStore(t)
-	first, second := serviceCIDR("10.96.0.0/24"), serviceCIDR("10.97.0.0/24", "fd00::/48")
-	second.Name = "more"
-	a.put(t, "servicecidrs", &first)
-	ctx, cancel := context.WithCancel(shortContext(t))
-	defer cancel()
-	var got []string
-	var last error
-	for r, err := range s.WatchRanges(ctx) {
-		if last = err; err != nil {
-			continue
-		}
-		got = append(got, fmt.Sprintf("%v, unusable=%t", describeRanges(r.Configs), r.Unusable != nil))
-		switch {
-		case len(got) == 1:
-			a.put(t, "servicecidrs", &second)
-		case len(got) == 2 && isWatched:
-			a.drop(t, "servicecidrs", "test")
-		case len(got) == 2:
-			a.disconnect()
-			a.removeSilently("servicecidrs", "test")
-		case len(got) == 3:
-			cancel()
-		}
-		if len(got) == 3 && !keepsWatching {
-			break
-		}
-	}
-	want := []string{
-		"[10.96.0.0/24 draining=false], unusable=false",
-		"[10.97.0.0/24 draining=false 10.96.0.0/24 draining=false], unusable=true",
-		"[10.97.0.0/24 draining=false], unusable=true",
-	}
-	if diff := cmp.Diff(want, got); diff != "" || keepsWatching && !errors.Is(last, context.Canceled) {
-		t.Errorf("last error: %v; ranges (-want +got):\n%s", last, diff)
-	}
-	if n := a.openWatches(); n > 0 {
-		t.Errorf("open watches: got %d, want none", n)
-	}
-}
-
 // TestOldestRangesFirst checks that ranges are sorted by age, and by name if they have one
 // age.
 func TestOldestRangesFirst(t *testing.T) {
@@ -209,14 +129,6 @@ func TestOldestRangesFirst(t *testing.T) {
 			t.Errorf("error %v; ranges (-want +got):\n%s", err, diff)
 		}
 	})
-}
-
-// drop deletes an object and sends the event to watches.
-func (a *api) drop(t testing.TB, resource, name string) {
-	t.Helper()
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	testenv.NoError(t, a.remove(networkingv1.Resource(resource), name, nil))
 }
 
 // TestWatchIsRestarted ends the watch after each event, as API servers do, and checks that
@@ -255,47 +167,9 @@ func TestWatchIsRestarted(t *testing.T) {
 	})
 }
 
-// TestWatchDoesNotSpin has an API server that ends every watch at once.
-func TestWatchDoesNotSpin(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		a, s := newStore(t)
-		a.endsWatches = true
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
-		storetest.WantEnd(t, s.Watch(ctx, 1), context.DeadlineExceeded)
-		if a.started < 2 || a.started > 61 {
-			t.Errorf("watches in a minute: got %d, want 2 to 61", a.started)
-		}
-	})
-}
-
 func TestWatchTooOld(t *testing.T) {
 	t.Parallel()
 	a, s := newStore(t)
 	a.forget()
 	storetest.WantEnd(t, s.Watch(t.Context(), 50), allocator.ErrCompacted)
-}
-
-// TestPauseAfterCompaction has an API server that refuses every watch as too old. WatchRanges
-// must pause before it lists the ranges again.
-func TestPauseAfterCompaction(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		a, s := newStore(t)
-		a.watchErr = apierrors.NewResourceExpired("it is too old")
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
-		var lists int
-		for _, err := range s.WatchRanges(ctx) {
-			if err == nil {
-				lists++
-			} else if !errors.Is(err, context.DeadlineExceeded) {
-				t.Errorf("got error %v, want %v", err, context.DeadlineExceeded)
-			}
-		}
-		if lists < 2 || lists > 61 {
-			t.Errorf("lists in a minute: got %d, want 2 to 61", lists)
-		}
-	})
 }

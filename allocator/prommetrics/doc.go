@@ -24,6 +24,7 @@
 // addresses than with one. Where Kubernetes leaves the meaning open:
 //
 //   - A range that is draining has no available keys.
+//   - A port that several ranges have counts in each.
 //   - A request that fails counts once for each range that might have served it.
 //   - The types of repair errors are invalid, repair (a key was used and not held, or held
 //     for another owner), duplicate, outOfRange, and leak (an unused key was freed).

@@ -89,7 +89,7 @@ func (m *Metrics) Watch(pool *allocator.Pool) {
 	m.pool.Store(pool)
 	for _, r := range pool.Ranges() {
 		for _, scope := range []string{static, dynamic} {
-			if r.Config.Prefix.IsValid() {
+			if r.Config.FirstPort == 0 {
 				m.ips.WithLabelValues(r.Config.String(), scope)
 				m.ipErrors.WithLabelValues(r.Config.String(), scope)
 			} else {
@@ -162,7 +162,7 @@ func (m *Metrics) kinds() (ips, ports bool) {
 		return true, true
 	}
 	for _, r := range pool.Ranges() {
-		ips, ports = ips || r.Config.Prefix.IsValid(), ports || !r.Config.Prefix.IsValid()
+		ips, ports = ips || r.Config.FirstPort == 0, ports || r.Config.FirstPort > 0
 	}
 	return ips, ports
 }

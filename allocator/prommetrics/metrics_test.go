@@ -65,7 +65,7 @@ func newPool(t *testing.T, m *prommetrics.Metrics, ranges ...string) *allocator.
 
 func TestAllocations(t *testing.T) {
 	m, r := newMetrics(t)
-	p := newPool(t, m, "10.96.0.0/28", "10.97.0.0/29!", "fd00::/112", "30000-30009", "30005-30014")
+	p := newPool(t, m, "10.96.0.0/28", "10.97.0.0/29!", "fd00::/112", "30000-30009", "30010-30014")
 	const ofIPs, ofPorts = "^kube_apiserver_clusterip_allocator_alloc.*total", "^kube_apiserver_nodeport_"
 	wantSamples(t, r, ofPorts, `
 kube_apiserver_nodeport_allocator_allocated_ports 0

@@ -40,24 +40,24 @@ func (o *occupancy) Collect(all chan<- prometheus.Metric) {
 		return
 	}
 	hasPorts := false
+	var ports allocator.Stats
 	for _, r := range pool.Ranges() {
-		if !r.Config.Prefix.IsValid() {
+		s := r.Stats
+		if r.Config.Draining {
+			s.Size = s.Used
+		}
+		if r.Config.FirstPort > 0 {
 			hasPorts = true
+			ports.Size, ports.Used = ports.Size+s.Size, ports.Used+s.Used
 			continue
 		}
-		free := r.Stats.Free()
-		if r.Config.Draining {
-			free = 0
-		}
 		cidr := r.Config.String()
-		all <- gauge(o.ips, r.Stats.Used, cidr)
-		all <- gauge(o.freeIPs, free, cidr)
+		all <- gauge(o.ips, s.Used, cidr)
+		all <- gauge(o.freeIPs, s.Free(), cidr)
 	}
-	if hasPorts {
-		// These have no label for the range; a port in several ranges counts once.
-		s := pool.Stats(allocator.Port)
-		all <- gauge(o.ports, s.Used)
-		all <- gauge(o.freePorts, s.Free())
+	if hasPorts { // These have no label for the range.
+		all <- gauge(o.ports, ports.Used)
+		all <- gauge(o.freePorts, ports.Free())
 	}
 }
 

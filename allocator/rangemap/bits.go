@@ -18,7 +18,7 @@ const maxKeys = 1 << 23
 var ErrOutOfRange = errors.New("out of the range of the map")
 
 // RangeOf numbers the keys of the map of a range: of IPv6 the first [Limit] addresses. A map of more
-// than 8,388,608 keys is [allocator.ErrTooLarge]. Exclusions and draining concern only a pool.
+// than 8,388,608 keys is [allocator.ErrTooLarge]. Draining concerns only a pool.
 func RangeOf(c allocator.Config) (*allocator.Range, error) {
 	c = allocator.Config{Prefix: c.Prefix, FirstPort: c.FirstPort, LastPort: c.LastPort}
 	if c.Prefix.Addr().Is6() {

@@ -7,8 +7,9 @@ import (
 )
 
 func Example() {
-	// What "etcdctl get /registry/ranges/servicenodeports" gives, as JSON.
-	m, err := rangemap.Unmarshal([]byte(`{"kind":"RangeAllocation","apiVersion":"v1","range":"30000-32767","data":"AQM="}`))
+	// What etcd has at /registry/ranges/servicenodeports.
+	object := rangemap.Map{Range: "30000-32767", Data: []byte{1, 3}}.Marshal()
+	m, err := rangemap.Unmarshal(object)
 	if err != nil {
 		fmt.Println(err)
 		return

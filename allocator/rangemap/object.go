@@ -2,7 +2,6 @@ package rangemap
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 
@@ -13,9 +12,9 @@ import (
 // taken keys as bits.
 type Map struct {
 	// Range is the range, as a prefix or as ports.
-	Range string `json:"range"`
+	Range string
 	// Data has a bit for each key that is taken.
-	Data []byte `json:"data"`
+	Data []byte
 }
 
 // ErrMalformed says that the bytes are not a RangeAllocation.
@@ -37,19 +36,28 @@ const (
 )
 
 // Unmarshal reads a RangeAllocation from the bytes that etcd has under its key, which
-// are protocol buffers or JSON. It ignores unknown fields.
+// are protocol buffers. It ignores unknown fields.
 func Unmarshal(object []byte) (Map, error) {
-	if raw, ok := bytes.CutPrefix(object, []byte(magic)); ok {
-		return unmarshalProto(raw)
+	raw, isObject := bytes.CutPrefix(object, []byte(magic))
+	if !isObject {
+		return Map{}, fmt.Errorf("%w: it does not begin as objects of the API server do", ErrMalformed)
 	}
-	var o struct {
-		Kind, APIVersion string
-		Map
+	envelope, err := fields(raw)
+	if err != nil {
+		return Map{}, err
 	}
-	if err := json.Unmarshal(object, &o); err != nil {
-		return Map{}, fmt.Errorf("%w: %w", ErrMalformed, err)
+	meta, err := fields(envelope[fieldTypeMeta])
+	if err != nil {
+		return Map{}, err
 	}
-	return o.Map, checkType(o.APIVersion, o.Kind)
+	if v, k := string(meta[fieldAPIVersion]), string(meta[fieldKind]); v != apiVersion || k != kind {
+		return Map{}, fmt.Errorf("%w: it is a %s %s", ErrMalformed, v, k)
+	}
+	body, err := fields(envelope[fieldRaw])
+	if err != nil {
+		return Map{}, err
+	}
+	return Map{Range: string(body[fieldRange]), Data: bytes.Clone(body[fieldData])}, nil
 }
 
 // Marshal returns the object in the form in which the API server stores it.
@@ -63,32 +71,6 @@ func (m Map) Marshal() []byte {
 	object = appendField(object, fieldRaw, body)
 	object = appendField(object, 3, nil) // content encoding
 	return appendField(object, 4, nil)   // content type
-}
-
-func checkType(gotVersion, gotKind string) error {
-	if gotVersion != apiVersion || gotKind != kind {
-		return fmt.Errorf("%w: it is a %s %s", ErrMalformed, gotVersion, gotKind)
-	}
-	return nil
-}
-
-func unmarshalProto(raw []byte) (Map, error) {
-	envelope, err := fields(raw)
-	if err != nil {
-		return Map{}, err
-	}
-	meta, err := fields(envelope[fieldTypeMeta])
-	if err != nil {
-		return Map{}, err
-	}
-	if err := checkType(string(meta[fieldAPIVersion]), string(meta[fieldKind])); err != nil {
-		return Map{}, err
-	}
-	body, err := fields(envelope[fieldRaw])
-	if err != nil {
-		return Map{}, err
-	}
-	return Map{Range: string(body[fieldRange]), Data: bytes.Clone(body[fieldData])}, nil
 }
 
 // fields returns the fields of a message that hold bytes; the last one of a number

@@ -49,7 +49,6 @@ func TestClaimsFromTheFuture(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				store := storeOf(t, c.claims)
 				controller := repair.Controller{Store: store, Owners: uses(c.uses), Options: options(t), Interval: c.interval}
-				controller.Options.MaxRemovals = -1
 				before := held(t, store)
 				after := passes(t, controller, c.want, func(int) {})
 				for i, got := range after {

@@ -3,15 +3,11 @@ package repair
 import (
 	"context"
 	"fmt"
-	"slices"
 
 	"github.com/vipkit/vipkit/allocator"
 )
 
 func (p *pass) create(ctx context.Context, store Creator) error {
-	if slices.ContainsFunc(p.findings, func(f Finding) bool { return f.Problem == Missing }) && p.options.Policy[Missing] == Report {
-		return fmt.Errorf("creating the map: %w: the policy only reports missing claims, so keys in use would be allocated again", allocator.ErrNoMap)
-	}
 	var claims []allocator.Claim
 	for _, c := range p.changes {
 		claims = append(claims, c.op.Claim)

@@ -20,6 +20,6 @@
 //
 // A key that is freed wrongly may get another owner at once; one that is kept wrongly
 // only wastes an address. So a pass refuses a list without owners, and one that would
-// free half of all keys, unless its options allow that; and it only reports keys
+// free half of all keys, unless [Options].Force allows that; and it only reports keys
 // outside of all ranges.
 package repair

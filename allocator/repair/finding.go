@@ -24,12 +24,13 @@ type Use struct {
 	Text string
 }
 
-// Uses are the uses of one Service, by the pools that they come from. External IPs come from none: users
-// choose them.
+// Uses are the uses of one Service, by the pools that they come from.
 type Uses struct {
 	// ClusterIPs are from its spec, LoadBalancerIPs from its status. NodePorts are the node ports of its
 	// ports, and its health check node port.
 	ClusterIPs, LoadBalancerIPs, NodePorts []Use
+	// ExternalIPs come from no pool: users choose them. One may be in the range of a pool.
+	ExternalIPs []Use
 }
 
 // ServiceUses returns the uses of a Service. Their owner is namespace/name.
@@ -47,6 +48,9 @@ func ServiceUses(s *v1.Service) (u Uses) {
 	}
 	for i := range s.Status.LoadBalancer.Ingress {
 		add(&u.LoadBalancerIPs, s.Status.LoadBalancer.Ingress[i].IP)
+	}
+	for _, ip := range s.Spec.ExternalIPs {
+		add(&u.ExternalIPs, ip)
 	}
 	ports := []int32{s.Spec.HealthCheckNodePort}
 	for i := range s.Spec.Ports {
@@ -72,11 +76,11 @@ func parse(text string) (allocator.Key, error) {
 	return k, err
 }
 
-// ErrNoOwners says that the list of owners is empty. See [Options].AllowNoOwners.
+// ErrNoOwners says that the list of owners is empty. See [Options].Force.
 var ErrNoOwners = errors.New("the list of owners is empty, which is likely a mistake")
 
 // TooManyError says that a pass would have taken too many claims from their owners,
-// and has taken none. See [Options].MaxRemovals.
+// and has taken none. See [Options].Force.
 type TooManyError struct {
 	// Removals is how many it would have taken, Most how many it may take.
 	Removals, Most int
@@ -104,7 +108,7 @@ const (
 	// change of the store cannot mend that: one of the objects must change.
 	Duplicate
 	// OutOfRange: used or held, and in no range. A range may be missing by mistake,
-	// so this is only reported by default. [Mend] frees keys that are held and not used.
+	// so this is only reported.
 	OutOfRange
 	// NonCanonical: not spelled canonically. The key is the same, but other programs
 	// may compare spellings.
@@ -119,23 +123,6 @@ func (p Problem) String() string {
 	return enum.Name(p, "none", "missing", "orphaned", "wrong owner", "duplicate", "out of range", "non-canonical", "invalid")
 }
 
-// Action is what to do about a problem.
-type Action uint8
-
-// The actions. Problems that only a change of an object can mend are reported, whatever
-// the policy says.
-const (
-	// Default mends Missing, Orphaned and WrongOwner, and reports the others.
-	Default Action = iota
-	// Report changes nothing.
-	Report
-	// Mend changes the store.
-	Mend
-)
-
-// String returns default, report or mend.
-func (a Action) String() string { return enum.Name(a, "default", "report", "mend") }
-
 // Finding is one difference between store and owners.
 type Finding struct {
 	// Problem is the kind of the difference.
@@ -148,8 +135,8 @@ type Finding struct {
 	Holder allocator.Owner
 	// Text is the spelling of the owner.
 	Text string
-	// Mended says that the pass changed the store. If it is false although the policy
-	// says [Mend], another process changed the claim first; the next pass tries again.
+	// Mended says that the pass changed the store. If it is false for a problem that passes mend,
+	// another process changed the claim first; the next pass tries again.
 	Mended bool
 }
 

@@ -34,18 +34,18 @@ func TestNoOwners(t *testing.T) {
 	store := storeOf(t, "10.96.0.1 a 1h\n10.96.0.2 b 61s reserved")
 	before := held(t, store)
 	o := options(t)
-	o.AllowNoOwners = false
+	o.Force = false
 	findings, err := repair.Reconcile(t.Context(), store, uses(""), o)
 	if !errors.Is(err, repair.ErrNoOwners) || len(findings) != 2 {
 		t.Errorf("got %v, error %v, want two findings and %v", findings, err, repair.ErrNoOwners)
 	}
 	testenv.Same(t, before, held(t, store), "claims after a refused pass")
-	o.AllowNoOwners = true
+	o.Force = true
 	if _, err := repair.Reconcile(t.Context(), store, uses(""), o); err != nil || held(t, store) != "" {
-		t.Errorf("with AllowNoOwners: error %v, the store holds %q, want nothing", err, held(t, store))
+		t.Errorf("with Force: error %v, the store holds %q, want nothing", err, held(t, store))
 	}
 	// A pass that frees nothing is no error.
-	o.AllowNoOwners = false
+	o.Force = false
 	for _, harmless := range []string{"", "10.96.0.2 b 61s reserved", "10.96.0.1 a 1s", "10.97.0.1 a 1h"} {
 		if _, err := repair.Reconcile(t.Context(), storeOf(t, harmless), uses(""), o); err != nil {
 			t.Errorf("a store with %q: %v", harmless, err)
@@ -59,7 +59,7 @@ func TestNoMapWithoutOwners(t *testing.T) {
 	store := newFile(t)
 	o := options(t)
 	for _, allowed := range []bool{false, true} {
-		o.AllowNoOwners = allowed
+		o.Force = allowed
 		_, err := repair.Reconcile(t.Context(), store, uses(""), o)
 		_, loadErr := store.Load(t.Context())
 		if errors.Is(err, repair.ErrNoOwners) == allowed || errors.Is(loadErr, allocator.ErrNoMap) == allowed {
@@ -72,12 +72,14 @@ func TestNoMapWithoutOwners(t *testing.T) {
 // them, and still adds missing claims.
 func TestMassRemoval(t *testing.T) {
 	const all = 100
-	for _, c := range []struct{ listed, most, want int }{
+	for _, c := range []struct {
+		listed int
+		force  bool
+		want   int
+	}{
 		{listed: 50, want: 50},
 		{listed: 49, want: all},
-		{listed: 49, most: 51, want: 49},
-		{listed: 50, most: 10, want: all},
-		{listed: 1, most: -1, want: 1},
+		{listed: 1, force: true, want: 1},
 	} {
 		var had, used strings.Builder
 		for i := range all {
@@ -89,7 +91,7 @@ func TestMassRemoval(t *testing.T) {
 		used.WriteString("10.96.0.200 new\n")
 		store := storeOf(t, had.String())
 		o := options(t)
-		o.MaxRemovals = c.most
+		o.Force = c.force
 		_, err := repair.Reconcile(t.Context(), store, uses(used.String()), o)
 		tooMany, isTooMany := errors.AsType[*repair.TooManyError](err)
 		if isTooMany != (c.want == all) || isTooMany && tooMany.Removals != all-c.listed {
@@ -99,20 +101,6 @@ func TestMassRemoval(t *testing.T) {
 		if !strings.Contains(held(t, store), "10.96.0.200 new") {
 			t.Errorf("%+v: the store lacks the missing claim of new, want it added", c)
 		}
-	}
-}
-
-// TestOutOfRangeIsFreedOnDemand checks that the policy Mend frees unused keys outside of
-// all ranges.
-func TestOutOfRangeIsFreedOnDemand(t *testing.T) {
-	store := storeOf(t, "10.97.0.1 a 1h\n10.97.0.2 b 1h")
-	o := options(t)
-	o.Policy = map[repair.Problem]repair.Action{repair.OutOfRange: repair.Mend}
-	findings, err := repair.Reconcile(t.Context(), store, uses("10.97.0.2 b"), o)
-	testenv.NoError(t, err)
-	testenv.Same(t, "out of range: 10.97.0.1 of a (mended)\nout of range: 10.97.0.2 of b", lines(findings), "findings")
-	if got := held(t, store); got != "10.97.0.2 b" {
-		t.Errorf("the store holds %q, want only the key that is used", got)
 	}
 }
 
@@ -131,7 +119,7 @@ func TestUnreadableUseFreesNothing(t *testing.T) {
 	} {
 		store := storeOf(t, had)
 		o := options(t)
-		o.AllowNoOwners = false
+		o.Force = false
 		if _, err := repair.Reconcile(t.Context(), store, uses(c.uses), o); !errors.Is(err, c.err) {
 			t.Errorf("%q: got error %v, want %v", c.uses, err, c.err)
 		}
@@ -155,7 +143,9 @@ func TestImportedKeys(t *testing.T) {
 		}
 		state.Version = 1
 		store := allocator.NewMemory(state, nil)
-		_, err := repair.Reconcile(t.Context(), store, func(context.Context) ([]repair.Use, error) { return list, nil }, options(t))
+		o := options(t)
+		o.Force = false
+		_, err := repair.Reconcile(t.Context(), store, func(context.Context) ([]repair.Use, error) { return list, nil }, o)
 		tooMany, isTooMany := errors.AsType[*repair.TooManyError](err)
 		left := listed
 		if listed < all/2 {

@@ -22,27 +22,21 @@ const batch = 64
 type Options struct {
 	// Ranges are all ranges, also those that are draining.
 	Ranges []allocator.Config
-	// Policy says what to do about a problem; problems without an entry are treated
-	// as [Default].
-	Policy map[Problem]Action
 	// Grace is how old a claim must be before a pass frees it or gives it to another
 	// owner: [DefaultGrace] if 0. It must be longer than each of these: how outdated the
 	// list of owners can be, the time between binding a claim and storing its object, and
 	// the difference between the clocks of the processes that share the store.
 	Grace time.Duration
-	// MaxRemovals bounds the claims that one pass takes from their owners, because
-	// an incomplete list of owners would free many: 0 means half of the bound claims,
-	// but at least [MinRemovals]; a negative number means no bound. To give a key to the
+	// Force allows a list without any use, and any number of claims that a pass takes from their
+	// owners. Otherwise a pass takes half of the bound claims at most, or [MinRemovals] if that is
+	// more, because an incomplete list of owners would free many. To give a key to the
 	// owner that uses it does not count if its claim has no date, as in an imported map.
-	MaxRemovals int
-	// AllowNoOwners allows a list without any use. Otherwise that is an error.
-	AllowNoOwners bool
+	Force bool
 	// Now is the clock, [time.Now] by default.
 	Now func() time.Time
 }
 
-// MinRemovals is how many claims a pass may always take from owners, unless
-// [Options].MaxRemovals is set.
+// MinRemovals is how many claims a pass may always take from owners.
 const MinRemovals = 16
 
 // Creator is a store that begins without a map, and can make one.
@@ -53,7 +47,7 @@ type Creator interface {
 }
 
 // Reconcile compares a store with the uses that owners lists, mends the differences that
-// the policy says, and gives all findings, in order of the keys.
+// a change of the store can mend, and gives all findings, in order of the keys.
 //
 // Reconcile calls owners once, after it has read the store. The list must have all uses
 // of all programs that allocate from the same store, the oldest first: of two equal
@@ -64,7 +58,7 @@ type Creator interface {
 //
 // A wrong list of owners must not free their keys. So a list without any use is
 // [ErrNoOwners], and nothing is changed; and if a pass would take more claims from owners
-// than the options allow, it takes none, mends everything else, and the error is a
+// than [Options].Force says, it takes none, mends everything else, and the error is a
 // [TooManyError].
 //
 // If a claim is dated further in the future than Grace, the clock of its writer was ahead,
@@ -97,7 +91,7 @@ func reconcile(ctx context.Context, store allocator.Store, owners func(context.C
 	p.seen = seen
 	p.compare(state.Claims, users)
 	switch {
-	case len(users) == 0 && !o.AllowNoOwners && (isNew || p.removals() > 0):
+	case len(users) == 0 && !o.Force && (isNew || p.removals() > 0):
 		err = ErrNoOwners
 	case isNew:
 		if err = p.create(ctx, creator); err == nil {
@@ -269,22 +263,17 @@ func (p *pass) compareUnused(c allocator.Claim) {
 	if !p.isInRange(c.Key) && c.IsBound() {
 		f.Problem = OutOfRange
 	}
-	if p.isUndated(c) {
+	if p.isUndated(c) || f.Problem == OutOfRange {
 		p.found(f)
 		return
 	}
 	p.change(f, allocator.Op{Claim: c, Delete: true}, c.IsBound())
 }
 
-// change records a finding and, unless the policy forbids it, the operation that mends
-// it, with whether that takes a bound key from its owner. A claim without a date is a bit of an
-// imported map: it had no owner.
+// change records a finding and the operation that mends it, with whether that takes a bound key
+// from its owner. A claim without a date is a bit of an imported map: it had no owner.
 func (p *pass) change(f Finding, op allocator.Op, isRemoval bool) {
 	p.found(f)
-	action := p.options.Policy[f.Problem]
-	if action != Mend && (action != Default || f.Problem == OutOfRange) {
-		return
-	}
 	// An unreadable use may stand for any key of its owner.
 	if _, isUnclear := p.unclear[cmp.Or(f.Holder, f.Owner)]; isRemoval && isUnclear {
 		return
@@ -303,17 +292,14 @@ func (p *pass) removals() (n int) {
 
 // limit drops all removals if they are too many.
 func (p *pass) limit(claims []allocator.Claim) error {
-	most, n := p.options.MaxRemovals, p.removals()
-	if most == 0 {
-		bound := 0
-		for _, c := range claims {
-			if c.IsBound() {
-				bound++
-			}
+	bound := 0
+	for _, c := range claims {
+		if c.IsBound() {
+			bound++
 		}
-		most = max(MinRemovals, bound/2)
 	}
-	if most < 0 || n <= most {
+	most, n := max(MinRemovals, bound/2), p.removals()
+	if p.options.Force || n <= most {
 		return nil
 	}
 	p.changes = slices.DeleteFunc(p.changes, func(c change) bool { return c.isRemoval })

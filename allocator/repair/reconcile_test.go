@@ -65,7 +65,7 @@ func uses(text string) func(context.Context) ([]repair.Use, error) {
 }
 
 func options(t testing.TB) repair.Options {
-	return repair.Options{Ranges: ranges(t), Now: start, AllowNoOwners: true}
+	return repair.Options{Ranges: ranges(t), Now: start, Force: true}
 }
 
 // held returns the claims of a store, one in each line.
@@ -153,21 +153,6 @@ func TestReconcile(t *testing.T) {
 	}
 }
 
-func TestPolicyReportsOnly(t *testing.T) {
-	const text = "10.96.0.1 gone 1h\n10.96.0.2 gone 1h\n10.97.0.1 gone 1h"
-	store := allocator.NewMemory(allocator.State{Claims: claims(t, text), Version: 100}, nil)
-	before := held(t, store)
-	o := options(t)
-	o.Policy = map[repair.Problem]repair.Action{
-		repair.Missing: repair.Report, repair.Orphaned: repair.Report, repair.WrongOwner: repair.Report, repair.OutOfRange: repair.Report,
-	}
-	findings, err := repair.Reconcile(t.Context(), store, uses("10.96.0.2 a\n10.96.0.3 a"), o)
-	testenv.NoError(t, err)
-	want := "orphaned: 10.96.0.1 of gone\nwrong owner: 10.96.0.2 of a, held by gone\nmissing: 10.96.0.3 of a\nout of range: 10.97.0.1 of gone"
-	testenv.Same(t, want, lines(findings), "findings")
-	testenv.Same(t, before, held(t, store), "claims after a pass that only reports")
-}
-
 // busy is a store in which another process changes a claim after it was read.
 type busy struct {
 	*allocator.Memory
@@ -200,21 +185,6 @@ func TestClaimChangesDuringAPass(t *testing.T) {
 	testenv.Same(t, want, lines(findings), "findings")
 	if got := held(t, store); got != "10.96.0.2 new" {
 		t.Errorf("the store holds %q, want only the new claim", got)
-	}
-}
-
-// TestNoMapWithoutMissingClaims checks that no map is created if the policy only reports
-// missing claims: keys in use would be allocated a second time.
-func TestNoMapWithoutMissingClaims(t *testing.T) {
-	store := newFile(t)
-	o := options(t)
-	o.Policy = map[repair.Problem]repair.Action{repair.Missing: repair.Report}
-	findings, err := repair.Reconcile(t.Context(), store, uses("10.96.0.1 service"), o)
-	if !errors.Is(err, allocator.ErrNoMap) || len(findings) != 1 {
-		t.Errorf("got %d findings and error %v, want one and %v", len(findings), err, allocator.ErrNoMap)
-	}
-	if _, err := store.Load(t.Context()); !errors.Is(err, allocator.ErrNoMap) {
-		t.Errorf("afterwards, Load: got error %v, want %v", err, allocator.ErrNoMap)
 	}
 }
 

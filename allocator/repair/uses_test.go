@@ -27,11 +27,12 @@ func TestServiceUses(t *testing.T) {
 			s.Spec.Ports = []v1.ServicePort{{NodePort: 30053, Protocol: v1.ProtocolTCP}, {NodePort: 30053, Protocol: v1.ProtocolUDP}, {}}
 			s.Spec.HealthCheckNodePort = 30001
 			s.Status.LoadBalancer.Ingress = []v1.LoadBalancerIngress{{IP: "192.0.2.1"}, {Hostname: "lb"}}
-		})), "010.096.0.11 fd00::1 | 192.0.2.1 | 30001 30053"},
-		{"from before dual stack", texts(serviceWith(func(s *v1.Service) { s.Spec.ClusterIP = "10.96.0.1" })), "10.96.0.1 |  | "},
+			s.Spec.ExternalIPs = []string{"203.0.113.1"}
+		})), "010.096.0.11 fd00::1 | 192.0.2.1 | 30001 30053 | 203.0.113.1"},
+		{"from before dual stack", texts(serviceWith(func(s *v1.Service) { s.Spec.ClusterIP = "10.96.0.1" })), "10.96.0.1 |  |  | "},
 		{"headless", texts(serviceWith(func(s *v1.Service) {
 			s.Spec.ClusterIP, s.Spec.ClusterIPs = v1.ClusterIPNone, []string{v1.ClusterIPNone}
-		})), " |  | "},
+		})), " |  |  | "},
 	} {
 		if c.got != c.want {
 			t.Errorf("%s: got uses %q, want %q", c.what, c.got, c.want)
@@ -42,7 +43,7 @@ func TestServiceUses(t *testing.T) {
 func texts(s *v1.Service) string {
 	u := repair.ServiceUses(s)
 	var lists []string
-	for _, uses := range [][]repair.Use{u.ClusterIPs, u.LoadBalancerIPs, u.NodePorts} {
+	for _, uses := range [][]repair.Use{u.ClusterIPs, u.LoadBalancerIPs, u.NodePorts, u.ExternalIPs} {
 		var list []string
 		for _, use := range uses {
 			if use.Owner != "default/web" {

@@ -202,11 +202,6 @@ func (nowhere) Append([]allocator.Event) error { return nil }
 
 func (nowhere) Rollback() error { return nil }
 
-func TestMemoryWithJournal(t *testing.T) {
-	t.Parallel()
-	storetest.Run(t, func(*testing.T) allocator.Store { return allocator.NewMemory(allocator.State{}, nowhere{}) })
-}
-
 // versionless is a store whose states have no version, which the contract allows.
 type versionless struct{ allocator.Store }
 

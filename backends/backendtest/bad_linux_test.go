@@ -23,6 +23,7 @@ const badVariable = "VIPKIT_BAD_BACKEND"
 
 // bad is a backend that does what its fields say; nothing by default.
 type bad struct {
+	proxy.NoAbilities
 	apply   func(context.Context, proxy.Snapshot) error
 	cleanUp func(context.Context) error
 }

@@ -10,7 +10,6 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 	"github.com/vipkit/vipkit/proxy"
 	"github.com/vipkit/vipkit/proxy/conntrack"
@@ -134,8 +133,8 @@ func (s *flowStage) applyWhile(t *testing.T, what string, full bool) {
 		})
 	}
 	s.apply(t, next)
-	if f, can := s.backend.(backends.Finder); can && full {
-		s.cleaner.Find(f.Found())
+	if found := s.backend.Abilities().Flows; found != nil && full {
+		s.cleaner.Find(found())
 	}
 	if err := s.cleaner.Follow(t.Context(), s.applied, full); err != nil {
 		t.Errorf("%s: cleaning flows: got error %v, want none", what, err)

@@ -2,7 +2,6 @@ package backendtest
 
 import (
 	"context"
-	"io"
 	"net/netip"
 	"slices"
 	"testing"
@@ -31,9 +30,7 @@ func (c *Config) testLoopback(t *testing.T) {
 		beside, err = c.Loopback()
 		return err
 	})
-	if b, can := beside.(io.Closer); can {
-		testenv.CloseAtEnd(t, b)
-	}
+	testenv.CloseAtEnd(t, beside)
 	var held proxy.Snapshot
 	for step := range loopbackSteps {
 		next := h.next(t)

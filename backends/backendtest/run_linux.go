@@ -14,8 +14,7 @@ import (
 type Config struct {
 	// New makes a backend for the network namespace of the calling thread. It
 	// is called many times; each backend adopts what earlier ones left. Run
-	// closes each backend that is an [io.Closer]: before it makes the next
-	// one, and the last one at the end.
+	// closes each backend: before it makes the next one, and the last one at the end.
 	New func(testing.TB) proxy.Backend
 	// Faulty makes a backend as New does, but each commit to the kernel must
 	// be passed to around, which calls commit or not, and returns the error
@@ -27,8 +26,7 @@ type Config struct {
 	// dataplanes; empty if there is nothing.
 	Dump func(testing.TB) string
 	// Loopback makes a backend for the network namespace of the calling thread that serves node
-	// ports at loopback addresses, beside that of New. It is closed in the end if it is an
-	// [io.Closer]. Nil if there is none.
+	// ports at loopback addresses, beside that of New. It is closed in the end. Nil if there is none.
 	Loopback func() (proxy.Backend, error)
 	// Lacks are capabilities that the dataplane does not have by its kind.
 	Lacks []Capability

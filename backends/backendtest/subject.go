@@ -1,7 +1,6 @@
 package backendtest
 
 import (
-	"io"
 	"math/rand/v2"
 	"testing"
 	"time"
@@ -39,21 +38,20 @@ func (s *subject) restart(t testing.TB) {
 	s.backend, s.applied = s.renew(t), proxy.Snapshot{}
 }
 
-// close closes the backend, if it can be closed. One that hangs stays open.
+// close closes the backend, if there is one. One that hangs stays open.
 func (s *subject) close(t testing.TB) {
 	t.Helper()
-	c, can := s.backend.(io.Closer)
-	if !can || s.course.ended() != "" {
+	if s.backend == nil || s.course.ended() != "" {
 		return
 	}
 	returned := make(chan error, 1)
-	go func() { returned <- c.Close() }()
+	go func() { returned <- s.backend.Close() }()
 	late := time.NewTimer(callPatience)
 	defer late.Stop()
 	select {
 	case err := <-returned:
 		if err != nil {
-			t.Errorf("closing %T: %v", c, err)
+			t.Errorf("closing %T: %v", s.backend, err)
 		}
 	case <-late.C:
 		t.Errorf("Close: got no result within %v; want one", callPatience)
@@ -83,11 +81,11 @@ func (s *subject) dump(t testing.TB) string {
 // counts them.
 func (s *subject) operations(t testing.TB) uint64 {
 	t.Helper()
-	c, ok := s.backend.(proxy.OperationCounter)
-	if !ok {
+	operations := s.backend.Abilities().Operations
+	if operations == nil {
 		t.Skip("the backend does not count its operations")
 	}
-	return c.Operations()
+	return operations()
 }
 
 // newHistory makes a history of Services that the backend can serve.

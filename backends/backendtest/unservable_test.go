@@ -31,6 +31,8 @@ func (anything) Commit(context.Context, []backends.Op[name, struct{}]) backends.
 	return backends.Outcome{}
 }
 
+func (anything) Abilities() (none backends.Abilities[name, struct{}]) { return none }
+
 // The engine of backends reports each unservable port, whatever the target accepts, and no other.
 func TestUnservables(t *testing.T) {
 	render := func(_ *proxy.Node, port *proxy.ServicePort, to []named) []named {

@@ -5,8 +5,6 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-
-	"github.com/vipkit/vipkit/backends"
 )
 
 // everythingVariable names the environment variable that, if 1, makes [Run] run all tests
@@ -61,9 +59,9 @@ func (c *Config) testNode(t *testing.T) {
 		want = append(want, "hairpin_mode of "+bridgeName)
 	}
 	s.apply(t, resolve(t, s.tracker(nodeOptions())))
-	if checker, can := s.backend.(backends.NodeChecker); can {
+	if check := s.backend.Abilities().CheckNode; check != nil {
 		s.onNode(t, func() error {
-			for _, p := range checker.CheckNode(s.applied) {
+			for _, p := range check(s.applied) {
 				got = append(got, p.Field)
 			}
 			return nil

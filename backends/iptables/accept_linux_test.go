@@ -78,25 +78,6 @@ func TestFirewallThatDropsByDefault(t *testing.T) {
 	})
 }
 
-// Each attempt to connect to a Service without endpoints is refused at once, also to ports that
-// it does not have: the kernel limits ICMP errors, but not resets.
-func TestRefusedWithoutLimit(t *testing.T) {
-	t.Parallel()
-	eachFlavour(t, func(t *testing.T, s *stage) {
-		client := newRow(t, s)
-		testenv.NoError(t, s.NS.Sysctl("net/ipv4/icmp_ratelimit", "1000"))
-		s.Apply(t, proxy.NewSnapshot(stagetest.Node(), newPort(v1.IPv4Protocol, 0, 0)))
-		for name, from := range map[string]*netns.NS{"client": client, "node": s.NS} {
-			for i := range 50 {
-				address := netip.AddrPortFrom(stagetest.ClusterIP(v1.IPv4Protocol, 0), 80+uint16(i%2)).String()
-				if err := connect(t, from, address, reachable); !errors.Is(err, unix.ECONNREFUSED) {
-					t.Fatalf("%s: attempt %d at %s: got %v, want connection refused", name, i, address, err)
-				}
-			}
-		}
-	})
-}
-
 // An address of the service range that an interface of the node has belongs to the program that
 // listens there. Other unused addresses are dropped.
 func TestOwnAddressInServiceRange(t *testing.T) {

@@ -140,7 +140,7 @@ func TestDriftAfterAnError(t *testing.T) {
 	}
 	testenv.NoError(t, os.Remove(flag))
 	s.run(t, "*filter\n:OTHER - [0:0]\nCOMMIT\n", "iptables-restore", "--noflush", "-w", "5")
-	if checker, ok := s.Backend.(proxy.DriftChecker); !ok || !checker.Drifted(t.Context()) {
+	if !s.Backend.Abilities().Drifted(t.Context()) {
 		t.Error("after an error and a foreign change: drifted: got false, want true")
 	}
 }

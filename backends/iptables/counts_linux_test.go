@@ -1,7 +1,6 @@
 package iptables
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -50,12 +49,8 @@ func TestRulesAreCounted(t *testing.T) {
 // last with bounds.
 func (s *stage) wantRules(t *testing.T, what string, least, most int) {
 	t.Helper()
-	counter, can := s.Backend.(proxy.RuleCounter)
-	if !can {
-		t.Fatal("the backend counts no rules")
-	}
 	wrote, tables := 0, []string{}
-	for _, n := range counter.CountRules() {
+	for _, n := range s.Backend.Abilities().CountRules() {
 		wrote += n.Written
 		tables = append(tables, fmt.Sprint(n.Family, n.Table))
 		program := map[v1.IPFamily]string{v1.IPv4Protocol: "iptables-save", v1.IPv6Protocol: "ip6tables-save"}[n.Family]
@@ -109,28 +104,7 @@ func TestShortageOfAll(t *testing.T) {
 	})
 }
 
-// static is a source that delivers one snapshot.
-type static struct{ snapshot proxy.Snapshot }
-
-func (s static) Next(ctx context.Context, after proxy.Snapshot) (proxy.Snapshot, error) {
-	if after.IsZero() {
-		return s.snapshot, nil
-	}
-	<-ctx.Done()
-	return proxy.Snapshot{}, ctx.Err()
-}
-
-// firstSync returns the Sync of the first Apply of a Runner.
-func firstSync(t *testing.T, b proxy.Backend, s proxy.Snapshot) (first proxy.Sync) {
-	t.Helper()
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	r := proxy.Runner{Source: static{s}, Backend: b, Observers: []proxy.Observer{{Synced: func(s proxy.Sync) { first = s; cancel() }}}}
-	testenv.NoError(t, r.Run(ctx))
-	return first
-}
-
-// A Runner reports how many clients of an endpoint have session affinity. The test checks that
+// The backend reports how many clients of an endpoint have session affinity. The test checks that
 // the kernel remembers as many and no more.
 func TestAffinityIsLimited(t *testing.T) {
 	t.Parallel()
@@ -138,20 +112,22 @@ func TestAffinityIsLimited(t *testing.T) {
 		t.Run(string(f), func(t *testing.T) {
 			t.Parallel()
 			s := newStage(t, Options{Flavour: f})
-			sticky := func(fam v1.IPFamily, i, n int) *proxy.ServicePort {
-				p := newPort(fam, i, n)
-				p.Affinity = affinity.Config{Timeout: time.Hour}
-				return p
+			two, single := newPort(v1.IPv4Protocol, 1, 2), newPort(v1.IPv4Protocol, 2, 1)
+			two.Affinity = affinity.Config{Timeout: time.Hour}
+			single.Affinity = two.Affinity
+			snapshot := proxy.NewSnapshot(stagetest.Node(), two, single)
+			s.Apply(t, snapshot)
+			check := s.Backend.Abilities().CheckLimits
+			if limits := check(stagetest.Node(), single); len(limits) > 0 {
+				t.Errorf("limits of one endpoint: got %v, want none", limits)
 			}
-			two, single := sticky(v1.IPv4Protocol, 1, 2), sticky(v1.IPv4Protocol, 2, 1)
-			snapshot := proxy.NewSnapshot(stagetest.Node(), newPort(v1.IPv4Protocol, 0, 2), two, single, sticky(v1.IPv4Protocol, 3, 0), sticky(v1.IPv6Protocol, 4, 3))
-			sync := firstSync(t, s.Backend, snapshot)
-			if sync.Err != nil || len(sync.Limits) != 2 {
-				t.Fatalf("Sync: got limits %v, error %v, want limits of two ports", sync.Limits, sync.Err)
+			limits := check(stagetest.Node(), two)
+			if len(limits) != 1 {
+				t.Fatalf("limits of two endpoints: got %v, want one", limits)
 			}
 			count := s.remembers(t)
 			want := fmt.Sprintf("Service %s: spec.sessionAffinity: the kernel remembers %d clients of an endpoint;", two.Name.NamespacedName, count)
-			if text := sync.Limits[0].Error(); !strings.HasPrefix(text, want) || !strings.HasSuffix(text, "larger ip_list_tot") {
+			if text := limits[0].Error(); !strings.HasPrefix(text, want) || !strings.HasSuffix(text, "larger ip_list_tot") {
 				t.Errorf("limit: got %q, want %q and a remedy", text, want)
 			}
 		})

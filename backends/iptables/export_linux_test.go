@@ -3,8 +3,10 @@ package iptables
 import (
 	"context"
 	"errors"
+	"os/exec"
 	"testing"
 
+	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/backends/internal/xtables"
 	"github.com/vipkit/vipkit/internal/testing/netnstest"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
@@ -16,7 +18,7 @@ import (
 func NeedPrograms(t testing.TB, o Options) {
 	t.Helper()
 	err := netnstest.NewNS(t).Do(func() error { return Prepare(t.Context(), o) })
-	if errors.Is(err, proxy.ErrUnsupported) {
+	if errors.Is(err, exec.ErrNotFound) {
 		testenv.CannotRun(t, err.Error())
 	}
 	testenv.NoError(t, err)
@@ -31,24 +33,25 @@ func NeedLargeTransactions(t testing.TB, f Flavour) {
 	}
 }
 
-// Dump returns all chains and rules of an identity in the namespace of the calling thread. It
-// sorts what has no meaningful order.
+// hooks are the kernel's own chains that a backend uses.
+const hooks = "*nat\n:PREROUTING ACCEPT\n:INPUT ACCEPT\n:OUTPUT ACCEPT\n:POSTROUTING ACCEPT\nCOMMIT\n" +
+	"*filter\n:INPUT ACCEPT\n:FORWARD ACCEPT\n:OUTPUT ACCEPT\nCOMMIT\n"
+
+// Prepare makes those of the kernel's own chains that a backend uses, in the namespace of the
+// calling thread.
+func Prepare(ctx context.Context, o Options) error {
+	return stagetest.MakeHooks(ctx, string(o.Flavour), hooks)
+}
+
+// Dump returns all chains and rules of an identity in the namespace of the calling thread.
 func Dump(ctx context.Context, o Options) (string, error) {
 	o, err := o.complete()
 	if err != nil {
 		return "", err
 	}
-	return xtables.Dump(ctx, o.config(nil))
-}
-
-// Prepare makes those of the kernel's own chains that a backend uses, in the namespace of the
-// calling thread. They do not belong to the backend, as iptables cannot remove them.
-func Prepare(ctx context.Context, o Options) error {
-	o, err := o.complete()
-	if err != nil {
-		return err
-	}
-	return xtables.Prepare(ctx, o.config(nil))
+	n := newNames(o.Identity.Name)
+	owns := func(chain string) bool { return n.Owns(xtables.NAT, chain) || n.Owns(xtables.Filter, chain) }
+	return stagetest.DumpChains(ctx, string(o.Flavour), owns, n.IsOpen)
 }
 
 // NewFaulty returns a backend that passes each commit to around, which may call it or fail.

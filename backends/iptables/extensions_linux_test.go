@@ -143,7 +143,7 @@ func TestMissingExtensionOfSome(t *testing.T) {
 			s.holds(t, plain, "without refused ports")
 		}
 		restore()
-		if checker, ok := s.Backend.(proxy.DriftChecker); !ok || !checker.Drifted(t.Context()) {
+		if !s.Backend.Abilities().Drifted(t.Context()) {
 			t.Error("while extensions are missing: drifted: got false, want true, so that a resync tries them again")
 		}
 		s.Applied = proxy.Snapshot{}

@@ -14,55 +14,11 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/affinity"
-	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/internal/testing/netnstest"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
-
-// If one IP family fails, the other one is applied, and the error makes the Runner apply from
-// the zero snapshot.
-func TestOneFamilyFails(t *testing.T) {
-	eachFlavourInTurn(t, func(t *testing.T, s *stage) {
-		flag := filepath.Join(t.TempDir(), "fail")
-		stubRestore(t, s, "if [ -e "+flag+" ]; then echo 'iptables-restore: Cannot allocate memory' >&2; exit 1; fi")
-		before := append(newPorts(v1.IPv4Protocol, 2, 2), newPorts(v1.IPv6Protocol, 2, 2)...)
-		after := append(newPorts(v1.IPv4Protocol, 3, 2), newPorts(v1.IPv6Protocol, 3, 2)...)
-		old, next := proxy.NewSnapshot(stagetest.Node(), before...), proxy.NewSnapshot(stagetest.Node(), after...)
-		fresh := newStage(t, s.Options)
-		fresh.Apply(t, next)
-		want := fresh.dump(t)
-		for _, from := range []proxy.Snapshot{{}, old} {
-			if !from.IsZero() {
-				s.Apply(t, from)
-			}
-			untouched := s.dump(t)
-			testenv.NoError(t, os.WriteFile(flag, nil, 0o600))
-			err := s.Backend.Apply(t.Context(), from, next)
-			if err == nil || errors.As(err, new(proxy.PortErrors)) || !from.IsZero() && !errors.Is(err, proxy.ErrDataplaneLost) {
-				t.Errorf("from %d ports: got error %v, want no PortErrors, and %v unless from zero", from.Len(), err, proxy.ErrDataplaneLost)
-			}
-			testenv.Same(t, ofFamily(untouched, "IPv4")+ofFamily(want, "IPv6"), ofFamily(s.dump(t), "IPv4")+ofFamily(s.dump(t), "IPv6"), "rules, with IPv4 unchanged and IPv6 applied")
-			testenv.NoError(t, os.Remove(flag))
-			s.Applied = proxy.Snapshot{}
-			s.Apply(t, next)
-			if diff := cmp.Diff(want, s.dump(t)); diff != "" {
-				t.Errorf("rules after a full apply (-first load +got):\n%s", diff)
-			}
-		}
-	})
-}
-
-// ofFamily returns the part of a dump for one IP family.
-func ofFamily(dump, family string) (out string) {
-	for _, chain := range strings.SplitAfter(dump, "\n\n") {
-		if strings.HasPrefix(chain, family) {
-			out += strings.TrimRight(chain, "\n") + "\n"
-		}
-	}
-	return out
-}
 
 // If the existing rules cannot be read, nothing is changed and no service port is named: a
 // commit in parts would remove rules of the other parts.
@@ -98,7 +54,7 @@ func TestListingFails(t *testing.T) {
 func TestLeftoversOfRefused(t *testing.T) {
 	t.Parallel()
 	eachFlavour(t, func(t *testing.T, s *stage) {
-		good, bad := newPorts(v1.IPv4Protocol, 3, 2), refusedPorts()["absurd timeout"]
+		good, bad := newPorts(v1.IPv4Protocol, 3, 2), refusedPort()
 		s.Apply(t, proxy.NewSnapshot(stagetest.Node(), good...))
 		want := s.dump(t)
 		former := *bad
@@ -195,11 +151,7 @@ func TestKernelWithoutIPv6(t *testing.T) {
 			t.Errorf("%v: rules of IPv4: got\n%s\nwant the Services", families, out)
 		}
 		var named []string
-		checker, ok := s.Backend.(backends.NodeChecker)
-		if !ok {
-			t.Fatal("the backend does not check the node")
-		}
-		for _, p := range checker.CheckNode(snapshot) {
+		for _, p := range s.Backend.Abilities().CheckNode(snapshot) {
 			if p.Field == "ipv6.disable" {
 				named = append(named, p.Error())
 			}

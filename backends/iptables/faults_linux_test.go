@@ -142,49 +142,11 @@ func TestLock(t *testing.T) {
 	s.Apply(t, next)
 }
 
-// refusedPorts returns service ports that cannot be programmed: some are refused before
-// anything is written, others by iptables.
-func refusedPorts() map[string]*proxy.ServicePort {
-	all := map[string]*proxy.ServicePort{}
-	for i, name := range []string{"wrong family", "protocol", "no endpoints to forward to", "absurd timeout", "frontend of IPv6"} {
-		all[name] = newPort(v1.IPv4Protocol, 100+i, 2)
-	}
-	all["wrong family"].Cluster[1] = stagetest.Endpoint(v1.IPv6Protocol, 1, 8080)
-	all["protocol"].Name.Protocol = "ICMP"
-	all["no endpoints to forward to"].Cluster = nil
-	all["absurd timeout"].Affinity = affinity.Config{Timeout: 200 * 365 * 24 * time.Hour}
-	all["frontend of IPv6"].Frontends[0].Addr = newPort(v1.IPv6Protocol, 1, 0).Frontends[0].Addr
-	return all
-}
-
-// If one service port cannot be programmed, the error names it, and all others are programmed,
-// at the first load and later.
-func TestRefusedPorts(t *testing.T) {
-	t.Parallel()
-	eachFlavour(t, func(t *testing.T, s *stage) {
-		good := newPorts(v1.IPv4Protocol, 5, 2)
-		s.Apply(t, proxy.NewSnapshot(stagetest.Node(), good...))
-		want := s.dump(t)
-		for name, bad := range refusedPorts() {
-			together := proxy.NewSnapshot(stagetest.Node(), append(newPorts(v1.IPv4Protocol, 5, 2), bad)...)
-			for _, old := range []proxy.Snapshot{{}, proxy.NewSnapshot(stagetest.Node(), good[:3]...)} {
-				s.Restart(t)
-				testenv.NoError(t, s.Backend.Cleanup(t.Context()))
-				if !old.IsZero() {
-					s.Apply(t, old)
-				}
-				err := s.Backend.Apply(t.Context(), old, together)
-				if errors.Is(err, proxy.ErrDataplaneLost) { // as a Runner does
-					err = s.Backend.Apply(t.Context(), proxy.Snapshot{}, together)
-				}
-				failed, ok := errors.AsType[proxy.PortErrors](err)
-				if !ok || len(failed) != 1 || failed[bad.Name] == nil {
-					t.Fatalf("%s: got error %v, want one that names %s alone", name, err, bad.Name)
-				}
-				testenv.Same(t, want, s.dump(t), "%s: rules of the other ports", name)
-			}
-		}
-	})
+// refusedPort returns a service port whose rules iptables refuses.
+func refusedPort() *proxy.ServicePort {
+	p := newPort(v1.IPv4Protocol, 100, 2)
+	p.Affinity = affinity.Config{Timeout: 200 * 365 * 24 * time.Hour}
+	return p
 }
 
 // If a context ends while a program runs, the backend reports that the dataplane is lost.

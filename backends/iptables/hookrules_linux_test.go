@@ -140,48 +140,6 @@ func TestRulesInvalidInHooks(t *testing.T) {
 	})
 }
 
-// The same with only one of the jumps removed, and another one doubled.
-func TestRuleInvalidInOneHook(t *testing.T) {
-	t.Parallel()
-	s := newStage(t, Options{Flavour: NFT})
-	v := &tamperer{stage: s, r: testenv.Random(t)}
-	s.Apply(t, sampleSnapshot())
-	want := s.effectiveRules(t)
-	for _, v.family = range []string{"", "6"} {
-		in := "ip" + v.family
-		s.nft(t, "flush chain "+in+" filter FORWARD\ninsert rule "+in+" filter VIPKIT-SERVICES socket transparent 1 return\n")
-		if !v.restore(t, "nat", `-A OUTPUT -m comment --comment "kubernetes service portals" -j VIPKIT-SERVICES`) {
-			t.Fatal("doubling a jump: failed")
-		}
-		if !v.repairs(t, sampleSnapshot(), want) {
-			t.Errorf("IPv%s: not repaired", v.family)
-		}
-	}
-}
-
-// A rule that iptables cannot print is removed once, so that a resync which repairs something is seen
-// as such, and the next one writes nothing.
-func TestRemovalOfUnprintableRule(t *testing.T) {
-	t.Parallel()
-	s := newStage(t, Options{Flavour: NFT})
-	s.Apply(t, sampleSnapshot())
-	want := s.effectiveRules(t)
-	for _, in := range []string{"ip nat", "ip filter", "ip6 nat", "ip6 filter"} {
-		s.nft(t, "add rule "+in+" VIPKIT-SERVICES ct mark 5 drop\n")
-		for _, writes := range []bool{true, false} {
-			before := s.Operations(t)
-			s.Applied = proxy.Snapshot{}
-			s.Apply(t, sampleSnapshot())
-			if got := s.Operations(t) - before; (got > 0) != writes {
-				t.Errorf("operations of a resync after a rule in %s: got %d, want some is %t", in, got, writes)
-			}
-		}
-		if diff := cmp.Diff(want, s.effectiveRules(t)); diff != "" {
-			t.Errorf("rules after one in %s (-first load +repaired):\n%s", in, diff)
-		}
-	}
-}
-
 // If the kernel refuses a jump because of a rule that another program has added since everything was
 // read, it is read again, and the rules are repaired.
 func TestRuleInvalidInHookSinceRead(t *testing.T) {

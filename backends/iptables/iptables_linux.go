@@ -1,7 +1,6 @@
 package iptables
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -20,11 +19,9 @@ import (
 // or parts of the kernel are missing, [New] or the first Apply fails with
 // [proxy.ErrUnsupported].
 //
-// The backend counts rules and chains that it has written or removed
-// ([proxy.OperationCounter]), and waits for changes of other programs ([proxy.DriftChecker]). If
-// all families use nf_tables, it reports at little cost whether there were any; otherwise it
-// always reports that there may have been. It has open files and sockets until it is closed
-// ([io.Closer]).
+// If all families use nf_tables, the backend reports at little cost whether there were changes of
+// other programs; otherwise it always reports that there may have been. It has open files and sockets
+// until it is closed.
 func New(options Options) (proxy.Backend, error) {
 	return newBackend(options, nil)
 }
@@ -35,42 +32,34 @@ func newBackend(options Options, around func(commit func() error) error) (proxy.
 	if err != nil {
 		return nil, err
 	}
-	b, err := xtables.New(o.config(around))
+	x, err := xtables.New(o.config(around))
 	if err != nil {
 		return nil, err
 	}
 	var own []kinds.Kind
-	for _, f := range b.Flavours() {
+	for _, f := range x.Flavours() {
 		own = append(own, map[xtables.Flavour]kinds.Kind{xtables.NFT: kinds.IPTablesNFT, xtables.Legacy: kinds.IPTablesLegacy}[f])
 	}
-	instance, err := kinds.Open(o.Identity, own...)
+	b, err := kinds.Among(backend{x}, o.Identity, own...)
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("iptables: %w", err), b.Close())
+		return nil, fmt.Errorf("iptables: %w", err)
 	}
-	return &backend{b, instance}, nil
+	return b, nil
 }
 
-// backend adds to the engine what concerns the node: settings that translation needs, and
-// backends of other kinds.
-type backend struct {
-	*xtables.Backend
-	instance *kinds.Instance
+// backend checks settings of the node that translation needs.
+type backend struct{ *xtables.Backend }
+
+// Abilities implements [proxy.Backend].
+func (b backend) Abilities() proxy.Abilities {
+	a := b.Backend.Abilities()
+	a.CheckNode = b.checkNode
+	return a
 }
 
-// Apply implements [proxy.Backend].
-func (b *backend) Apply(ctx context.Context, old, new proxy.Snapshot) error {
-	return b.instance.Succeed(ctx, old, b.Backend.Apply(ctx, old, new))
-}
-
-// Drifted implements [proxy.DriftChecker].
-func (b *backend) Drifted(ctx context.Context) bool {
-	return b.instance.Ended() || b.Backend.Drifted(ctx)
-}
-
-// CheckNode implements [backends.NodeChecker].
-func (b *backend) CheckNode(s proxy.Snapshot) []*proxy.Problem {
+func (b backend) checkNode(s proxy.Snapshot) []*proxy.Problem {
 	own := b.Tables(xtables.Filter)
-	found := slices.Concat(nodecheck.Translation(s), nodecheck.Firewalls(s, own...), b.instance.CheckNode(s))
+	found := slices.Concat(nodecheck.Translation(s), nodecheck.Firewalls(s, own...))
 	if len(own) > 0 { // the flavour is not legacy
 		found = append(found, nodecheck.LegacyFirewalls(s)...)
 	}
@@ -83,6 +72,3 @@ func (b *backend) CheckNode(s proxy.Snapshot) []*proxy.Problem {
 	}
 	return found
 }
-
-// Close implements [io.Closer].
-func (b *backend) Close() error { return errors.Join(b.instance.Close(), b.Backend.Close()) }

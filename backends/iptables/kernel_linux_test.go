@@ -168,14 +168,10 @@ func TestNodeChanges(t *testing.T) {
 func TestDriftIsNoticed(t *testing.T) {
 	t.Parallel()
 	eachFlavour(t, func(t *testing.T, s *stage) {
-		checker, ok := s.Backend.(proxy.DriftChecker)
-		if !ok {
-			t.Fatalf("backend: got a %T, want a DriftChecker", s.Backend)
-		}
 		isAlways := s.Options.Flavour == Legacy
 		expect := func(when string, want bool) {
 			t.Helper()
-			if got := checker.Drifted(t.Context()); got != (want || isAlways) {
+			if got := s.Backend.Abilities().Drifted(t.Context()); got != (want || isAlways) {
 				t.Errorf("%s: drifted: got %t, want %t", when, got, want || isAlways)
 			}
 		}

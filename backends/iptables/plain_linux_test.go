@@ -14,21 +14,6 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// All rules of this package are plain, so that a full apply does not write them again.
-func TestOwnRulesArePlain(t *testing.T) {
-	t.Parallel()
-	s := newStage(t, Options{Flavour: NFT})
-	for _, w := range variants() {
-		s.Apply(t, w)
-		before := s.nft(t, "")
-		s.Restart(t)
-		s.Apply(t, w)
-		if after := s.nft(t, ""); after != before {
-			t.Errorf("ruleset after a full apply: got\n%s\nwant\n%s", after, before)
-		}
-	}
-}
-
 // A chain that has the name of one of the kernel's own chains, and that iptables cannot use, is named in an
 // error. Once it is removed, an Apply repairs the rules.
 func TestUnusableChainOfHook(t *testing.T) {

@@ -59,9 +59,6 @@ type nodeRenderer struct {
 
 // static appends the chains and rules that do not depend on service ports.
 func (n *nodeRenderer) static(out []xtables.Object) []xtables.Object {
-	if err := xtables.CheckInterfaces(n.node.LocalTraffic); err != nil {
-		return append(out, xtables.Refusal(err))
-	}
 	w := staticWriter{nodeRenderer: n, out: out}
 	w.nat()
 	w.filter()

@@ -176,8 +176,6 @@ func nativeTamperings() []tampering {
 	return []tampering{
 		insert, insert, insert, insert, insert,
 		onChain("add rule @TABLE @CHAIN @BODY", foreign),
-		onChain("replace rule @TABLE @CHAIN handle @HANDLE @BODY", foreign),
-		onChain("replace rule @TABLE @CHAIN handle @HANDLE @BODY", foreign),
 		onChain("delete rule @TABLE @CHAIN handle @HANDLE", none),
 		onChain("insert rule @TABLE PREROUTING ip daddr { 192.0.2.1 } counter jump @TARGET\n", none),
 		onChain("insert rule @TABLE OUTPUT tcp sequence 5 counter jump @TARGET comment \"kubernetes x\"\n", none),
@@ -185,7 +183,6 @@ func nativeTamperings() []tampering {
 		onChain("flush chain @TABLE @CHAIN", none),
 		onChain("flush table @TABLE", none),
 		onChain("delete table @TABLE", none),
-		onChain("add table @TABLE { flags dormant; }", none),
 		onChain("flush ruleset", none),
 		onChain("rename chain @TABLE @CHAIN renamed", none),
 		onChain("flush chain @TABLE OUTPUT\ndelete chain @TABLE OUTPUT", none),

@@ -24,17 +24,16 @@ func Rules(options Options, family v1.IPFamily, s proxy.Snapshot) (string, error
 	if s.IsZero() || !slices.Contains(o.Families, family) {
 		return "", nil
 	}
+	if err := xtables.CheckInterfaces(s.Node().LocalTraffic); err != nil {
+		return "", err
+	}
 	r := newRenderer(o, family)
 	p := &recorder{}
 	err = backends.New(r.render, backends.Target[xtables.Key, string](p)).Apply(context.Background(), proxy.Snapshot{}, s)
 	if _, some := errors.AsType[proxy.PortErrors](err); err != nil && !some {
 		return "", err
 	}
-	text, failed := xtables.Script(p.ops)
-	if failed != nil {
-		return "", failed
-	}
-	return text, err
+	return xtables.Script(p.ops), err
 }
 
 // recorder is a target without a kernel: it keeps all operations.
@@ -50,3 +49,6 @@ func (p *recorder) Commit(_ context.Context, ops []xtables.Op) backends.Outcome 
 	p.ops = append(p.ops, ops...)
 	return backends.Outcome{}
 }
+
+// Abilities implements [backends.Target].
+func (*recorder) Abilities() (none backends.Abilities[xtables.Key, string]) { return none }

@@ -320,18 +320,22 @@ func (b *backend) removeDevice() error {
 	return d.remove()
 }
 
-// CheckNode implements [backends.NodeChecker].
-func (*backend) CheckNode(s proxy.Snapshot) []*proxy.Problem { return nodecheck.Translation(s) }
-
-// Operations implements [proxy.OperationCounter].
-func (b *backend) Operations() uint64 { return b.rules.Operations() + b.target.Operations() }
-
-// CheckLimits implements [backends.LimitChecker].
-func (b *backend) CheckLimits(_ *proxy.Node, port *proxy.ServicePort) []*proxy.Problem {
-	return b.target.renderer.limits(port)
+// Abilities implements [proxy.Backend]. IPVS keeps flows, as connection tracking does. IPVS and ipsets
+// have no events and no generation, so only reading everything shows whether another program changed
+// them: there is no Drifted.
+func (b *backend) Abilities() proxy.Abilities {
+	t := b.target
+	return proxy.Abilities{
+		Operations:   func() uint64 { return b.rules.Operations() + t.ops.Load() },
+		WaitDrift:    b.WaitDrift,
+		Flows:        t.found.Take,
+		CheckNode:    nodecheck.Translation,
+		CheckLimits:  func(_ *proxy.Node, port *proxy.ServicePort) []*proxy.Problem { return t.renderer.limits(port) },
+		CountTraffic: b.CountTraffic,
+	}
 }
 
-// Close implements [io.Closer].
+// Close implements [proxy.Backend].
 func (b *backend) Close() error {
 	var errs []error
 	if t := b.target; t != nil {

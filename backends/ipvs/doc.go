@@ -52,7 +52,7 @@
 // knows its virtual servers by a tag in their flags, of which the kernel uses only the lowest
 // ones, and by a set; foreign ones stay as they are. Every resync lists
 // everything, since IPVS and ipset do not tell of changes; changes of addresses are noticed at once
-// ([proxy.DriftChecker]).
+// (WaitDrift of [proxy.Abilities]).
 //
 // The backend sets sysctls of IPVS and net.ipv4.ip_forward. Their former values are in the alias
 // of the device, and Cleanup restores those that no other program has changed since.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/backendtest"
+	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/backends/internal/xtables"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -23,7 +24,7 @@ func NewFaulty(o Options, around func(commit func() error) error) (proxy.Backend
 func newSkipping(o Options, lacks func(key) bool) (*backend, error) {
 	b, err := newBackend(o)
 	if err == nil {
-		b.services = backends.New(b.target.Render, faulty{b.target, func(commit func() error) error { return commit() }, lacks})
+		b.services = backends.New(b.target.Render, backends.Target[key, value](skipping{b.target, lacks}))
 	}
 	return b, err
 }
@@ -33,7 +34,7 @@ func newFaulty(o Options, around func(commit func() error) error) (*backend, err
 	if err != nil {
 		return nil, err
 	}
-	b.services = backends.New(b.target.Render, faulty{b.target, around, func(key) bool { return false }})
+	b.services = backends.New(b.target.Render, backendtest.Faulty[key, value](b.target, around))
 	c := b.ruleset()
 	c.Around = around
 	err = b.rules.Close()
@@ -46,15 +47,14 @@ func newFaulty(o Options, around func(commit func() error) error) (*backend, err
 	return b, nil
 }
 
-// faulty is a target whose commits go through a function, and whose listing lacks an object.
-type faulty struct {
+// skipping is a target whose listing lacks objects.
+type skipping struct {
 	*target
-	around func(commit func() error) error
-	lacks  func(key) bool
+	lacks func(key) bool
 }
 
 // List implements [backends.Target].
-func (f faulty) List(ctx context.Context) iter.Seq2[object, error] {
+func (f skipping) List(ctx context.Context) iter.Seq2[object, error] {
 	return func(yield func(object, error) bool) {
 		for o, err := range f.target.List(ctx) {
 			if f.lacks(o.Key) && err == nil {
@@ -67,20 +67,11 @@ func (f faulty) List(ctx context.Context) iter.Seq2[object, error] {
 	}
 }
 
-// Commit implements [backends.Target].
-func (f faulty) Commit(ctx context.Context, ops []op) backends.Outcome {
-	return backendtest.Around(f.around, ops, func(ops []op) backends.Outcome { return f.target.Commit(ctx, ops) })
-}
-
 // Prepare makes the tables of iptables in the network namespace of the thread: the rest of
 // the system has them too.
 func Prepare(ctx context.Context, o Options) error {
-	b, err := newBackend(o)
-	if err != nil {
-		return err
-	}
-	defer b.Close() //nolint:errcheck // only sockets
-	return xtables.Prepare(ctx, b.ruleset())
+	const all = ":PREROUTING ACCEPT\n:INPUT ACCEPT\n:OUTPUT ACCEPT\n:POSTROUTING ACCEPT\nCOMMIT\n"
+	return stagetest.MakeHooks(ctx, string(o.Flavour), "*nat\n"+all+"*mangle\n"+all+"*filter\n:INPUT ACCEPT\n:FORWARD ACCEPT\n:OUTPUT ACCEPT\nCOMMIT\n")
 }
 
 // Dump returns what backends of these options have programmed in the network namespace of the
@@ -91,7 +82,8 @@ func Dump(ctx context.Context, o Options) (string, error) {
 		return "", err
 	}
 	defer b.Close() //nolint:errcheck // only sockets
-	text, err := xtables.Dump(ctx, b.ruleset())
+	owns := func(chain string) bool { return strings.HasPrefix(chain, b.prefix+"IPVS-") }
+	text, err := stagetest.DumpChains(ctx, string(o.Flavour), owns, func(string) bool { return false })
 	if err != nil {
 		return "", err
 	}

@@ -91,15 +91,11 @@ func TestRefusedWithoutLimit(t *testing.T) {
 func TestForwardingIsRestored(t *testing.T) {
 	s := newStage(t, Options{})
 	s.Apply(t, snapshotOf(localPort(1)))
-	d, ok := s.Backend.(proxy.DriftChecker)
-	if !ok {
-		t.Fatalf("backend: got a %T, want a DriftChecker", s.Backend)
-	}
 	s.waitsDuring(t, "forwarding of one interface", func() { s.run(t, "sysctl -qw net.ipv4.conf.lo.forwarding=0") })
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	begin, noticed := time.Now(), make(chan error, 1)
-	go func() { noticed <- d.WaitDrift(ctx) }()
+	go func() { noticed <- s.Backend.Abilities().WaitDrift(ctx) }()
 	s.run(t, "sysctl -qw net.ipv4.ip_forward=0")
 	if err := <-noticed; err != nil {
 		t.Fatalf("WaitDrift: got error %v, want none", err)

@@ -303,13 +303,9 @@ func TestAddressesOfTheNode(t *testing.T) {
 		t.Errorf("node port at an address that the node lacks: got a connection, want none")
 	}
 	for _, step := range []string{"add", "del"} {
-		d, ok := s.Backend.(proxy.DriftChecker)
-		if !ok {
-			t.Fatalf("backend: got a %T, want a DriftChecker", s.Backend)
-		}
 		noticed := make(chan error, 1)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		go func() { noticed <- d.WaitDrift(ctx) }()
+		go func() { noticed <- s.Backend.Abilities().WaitDrift(ctx) }()
 		select {
 		case err := <-noticed:
 			t.Errorf("%s: WaitDrift without a change: got error %v, want it to wait", step, err)

@@ -25,40 +25,20 @@ import (
 // set, and the programs iptables-restore and iptables-save. If parts of the kernel, programs or
 // privileges are missing, New or the first Apply fails with [proxy.ErrUnsupported].
 //
-// The backend counts entries of sets, addresses, virtual servers and real servers that it has
-// added, changed or removed, and rules ([proxy.OperationCounter]). It has sockets until it is
-// closed ([io.Closer]); what then still drains stays until another process of the same
-// identity removes it.
+// Operations of [proxy.Abilities] are entries of sets, addresses, virtual servers and real servers that
+// were added, changed or removed, and rules. The backend has sockets until it is closed; what then still
+// drains stays until another process of the same identity removes it.
 func New(options Options) (proxy.Backend, error) {
 	b, err := newBackend(options)
 	if err != nil {
 		return nil, err
 	}
-	i, err := kinds.Open(b.options.Identity, kinds.IPVS)
+	among, err := kinds.Among(b, b.options.Identity, kinds.IPVS)
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("ipvs: %w", err), b.Close())
+		return nil, fmt.Errorf("ipvs: %w", err)
 	}
-	return &successor{b, i}, nil
+	return among, nil
 }
-
-// successor is a backend among those of other kinds.
-type successor struct {
-	*backend
-	instance *kinds.Instance
-}
-
-// Apply implements [proxy.Backend].
-func (s *successor) Apply(ctx context.Context, old, new proxy.Snapshot) error {
-	return s.instance.Succeed(ctx, old, s.backend.Apply(ctx, old, new))
-}
-
-// CheckNode implements [backends.NodeChecker].
-func (s *successor) CheckNode(n proxy.Snapshot) []*proxy.Problem {
-	return append(s.backend.CheckNode(n), s.instance.CheckNode(n)...)
-}
-
-// Close implements [io.Closer].
-func (s *successor) Close() error { return errors.Join(s.instance.Close(), s.backend.Close()) }
 
 // Cleanup removes everything that backends of these options have programmed in the network namespace
 // of the calling thread, as the Cleanup of such a backend does. It needs what [New] needs, except for

@@ -79,9 +79,6 @@ const isNew = "-m conntrack --ctstate NEW "
 // which IPVS must not get; IPVS translates; nat masquerades. Packets of the node's processes reach IPVS
 // before filter, so mangle drops some of them.
 func (w *ruleWriter) write() []xtables.Object {
-	if err := xtables.CheckInterfaces(w.node.LocalTraffic); err != nil {
-		return append(w.out, xtables.Refusal(err))
-	}
 	w.mangle()
 	w.nat()
 	w.filter()

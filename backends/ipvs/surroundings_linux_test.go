@@ -165,17 +165,13 @@ func TestServiceAddressAtInterface(t *testing.T) {
 	want := snapshotOf(p, stagetest.Port(v1.IPv4Protocol, 2, 1))
 	s.Apply(t, want)
 	c := w.openTo(t, "tcp", vip, w.Hosts[0])
-	d, ok := s.Backend.(proxy.DriftChecker)
-	if !ok {
-		t.Fatalf("backend: got a %T, want a DriftChecker", s.Backend)
-	}
 	for _, step := range []struct {
 		command  string
 		atDevice bool
 	}{{"add", false}, {"del", true}} {
 		s.run(t, "ip addr "+step.command+" 203.0.113.50/32 dev clients")
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		if err := d.WaitDrift(ctx); err != nil {
+		if err := s.Backend.Abilities().WaitDrift(ctx); err != nil {
 			t.Errorf("%s: WaitDrift: got error %v, want none", step.command, err)
 		}
 		cancel()

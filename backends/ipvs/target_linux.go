@@ -40,8 +40,8 @@ type target struct {
 	ops atomic.Uint64
 }
 
-// Operations implements [proxy.OperationCounter].
-func (t *target) Operations() uint64 { return t.ops.Load() }
+// Abilities implements [backends.Target]. The backend has them.
+func (*target) Abilities() (none backends.Abilities[key, value]) { return none }
 
 // Render is a [backends.Render].
 func (t *target) Render(node *proxy.Node, port *proxy.ServicePort, out []object) []object {

@@ -11,7 +11,7 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// CountTraffic implements [proxy.TrafficCounter]: the sums of the virtual servers of each service
+// CountTraffic is CountTraffic of [proxy.Abilities]: the sums of the virtual servers of each service
 // port, which the kernel updates every two seconds.
 func (b *backend) CountTraffic(_ context.Context, s proxy.Snapshot, each func(proxy.ServicePortName, proxy.Traffic)) error {
 	t := b.target
@@ -52,5 +52,3 @@ func (b *backend) CountTraffic(_ context.Context, s proxy.Snapshot, each func(pr
 	}
 	return nil
 }
-
-var _ proxy.TrafficCounter = (*backend)(nil)

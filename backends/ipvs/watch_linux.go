@@ -12,15 +12,9 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
-
-	"github.com/vipkit/vipkit/proxy"
 )
 
-// Drifted implements [proxy.DriftChecker]. IPVS and ipsets have no events and no generation, so
-// only reading everything shows whether another program changed them.
-func (b *backend) Drifted(context.Context) bool { return true }
-
-// WaitDrift implements [proxy.DriftChecker]: it waits for changes of addresses, at which node
+// WaitDrift is WaitDrift of [proxy.Abilities]: it waits for changes of addresses, at which node
 // ports answer, for changes of the dummy device by other programs, and until one switches forwarding
 // of IPv4 off. Other changes are found by resyncs.
 func (b *backend) WaitDrift(ctx context.Context) error {
@@ -160,5 +154,3 @@ func (t *target) concerns(m *syscall.NetlinkMessage) (bool, error) {
 	}
 	return t.compareAddresses()
 }
-
-var _ proxy.DriftChecker = (*backend)(nil)

@@ -9,7 +9,6 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/kernelspace"
 	"github.com/vipkit/vipkit/backends/kernelspace/hcn"
 	"github.com/vipkit/vipkit/backends/kernelspace/hcntest"
@@ -74,12 +73,8 @@ func TestMixedTargetPorts(t *testing.T) {
 // wantLimits compares the limits of a port.
 func (m *machine) wantLimits(p *proxy.ServicePort, want ...string) {
 	m.t.Helper()
-	c, ok := m.backend.(backends.LimitChecker)
-	if !ok {
-		m.t.Fatal("the backend checks no limits")
-	}
 	var got []string
-	for _, l := range c.CheckLimits(theNode(), p) {
+	for _, l := range m.backend.Abilities().CheckLimits(theNode(), p) {
 		got = append(got, l.Field+": "+l.Err.Error())
 	}
 	if strings.Join(got, "\n") != strings.Join(want, "\n") {

@@ -28,7 +28,7 @@
 //
 // Everything is listed at the start, after HNS notifies of a network or has ended, with growing
 // pauses while something is unfinished, and at the first resync after [Options.ListInterval]
-// ([proxy.DriftChecker]). Something is unfinished if an object could not be read, changed or deleted, if HNS
+// (Drifted of [proxy.Abilities]). Something is unfinished if an object could not be read, changed or deleted, if HNS
 // refused a load balancer of health checks, or if an overlay network has no remote subnet for an address
 // yet. A query that fails changes nothing.
 //
@@ -45,7 +45,7 @@
 //
 // # Limits
 //
-// HNS has one list of endpoints for an address and port, for all clients. [backends.LimitChecker] names
+// HNS has one list of endpoints for an address and port, for all clients. CheckLimits of [proxy.Abilities] names
 // what it cannot do for a Service: a timeout of session affinity, several target ports,
 // source ranges, refusals without endpoints, other endpoints for clients inside the cluster.
 package kernelspace

@@ -168,7 +168,7 @@ func (t *target) due() time.Time {
 	return t.drift.since.Add(min(retryFirst<<min(t.drift.retries, 20), max(t.options.ListInterval, retryFirst)))
 }
 
-// Drifted implements [proxy.DriftChecker]. It reads which endpoints exist if only they may have
+// Drifted is Drifted of [proxy.Abilities]. It reads which endpoints exist if only they may have
 // changed: then load balancers need not be listed. [backends.New] lets it overlap with no other call.
 func (t *target) Drifted(ctx context.Context) bool {
 	everything, isDue, is := t.mayDiffer()
@@ -219,7 +219,7 @@ func (t *target) hasDrifted() bool { return t.drift.noticed > 0 || t.drift.known
 // waitPause is the pause between attempts to wait for notifications.
 const waitPause = 30 * time.Second
 
-// WaitDrift implements [proxy.DriftChecker]: it waits for a notification of HNS, or until something
+// WaitDrift is WaitDrift of [proxy.Abilities]: it waits for a notification of HNS, or until something
 // that is unfinished is due again. While HNS cannot notify, it waits for the latter alone.
 func (t *target) WaitDrift(ctx context.Context) error {
 	for {
@@ -276,7 +276,7 @@ func (t *target) note(e hcn.Event) {
 	t.drift.reconnected = t.drift.reconnected || e == hcn.Disconnected
 }
 
-// CheckNode implements [backends.NodeChecker]: it returns what could not be written, whether the
+// CheckNode is CheckNode of [proxy.Abilities]: it returns what could not be written, whether the
 // state file can, and whether a family is not served.
 func (t *target) CheckNode(s proxy.Snapshot) (all []*proxy.Problem) {
 	problem := func(field string, err error) {
@@ -307,5 +307,3 @@ func (t *target) CheckNode(s proxy.Snapshot) (all []*proxy.Problem) {
 	}
 	return all
 }
-
-var _ proxy.DriftChecker = (*target)(nil)

@@ -138,17 +138,12 @@ func denied() hcntest.Fault { return hcntest.Fault{Err: errDenied} }
 // drifted reports whether the backend wants HNS listed again.
 func (m *machine) drifted() bool {
 	m.t.Helper()
-	d, ok := m.backend.(proxy.DriftChecker)
-	return ok && d.Drifted(m.t.Context())
+	return m.backend.Abilities().Drifted(m.t.Context())
 }
 
 // waitDrift waits until the backend wants HNS listed again.
 func (m *machine) waitDrift() error {
-	d, ok := m.backend.(proxy.DriftChecker)
-	if !ok {
-		return errors.ErrUnsupported
-	}
-	return d.WaitDrift(m.t.Context())
+	return m.backend.Abilities().WaitDrift(m.t.Context())
 }
 
 // resync applies everything from the zero snapshot.

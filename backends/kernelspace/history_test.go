@@ -10,7 +10,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/kernelspace/hcn"
 	"github.com/vipkit/vipkit/backends/kernelspace/hcntest"
 	"github.com/vipkit/vipkit/endpoints"
@@ -160,10 +159,8 @@ func (m *machine) converge(step int, ports []*proxy.ServicePort) {
 }
 
 func (m *machine) problems() (all []error) {
-	if c, ok := m.backend.(backends.NodeChecker); ok {
-		for _, p := range c.CheckNode(m.applied) {
-			all = append(all, p.Err)
-		}
+	for _, p := range m.backend.Abilities().CheckNode(m.applied) {
+		all = append(all, p.Err)
 	}
 	return all
 }

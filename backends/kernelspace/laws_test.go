@@ -5,7 +5,6 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/backendtest"
 	"github.com/vipkit/vipkit/backends/kernelspace"
 	"github.com/vipkit/vipkit/backends/kernelspace/hcn"
@@ -45,8 +44,7 @@ func testLaws(t *testing.T, version hcn.Version) {
 			}
 		},
 		Unfinished: func(b proxy.Backend) bool {
-			c, ok := b.(backends.NodeChecker)
-			return ok && c.CheckNode(proxy.Snapshot{}) != nil
+			return b.Abilities().CheckNode(proxy.Snapshot{}) != nil
 		},
 	})
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// check is a [backends.Checker].
+// check is Check of [backends.Abilities].
 func (r *renderer) check(node *proxy.Node, port *proxy.ServicePort) error {
 	family := port.Name.Family
 	switch {
@@ -66,7 +66,7 @@ func isSourceOf(port *proxy.ServicePort, source netip.Addr) bool {
 		slices.ContainsFunc(port.Frontends, func(f proxy.Frontend) bool { return f.Addr.Addr() == source })
 }
 
-// limits is a [backends.LimitChecker].
+// limits is CheckLimits of [proxy.Abilities].
 func (r *renderer) limits(node *proxy.Node, port *proxy.ServicePort) []*proxy.Problem {
 	if !r.serves(port.Name.Family) {
 		return nil

@@ -47,7 +47,7 @@ type Options struct {
 	// (spec.loadBalancerSourceRanges): HNS cannot check the source, so the load
 	// balancer in front of the node must. Without it such addresses are not served.
 	ServeRestricted bool
-	// ListInterval is after what time [proxy.DriftChecker] has everything listed again; zero means
+	// ListInterval is after what time Drifted of [proxy.Abilities] has everything listed again; zero means
 	// [DefaultListInterval].
 	ListInterval time.Duration
 }

@@ -9,7 +9,6 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/kernelspace/hcn"
 	"github.com/vipkit/vipkit/internal/testing/objects"
 	"github.com/vipkit/vipkit/internal/testing/snapshots"
@@ -115,8 +114,7 @@ func (m *machine) agrees(s proxy.Snapshot, p *proxy.ServicePort, f *proxy.Fronte
 	if slices.Equal(got, want) {
 		return true
 	}
-	c, ok := m.backend.(backends.LimitChecker)
-	isNamed := ok && slices.ContainsFunc(c.CheckLimits(s.Node(), p), func(l *proxy.Problem) bool {
+	isNamed := slices.ContainsFunc(m.backend.Abilities().CheckLimits(s.Node(), p), func(l *proxy.Problem) bool {
 		return l.Field != "spec.sessionAffinityConfig.clientIP.timeoutSeconds"
 	})
 	if !isNamed {

@@ -10,7 +10,6 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/kernelspace"
 	"github.com/vipkit/vipkit/backends/kernelspace/hcn"
 	"github.com/vipkit/vipkit/endpoints"
@@ -103,11 +102,7 @@ func TestNodePortAddresses(t *testing.T) {
 	node := theNode()
 	node.NodePorts = proxy.NodePortAddresses{Prefixes: snapshots.Prefixes("172.18.0.0/16")}
 	p := with(service(1, local(1)), frontend(proxy.NodePort, "0.0.0.0", 30080))
-	c, ok := m.backend.(backends.LimitChecker)
-	if !ok {
-		t.Fatal("the backend checks no limits")
-	}
-	got := c.CheckLimits(node, p)
+	got := m.backend.Abilities().CheckLimits(node, p)
 	if len(got) != 1 || got[0].Field != "spec.ports.nodePort" || !strings.Contains(got[0].Err.Error(), "30080") {
 		t.Errorf("got %v, want one of the node port", got)
 	}

@@ -11,7 +11,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/kernelspace/hcn"
 	"github.com/vipkit/vipkit/internal/testing/objects"
 	"github.com/vipkit/vipkit/internal/testing/snapshots"
@@ -102,8 +101,7 @@ func (s *sample) verdict(t *testing.T, version hcn.Version) (word, what string) 
 			_, text, _ := strings.Cut(err.Error(), "on this system: ")
 			return "no", text
 		}
-		c, _ := m.backend.(backends.LimitChecker)
-		for _, l := range c.CheckLimits(snapshot.Node(), p) {
+		for _, l := range m.backend.Abilities().CheckLimits(snapshot.Node(), p) {
 			beginning, isBeginning := strings.CutSuffix(s.about, ".")
 			if s.about == "" || l.Field == s.about || isBeginning && strings.HasPrefix(l.Field, beginning) {
 				limits = append(limits, l.Err.Error())

@@ -19,9 +19,8 @@ import (
 // New returns a backend that programs HNS through a client, which it does not close. It makes no call
 // before the first Apply.
 //
-// The backend counts calls that write ([proxy.OperationCounter]), and says when HNS may differ from
-// what it has written ([proxy.DriftChecker]): after a notification, an error, and
-// [Options.ListInterval].
+// Operations of [proxy.Abilities] are calls that write. Drifted says when HNS may differ from what the
+// backend has written: after a notification, an error, and [Options.ListInterval].
 func New(client hcn.Client, options Options) (proxy.Backend, error) {
 	o, err := options.complete()
 	if err != nil {
@@ -109,12 +108,22 @@ func (t *target) Render(node *proxy.Node, port *proxy.ServicePort, out []object)
 	return t.current().render(node, port, out)
 }
 
-// Check implements [backends.Checker].
+// Abilities implements [backends.Target].
+func (t *target) Abilities() backends.Abilities[key, value] {
+	return backends.Abilities[key, value]{
+		Abilities: proxy.Abilities{
+			Operations: t.ops.Load, Drifted: t.Drifted, WaitDrift: t.WaitDrift, CheckNode: t.CheckNode, CheckLimits: t.CheckLimits,
+		},
+		Check: t.Check, Cleanup: t.Cleanup,
+	}
+}
+
+// Check is Check of [backends.Abilities].
 func (t *target) Check(node *proxy.Node, port *proxy.ServicePort) error {
 	return t.current().check(node, port)
 }
 
-// CheckLimits implements [backends.LimitChecker].
+// CheckLimits is CheckLimits of [proxy.Abilities].
 func (t *target) CheckLimits(node *proxy.Node, port *proxy.ServicePort) []*proxy.Problem {
 	return t.current().limits(node, port)
 }
@@ -124,9 +133,6 @@ func (t *target) current() *renderer {
 	defer t.mu.Unlock()
 	return t.renderer
 }
-
-// Operations implements [proxy.OperationCounter].
-func (t *target) Operations() uint64 { return t.ops.Load() }
 
 // Commit implements [backends.Target].
 func (t *target) Commit(ctx context.Context, ops []op) backends.Outcome {

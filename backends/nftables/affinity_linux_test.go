@@ -181,11 +181,11 @@ func (s *stage) wantPorts(t *testing.T, p *proxy.ServicePort, want int) {
 // Tens of thousands of clients of one service port have affinity, and keep it at a restart.
 func TestManyClients(t *testing.T) {
 	t.Parallel()
-	const clients = 70_000
+	const clients = 60_000
 	for _, fam := range bothFamilies() {
 		t.Run(string(fam), func(t *testing.T) {
 			t.Parallel()
-			s := newStage(t, Options{AffinityClients: 1 << 17})
+			s := newStage(t, Options{})
 			p := stickyPort(fam, 0, 7)
 			s.Apply(t, proxy.NewSnapshot(stagetest.Node(), p))
 			s.addClients(t, p, clients)

@@ -7,7 +7,7 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// RenderDiff implements [backends.DiffRenderer] for the usual change: endpoints are added
+// RenderDiff is RenderDiff of [backends.Abilities] for the usual change: endpoints are added
 // and removed, and the frontends and their verdicts stay the same.
 func (k *kernel) RenderDiff(node *proxy.Node, c proxy.Change, removed, added []object) (r, a []object, ok bool) {
 	d := portDiff{removed: k.writer(node, c.Old, removed), added: k.writer(node, c.New, added)}

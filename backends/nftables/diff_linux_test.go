@@ -23,7 +23,7 @@ func renderKernel(t *testing.T) *kernel {
 	t.Helper()
 	identity, err := backends.Identity{}.Complete(kinds.NFTables.Defaults())
 	testenv.NoError(t, err)
-	k := &kernel{renderer: newRenderer(Options{Identity: identity, AffinityClients: DefaultAffinityClients})}
+	k := &kernel{renderer: newRenderer(Options{Identity: identity})}
 	k.tables = k.newTables()
 	return k
 }
@@ -122,12 +122,12 @@ func randomPool(r *rand.Rand, fam v1.IPFamily, most int) (pool []*endpoints.Endp
 // TestCheck checks that routes which pass packets are refused.
 func TestCheck(t *testing.T) {
 	t.Parallel()
-	k, p := renderKernel(t), stagetest.Port(v1.IPv4Protocol, 1, 3)
-	if err := k.Check(stagetest.Node(), p); err != nil {
+	p := stagetest.Port(v1.IPv4Protocol, 1, 3)
+	if err := check(stagetest.Node(), p); err != nil {
 		t.Errorf("a valid port: got error %v, want none", err)
 	}
 	p.Frontends[0].FromOutside.Action = proxy.Pass
-	if err := k.Check(stagetest.Node(), p); err == nil {
+	if err := check(stagetest.Node(), p); err == nil {
 		t.Error("a route that passes: got no error, want one")
 	}
 }

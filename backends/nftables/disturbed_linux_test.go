@@ -15,6 +15,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/backends/backendtest"
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/internal/kernel/nfnetlink"
 	"github.com/vipkit/vipkit/internal/testing/netnstest"
@@ -34,12 +35,12 @@ func TestFlushInFirstLoad(t *testing.T) {
 			w.kernel.verified = false
 		}
 		commits := 0
-		b := backends.New(w.kernel.render, faulty{w.kernel, func(commit func() error) error {
+		b := backends.New(w.kernel.render, backendtest.Faulty[key, value](w.kernel, func(commit func() error) error {
 			if commits++; commits == 3 {
 				w.nft(t, "flush ruleset")
 			}
 			return commit()
-		}})
+		}))
 		err := b.Apply(t.Context(), proxy.Snapshot{}, snapshot)
 		if !errors.Is(err, proxy.ErrDataplaneLost) || commits > 4 {
 			t.Errorf("limit %d: got error %.200v after %d commits, want %v at once", limit, err, commits, proxy.ErrDataplaneLost)

@@ -51,8 +51,7 @@
 //
 // # Between restarts
 //
-// The backend implements [proxy.DriftChecker]: a [proxy.Runner] notices at once when other
-// programs commit to the tables, and repairs these. Commits to other tables cost nothing.
+// A [proxy.Runner] notices at once when other programs commit to the tables, and repairs these. Commits to other tables cost nothing.
 //
 // # Other programs
 //

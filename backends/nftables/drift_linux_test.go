@@ -245,10 +245,10 @@ func TestResyncListsTables(t *testing.T) {
 	snapshot := proxy.NewSnapshot(stagetest.Node(), manyPorts(20)...)
 	w.Apply(t, snapshot)
 	w.Apply(t, snapshot)
-	before := w.kernel.Operations()
+	before := w.kernel.ops.Load()
 	w.Applied = proxy.Snapshot{}
 	w.Apply(t, snapshot)
-	if got := w.kernel.Operations() - before; got != 0 {
+	if got := w.kernel.ops.Load() - before; got != 0 {
 		t.Errorf("operations of a resync: got %d, want 0", got)
 	}
 }

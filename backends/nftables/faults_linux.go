@@ -6,9 +6,8 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// Check implements [backends.Checker]. It refuses routes that pass packets: the chains of a
-// frontend always end with a verdict.
-func (*kernel) Check(_ *proxy.Node, port *proxy.ServicePort) error {
+// check refuses routes that pass packets: the chains of a frontend always end with a verdict.
+func check(_ *proxy.Node, port *proxy.ServicePort) error {
 	for i := range port.Frontends {
 		f := &port.Frontends[i]
 		if f.FromInside.Action == proxy.Pass || f.FromOutside.Action == proxy.Pass {

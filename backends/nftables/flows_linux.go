@@ -6,14 +6,7 @@ import (
 	"github.com/vipkit/vipkit/internal/ipaddr"
 	"github.com/vipkit/vipkit/internal/kernel/nfnetlink"
 	"github.com/vipkit/vipkit/internal/kernel/nft"
-	"github.com/vipkit/vipkit/proxy"
 )
-
-// NeedsFlows implements [backends.FlowNeeder]: connection tracking remembers translations.
-func (*kernel) NeedsFlows() bool { return true }
-
-// Found implements [backends.Finder].
-func (k *kernel) Found() []*proxy.ServicePort { return k.found.Take() }
 
 func (k *kernel) addFound(frontend *key) {
 	at := frontend.frontend()

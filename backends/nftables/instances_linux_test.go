@@ -2,7 +2,6 @@ package nftables
 
 import (
 	"errors"
-	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -11,7 +10,6 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
-	"github.com/vipkit/vipkit/endpoints"
 	"github.com/vipkit/vipkit/internal/kernel/nfnetlink"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 	"github.com/vipkit/vipkit/proxy"
@@ -120,77 +118,12 @@ func TestNewRefusesOptions(t *testing.T) {
 	}
 }
 
-// If the kernel refuses objects of one service port, all others are programmed, in the first
-// load and later.
-func TestRefusedServices(t *testing.T) {
-	t.Parallel()
-	collides := collidingPort(40, 9)
-	wrongFamily := stagetest.Port(v1.IPv4Protocol, 42, 1)
-	wrongFamily.Cluster = append(wrongFamily.Cluster, stagetest.Endpoint(v1.IPv6Protocol, 1, 80))
-	noAddress := stagetest.Port(v1.IPv4Protocol, 43, 1)
-	noAddress.Cluster = []*endpoints.Endpoint{{}}
-	wrongFrontend := stagetest.Port(v1.IPv4Protocol, 44, 1)
-	wrongFrontend.Frontends[0].Addr = netip.MustParseAddrPort("[fd00:96::1]:80")
-
-	var good []*proxy.ServicePort
-	for i := range 30 {
-		good = append(good, stagetest.Port(v1.IPv4Protocol, i, 3))
-	}
-	for _, c := range []struct {
-		name    string
-		refused *proxy.ServicePort
-	}{
-		{"a frontend that belongs to another", collides},
-		{"an endpoint of another family", wrongFamily},
-		{"an endpoint without an address", noAddress},
-		{"a frontend of another family", wrongFrontend},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			s := newStage(t, Options{})
-			healthy := proxy.NewSnapshot(stagetest.Node(), good...)
-			s.Apply(t, healthy)
-			want := s.listing(t)
-			withRefused := proxy.NewSnapshot(stagetest.Node(), append(slices.Clone(good), c.refused)...)
-			for _, start := range []proxy.Snapshot{healthy, {}} {
-				if start.IsZero() {
-					s.Restart(t)
-				}
-				s.applyRefused(t, start, withRefused, c.refused.Name)
-				s.holds(t, want, "without the refused port")
-			}
-			fresh := newStage(t, Options{})
-			fresh.applyRefused(t, proxy.Snapshot{}, withRefused, c.refused.Name)
-			fresh.holds(t, want, "after a first load")
-		})
-	}
-}
-
 // collidingPort returns a service port that claims the address of port 0, a conflict that
 // only the kernel detects.
 func collidingPort(i, n int) *proxy.ServicePort {
 	p := stagetest.Port(v1.IPv4Protocol, i, n)
 	p.Frontends[0].Addr = stagetest.Port(v1.IPv4Protocol, 0, 0).Frontends[0].Addr
 	return p
-}
-
-// Source ranges that overlap are merged, although a tracker never makes such ones.
-func TestSourceRangesThatOverlap(t *testing.T) {
-	t.Parallel()
-	listing := func(sources ...string) string {
-		s := newStage(t, Options{})
-		p := stagetest.Port(v1.IPv4Protocol, 0, 2)
-		p.Frontends[0].Restricted, p.Frontends[0].AllowedSources = true, stagetest.Prefixes(sources...)
-		s.Apply(t, proxy.NewSnapshot(stagetest.Node(), p))
-		s.Restart(t)
-		s.Apply(t, s.Applied)
-		return s.listing(t)
-	}
-	want := listing("192.0.2.0/24", "198.51.100.0/25")
-	got := listing("198.51.100.0/26", "192.0.2.0/25", "192.0.2.0/24", "192.0.2.0/24", "198.51.100.0/25")
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("ruleset (-without overlaps +with them):\n%s", diff)
-	}
 }
 
 // New chains for existing frontends are committed first. If the kernel refuses the second

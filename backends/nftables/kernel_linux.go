@@ -7,8 +7,10 @@ import (
 	"sync/atomic"
 
 	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/backends/internal/nodecheck"
 	"github.com/vipkit/vipkit/internal/kernel/nfnetlink"
 	"github.com/vipkit/vipkit/internal/kernel/nft"
+	"github.com/vipkit/vipkit/proxy"
 )
 
 // listLimit is the largest number of elements with which a new process lists existing tables,
@@ -40,9 +42,20 @@ type limits struct {
 	list, set int
 }
 
-// Operations implements [proxy.OperationCounter]: elements, rules, chains, sets
-// and tables written or removed.
-func (k *kernel) Operations() uint64 { return k.ops.Load() }
+// Abilities implements [backends.Target]. Operations are elements, rules, chains, sets and tables that
+// were written or removed.
+func (k *kernel) Abilities() backends.Abilities[key, value] {
+	return backends.Abilities[key, value]{
+		Abilities: proxy.Abilities{
+			Operations: k.ops.Load, Drifted: k.Drifted, WaitDrift: k.WaitDrift, Flows: k.found.Take, CheckNode: checkNode,
+		},
+		Check: check, RenderDiff: k.RenderDiff, Replace: k.Replace, Cleanup: k.Cleanup, Close: k.Close,
+	}
+}
+
+func checkNode(s proxy.Snapshot) []*proxy.Problem {
+	return slices.Concat(nodecheck.Translation(s), nodecheck.Firewalls(s), nodecheck.LegacyFirewalls(s))
+}
 
 // Commit implements [backends.Target], for the serving tables.
 func (k *kernel) Commit(ctx context.Context, ops []op) backends.Outcome {
@@ -55,13 +68,14 @@ func (k *kernel) Commit(ctx context.Context, ops []op) backends.Outcome {
 // not the one of ops. After the last one, no new client gets a removed endpoint, so that those that have
 // affinity to one can be removed for good.
 func (k *kernel) commitTo(ctx context.Context, t *tables, ops []op) (done int, indexes []int, err error) {
-	ordered, first := ops, 0
+	s := sequence{ops: ops}
 	ahead, awaits := stages(ops)
+	first := 0
 	if ahead != nil {
-		ordered, first, indexes = backends.Apart(ops, ahead)
+		s.ops, first, s.indexes = backends.Apart(ops, ahead)
 	}
-	for _, part := range [...][]op{ordered[:first], ordered[first:]} {
-		if err = k.commitOnce(ctx, t, part, &done); err != nil {
+	for _, end := range [...]int{first, len(ops)} {
+		if err = k.commitPart(ctx, t, &s, &done, end); err != nil {
 			break
 		}
 		if awaits {
@@ -69,18 +83,51 @@ func (k *kernel) commitTo(ctx context.Context, t *tables, ops []op) (done int, i
 		}
 	}
 	if err != nil {
-		t.owed = append(t.owed, ordered[:done]...)
-		return done, indexes, err
+		t.owed = append(t.owed, s.ops[:done]...)
+		return done, s.indexes, err
 	}
 	if len(t.owed) > 0 {
 		ops, t.owed = slices.Concat(t.owed, ops), nil
 	}
-	return done, indexes, k.forget(ctx, t, ops)
+	return done, s.indexes, k.forget(ctx, t, ops)
 }
 
-// commitOnce commits one transaction, and adds the operations that are carried out to done. If the
-// transaction exceeds the send buffer, as it may in an unprivileged user namespace, it commits several:
-// because of the order of the operations, every state between them is consistent.
+// commitPart commits the operations from done to end, in one transaction if it fits into the send buffer.
+func (k *kernel) commitPart(ctx context.Context, t *tables, s *sequence, done *int, end int) error {
+	err := k.commitOnce(ctx, t, s.ops[*done:end], done)
+	if !isTooLarge(err) {
+		return err
+	}
+	s.groupByFrontend(*done, end)
+	return k.divide(ctx, t, s.ops[*done:end], done)
+}
+
+// divide commits operations in several transactions, as a small send buffer requires in an unprivileged user
+// namespace. Each transaction has all operations of a frontend. Only a frontend that alone is too large is
+// divided, in the order of its operations: meanwhile its old endpoints may be chosen by its new policy.
+func (k *kernel) divide(ctx context.Context, t *tables, ops []op, done *int) error {
+	if len(ops) < 2 {
+		return k.commitOnce(ctx, t, ops, done)
+	}
+	half := middle(ops)
+	for _, part := range [...][]op{ops[:half], ops[half:]} {
+		err := k.commitOnce(ctx, t, part, done)
+		if isTooLarge(err) && len(part) > 1 {
+			err = k.divide(ctx, t, part, done)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func isTooLarge(err error) bool {
+	_, ok := errors.AsType[*nfnetlink.SizeError](err)
+	return ok
+}
+
+// commitOnce commits one transaction, and adds the operations that are carried out to done.
 func (k *kernel) commitOnce(ctx context.Context, t *tables, ops []op, done *int) error {
 	if len(ops) == 0 {
 		return nil
@@ -94,16 +141,7 @@ func (k *kernel) commitOnce(ctx context.Context, t *tables, ops []op, done *int)
 	if err := w.write(ops); err != nil {
 		return err
 	}
-	err := k.Conn.Commit(ctx, &k.batch)
-	var size *nfnetlink.SizeError
-	if errors.As(err, &size) && len(ops) > 1 {
-		half := len(ops) / 2
-		if err := k.commitOnce(ctx, t, ops[:half], done); err != nil {
-			return err
-		}
-		return k.commitOnce(ctx, t, ops[half:], done)
-	}
-	if err != nil {
+	if err := k.Conn.Commit(ctx, &k.batch); err != nil {
 		return err
 	}
 	*done += len(ops)

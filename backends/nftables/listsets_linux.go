@@ -41,7 +41,7 @@ func (l *lister) set(s *nfnetlink.SetInfo) error {
 		if !strings.HasSuffix(s.Name, affinityPortMap("")) {
 			err = l.clients(s.Name)
 		}
-	case !isFixedName(s.Name):
+	case fixedSetAt(s.Name) < 0:
 		err = nft.MustReplace("set " + s.Name + ", which this backend did not make,")
 	}
 	l.add(o, value{hash: hash})
@@ -49,28 +49,24 @@ func (l *lister) set(s *nfnetlink.SetInfo) error {
 }
 
 func (l *lister) fixedSet(name string) error {
-	switch name {
-	case setClusterIPs:
+	switch at := fixedSetAt(name); at {
+	case atClusterIPs:
 		return l.elements(name, func(e *nfnetlink.Element) bool { return l.address(e, kindClusterIP) })
-	case setHairpins:
+	case atHairpins:
 		return l.elements(name, func(e *nfnetlink.Element) bool { return l.address(e, kindHairpin) })
-	case setNodePortClients:
+	case atNodePortClients:
 		return l.elements(name, l.nodePortClient)
-	case setRestrictions:
+	case atRestrictions:
 		return l.elements(name, func(e *nfnetlink.Element) bool { return l.verdict(e, kindRestriction, false) })
-	case setServices, setNodePorts:
-		return l.elements(name, func(e *nfnetlink.Element) bool { return l.verdict(e, kindFrontend, name == setNodePorts) })
-	case setRecorders, setNodePortRecorders:
-		return l.elements(name, func(e *nfnetlink.Element) bool { return l.verdict(e, kindRecord, name == setNodePortRecorders) })
+	case atServices, atNodePorts:
+		return l.elements(name, func(e *nfnetlink.Element) bool { return l.verdict(e, kindFrontend, at == atNodePorts) })
+	case atRecorders, atNodePortRecorders:
+		return l.elements(name, func(e *nfnetlink.Element) bool { return l.verdict(e, kindRecord, at == atNodePortRecorders) })
+	case atEndpoints, atNodePortEndpoints:
+		return l.endpoints(name, proxy.PoolCluster, at == atNodePortEndpoints)
+	default:
+		return l.endpoints(name, proxy.PoolLocal, at == atNodePortLocalEndpoints)
 	}
-	for _, pool := range []proxy.Pool{proxy.PoolCluster, proxy.PoolLocal} {
-		for _, nodePort := range []bool{false, true} {
-			if name == endpointsMap(pool, nodePort) {
-				return l.endpoints(name, pool, nodePort)
-			}
-		}
-	}
-	return nil
 }
 
 // elements lists the elements of a set. Each reports whether an element has a form that this

@@ -115,9 +115,6 @@ func TestSourcesName(t *testing.T) {
 func (o Options) complete() (Options, error) {
 	var err error
 	o.Identity, err = o.Identity.Complete(kinds.NFTables.Defaults())
-	if o.AffinityClients == 0 {
-		o.AffinityClients = DefaultAffinityClients
-	}
 	return o, err
 }
 
@@ -221,7 +218,6 @@ func TestHashesFollowWhatRulesDependOn(t *testing.T) {
 	}{
 		{name: "mark", changes: chainPostrouting, options: Options{Identity: identity("", 0x8000, 0)}},
 		{name: "priority", changes: chainPrerouting, options: Options{Identity: identity("", 0, 5)}},
-		{name: "affinity clients", changes: affinityMap(affinityID(sticky.Name), proxy.PoolCluster), options: Options{AffinityClients: 7}},
 		{name: "pods", changes: "masquerade-nonpods-stick-" + affinityID(sticky.Name) + "-pick-4", node: func(n *proxy.Node) { n.LocalTraffic.Interface = "cni0" }},
 		{name: "range of pods", changes: "masquerade-nonpods-stick-" + affinityID(sticky.Name) + "-pick-4", node: func(n *proxy.Node) { n.LocalTraffic.Sources = stagetest.Prefixes("10.8.0.0/16") }},
 		{name: "service ranges", changes: chainUnserved, node: func(n *proxy.Node) { n.ServiceCIDRs = nil }},

@@ -6,9 +6,6 @@ import (
 	"github.com/vipkit/vipkit/backends"
 )
 
-// DefaultAffinityClients is the default of Options.AffinityClients.
-const DefaultAffinityClients = 65_536
-
 // Options configure a backend. The zero value is usable.
 type Options struct {
 	// Identity names the tables (one of family ip, one of family ip6), the
@@ -16,8 +13,4 @@ type Options struct {
 	Identity backends.Identity
 	// Families are the IP families to serve; empty means both.
 	Families []v1.IPFamily
-	// AffinityClients is the maximum number of clients that have session affinity, for
-	// each service port (and so IP family) and pool. Further clients are served without
-	// affinity until others expire. Zero means [DefaultAffinityClients].
-	AffinityClients uint32
 }

@@ -57,7 +57,7 @@ func (b *betweenTransactions) install(t *testing.T) {
 		if err := errors.Join(c.Sets(ctx, table, all), c.Elements(ctx, table, endpointsMap(proxy.PoolCluster, false), count)); err != nil {
 			t.Error(err)
 		}
-		if err == nil && slots > b.slots && maps == len(affinitySets(table.Family, "", 0)) {
+		if err == nil && slots > b.slots && maps == len(affinitySets(table.Family, "")) {
 			b.addClients(t, b.port, len(b.port.Cluster))
 			b.connected++
 		}

@@ -71,7 +71,7 @@ func TestKeyAndValueIdentifyPayloads(t *testing.T) {
 	}
 	content := map[known]string{}
 	for _, options := range []Options{
-		{}, {Identity: identity("", 0x8000, 0)}, {Identity: identity("", 0, 5)}, {AffinityClients: 7},
+		{}, {Identity: identity("", 0x8000, 0)}, {Identity: identity("", 0, 5)},
 	} {
 		o, err := options.complete()
 		testenv.NoError(t, err)

@@ -209,7 +209,7 @@ func (w *portWriter) chain(name, details string, kind kind, rules func(*nft.Asse
 // clients to the maps.
 func (w *portWriter) rememberClients(f *proxy.Frontend, at key) {
 	for _, pool := range poolsOf(f) {
-		for _, set := range affinitySets(w.fam, affinityMap(w.affinity, pool), w.options.AffinityClients) {
+		for _, set := range affinitySets(w.fam, affinityMap(w.affinity, pool)) {
 			w.out = append(w.out, setObject(w.fam, &setDefinition{set: set}))
 		}
 		set := w.affinitySet(pool)

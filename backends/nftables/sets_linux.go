@@ -51,11 +51,15 @@ func affinityMap(affinity string, pool proxy.Pool) string {
 // bytes, so the addresses are in a map of their own.
 func affinityPortMap(addresses string) string { return addresses + "-ports" }
 
+// affinityClients is the maximum number of clients that have session affinity, for each service port (and so
+// IP family) and pool. Further clients are served without affinity until others expire.
+const affinityClients = 65_536
+
 // affinitySets returns the maps of the clients of a service port.
-func affinitySets(fam nfnetlink.Family, name string, clients uint32) []nfnetlink.Set {
+func affinitySets(fam nfnetlink.Family, name string) []nfnetlink.Set {
 	set := nfnetlink.Set{
 		Name: name, Key: []nfnetlink.Selector{nfnetlink.SourceAddr}, Data: targetFields(),
-		Flags: nfnetlink.SetDynamic | nfnetlink.SetTimeout, Size: clients,
+		Flags: nfnetlink.SetDynamic | nfnetlink.SetTimeout, Size: affinityClients,
 	}
 	if fam != nfnetlink.IPv6 {
 		return []nfnetlink.Set{set}

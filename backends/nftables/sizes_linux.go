@@ -17,22 +17,12 @@ import (
 // setCount is the number of fixed sets of one table.
 const setCount = 12
 
-// fixedNames returns the names of the fixed sets in the order of their numbers.
-func fixedNames() [setCount]string {
-	return [setCount]string{
-		setClusterIPs, setHairpins, setRestrictions, setServices, setNodePorts, setRecorders, setNodePortRecorders,
-		setNodePortClients,
-		endpointsMap(proxy.PoolCluster, false), endpointsMap(proxy.PoolCluster, true),
-		endpointsMap(proxy.PoolLocal, false), endpointsMap(proxy.PoolLocal, true),
-	}
+// fixedSetAt returns the number of a fixed set, -1 for other sets.
+func fixedSetAt(name string) int {
+	return slices.IndexFunc(fixedSets(), func(s nfnetlink.Set) bool { return s.Name == name })
 }
 
-func isFixedName(name string) bool {
-	names := fixedNames()
-	return slices.Contains(names[:], name)
-}
-
-// The numbers of the fixed sets. If a set has a counterpart for node ports, the counterpart has
+// The numbers of the fixed sets, in the order of fixedSets. If a set has a counterpart for node ports, the counterpart has
 // the next number.
 const (
 	atClusterIPs = iota
@@ -62,8 +52,7 @@ func (p *perSet[T]) of(fam nfnetlink.Family) *[setCount]T {
 
 // byName returns the value for a set; nil if the set is not a fixed one.
 func (p *perSet[T]) byName(fam nfnetlink.Family, name string) *T {
-	names := fixedNames()
-	if i := slices.Index(names[:], name); i >= 0 {
+	if i := fixedSetAt(name); i >= 0 {
 		return &p.of(fam)[i]
 	}
 	return nil

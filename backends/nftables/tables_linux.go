@@ -122,7 +122,7 @@ func (k *kernel) isOwnBase(c nfnetlink.Chain) bool {
 	return c.Base.Type != "" && c.Base == k.options.baseChain(c.Name)
 }
 
-// Replace implements [backends.Replacer].
+// Replace is Replace of [backends.Abilities].
 func (k *kernel) Replace(ctx context.Context, want proxy.Snapshot, must bool) backends.Replacement[key, value] {
 	k.wanted = countElements(want)
 	total := 0
@@ -236,7 +236,7 @@ func (k *kernel) removeTables(ctx context.Context, tables []nfnetlink.Table) err
 	return nil
 }
 
-// Cleanup implements [backends.Cleaner].
+// Cleanup is Cleanup of [backends.Abilities].
 func (k *kernel) Cleanup(ctx context.Context) error {
 	var all []nfnetlink.Table
 	for _, fam := range nft.Families() {

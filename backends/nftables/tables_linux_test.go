@@ -153,7 +153,13 @@ type interrupted struct {
 	finished bool
 }
 
-func (k interrupted) Replace(ctx context.Context, want proxy.Snapshot, must bool) backends.Replacement[key, value] {
+func (k interrupted) Abilities() backends.Abilities[key, value] {
+	a := k.kernel.Abilities()
+	a.Replace = k.replace
+	return a
+}
+
+func (k interrupted) replace(ctx context.Context, want proxy.Snapshot, must bool) backends.Replacement[key, value] {
 	r, ok := k.kernel.Replace(ctx, want, must).(*replacement)
 	if !ok {
 		return nil
@@ -212,10 +218,10 @@ func TestForeignSecondTable(t *testing.T) {
 	snapshot := proxy.NewSnapshot(stagetest.Node(), manyPorts(5)...)
 	w.Apply(t, snapshot)
 	w.load(t, "table ip vipkit_2 { chain theirs { type filter hook prerouting priority -300; }; }")
-	before := w.kernel.Operations()
+	before := w.kernel.ops.Load()
 	w.Applied = proxy.Snapshot{}
 	w.Apply(t, snapshot)
-	if got := w.kernel.Operations() - before; got != 1 {
+	if got := w.kernel.ops.Load() - before; got != 1 {
 		t.Errorf("operations: got %d, want one, to remove the foreign table", got)
 	}
 	if got := w.nft(t, "list ruleset"); strings.Contains(got, "theirs") || !strings.Contains(got, "table ip vipkit {") {

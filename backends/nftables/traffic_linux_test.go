@@ -120,34 +120,6 @@ func (c *crowd) end() (connections, failed int64) {
 	return c.connections.Load(), c.failed.Load()
 }
 
-// If an affinity map is full, its clients keep their affinity, and further clients are served
-// without affinity.
-func TestAffinityClientsAreBounded(t *testing.T) {
-	t.Parallel()
-	const bound, clients = 10, 30
-	s := newTestbed(t, 4)
-	s.Options.AffinityClients = bound
-	s.Restart(t)
-	p := stickyPort(v1.IPv4Protocol, 0, 0)
-	p.Cluster = s.pool(0, 4)
-	s.Apply(t, proxy.NewSnapshot(stagetest.Node(), p))
-	for i := range clients {
-		source := netip.AddrFrom4([4]byte{192, 0, 2, byte(10 + i)})
-		testenv.NoError(t, s.Client.AddAddress("eth0", netip.PrefixFrom(source, 24)))
-		err := s.Client.Do(func() error { return stagetest.Ask(t.Context(), source, p.Frontends[0].Addr.String()) })
-		if err != nil {
-			t.Errorf("client %d of %d: %v", i+1, clients, err)
-		}
-	}
-	total := 0
-	for _, n := range s.clients(t, p) {
-		total += n
-	}
-	if total != bound {
-		t.Errorf("clients with affinity: got %d, want %d", total, bound)
-	}
-}
-
 // BenchmarkConnect measures a TCP connection and its greeting, from the client to a host of
 // the testbed.
 func BenchmarkConnect(b *testing.B) {

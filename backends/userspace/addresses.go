@@ -2,7 +2,6 @@ package userspace
 
 import (
 	"cmp"
-	"errors"
 	"path/filepath"
 	"time"
 
@@ -61,17 +60,13 @@ func (o *Options) openAddresses() (b *Backend, err error) {
 		Namespace: o.Addresses.namespace, Manager: manager, State: o.Addresses.State, Families: o.Families,
 		AwaitEndpoints: o.Hooks.FirstConnection != nil, Usable: cmp.Or(o.Addresses.usable, usable),
 	})
-	b = &Backend{
-		instance: alone{},
-		capture:  c, listeners: c, last: c,
-		inner: backends.New(c.Render, backends.Target[addresses.Key, addresses.Value](c)),
-	}
+	b = &Backend{listeners: c, inner: backends.New(c.Render, backends.Target[addresses.Key, addresses.Value](c))}
 	config := o.engineConfig(c)
 	if config.Descriptors, err = descriptorLimit(); err == nil {
 		b.engine, err = engine.New(config)
 	}
 	if err != nil {
-		return nil, errors.Join(err, c.Close())
+		return nil, err
 	}
 	c.ServeBy(b.engine, &b.wg)
 	return b, nil

@@ -48,12 +48,12 @@ func TestAddressesOnALink(t *testing.T) {
 			t.Errorf("%s: got an answer of %v, want an error", to, a.Own)
 		}
 	}
-	if b.Drifted(t.Context()) {
+	if b.Abilities().Drifted(t.Context()) {
 		t.Error("Drifted: got true, want false")
 	}
 	// The second address of the node was missing. Now it serves node ports, too.
 	testenv.NoError(t, n.node().AddAddress("clients", netip.MustParsePrefix("203.0.113.1/32")))
-	if !b.Drifted(t.Context()) {
+	if !b.Abilities().Drifted(t.Context()) {
 		t.Error("with another address of the node: Drifted: got false, want true")
 	}
 	testenv.NoError(t, b.Apply(t.Context(), proxy.Snapshot{}, s))
@@ -112,19 +112,19 @@ func TestNodePortInUse(t *testing.T) {
 		for _, at := range []string{one, "203.0.113.1:30080"} {
 			wantServed(at)
 		}
-		if got := b.CheckNode(s); len(got) != 1 || !strings.Contains(got[0].Error(), taken) {
+		if got := b.Abilities().CheckNode(s); len(got) != 1 || !strings.Contains(got[0].Error(), taken) {
 			t.Errorf("%s: got problems %v, want one with %s", protocol, got, taken)
 		}
-		if b.Drifted(t.Context()) {
+		if b.Abilities().Drifted(t.Context()) {
 			t.Errorf("%s: Drifted while it is in use: got true, want false", protocol)
 		}
 		testenv.NoError(t, server.Close())
-		if !b.Drifted(t.Context()) {
+		if !b.Abilities().Drifted(t.Context()) {
 			t.Errorf("%s: Drifted when it is free: got false, want true", protocol)
 		}
 		testenv.NoError(t, b.Apply(t.Context(), proxy.Snapshot{}, s))
 		wantServed(taken)
-		if got := b.CheckNode(s); len(got) != 0 {
+		if got := b.Abilities().CheckNode(s); len(got) != 0 {
 			t.Errorf("%s: when it is free: got problems %v, want none", protocol, got)
 		}
 		testenv.NoError(t, b.Cleanup(t.Context()))

@@ -70,11 +70,11 @@ func TestAddressesAreIdempotent(t *testing.T) {
 		before = s
 	}
 	testenv.NoError(t, b.Apply(t.Context(), proxy.Snapshot{}, s))
-	if got := b.Operations(); got != 2 {
+	if got := b.Abilities().Operations(); got != 2 {
 		t.Errorf("got %d operations, want 2: an address and a listener", got)
 	}
 	h.wantCalls(t, "add 127.96.0.1")
-	if b.Drifted(t.Context()) {
+	if b.Abilities().Drifted(t.Context()) {
 		t.Error("Drifted: got true, want false")
 	}
 }

@@ -85,7 +85,7 @@ func TestFrontendInUse(t *testing.T) {
 		t.Errorf("got error %v, want one with %q", err, want)
 	}
 	h.wantAddresses(t, "127.0.0.1", "127.96.1.0", "127.96.1.1", "127.96.1.2", "127.96.1.3")
-	if f.Drifted(t.Context()) {
+	if f.Abilities().Drifted(t.Context()) {
 		t.Error("Drifted: got true, want false")
 	}
 	f.apply(t, proxy.NewSnapshot(snapshots.Node("127.0.0.1")))
@@ -110,7 +110,7 @@ func TestAddressThatIsNotThere(t *testing.T) {
 		servicePort("serving", v1.ProtocolTCP, clusterIP("192.0.2.77:18080"), server))
 	wantFailed(t, f.try(t, proxy.NewSnapshot(snapshots.Node("127.0.0.1"), ports...)), "serving")
 	wantTCP(t, "127.96.1.1:18080", "web")
-	if !f.Drifted(t.Context()) {
+	if !f.Abilities().Drifted(t.Context()) {
 		t.Error("Drifted: got false, want true")
 	}
 }
@@ -148,10 +148,10 @@ func TestAddressThatCannotBeRemoved(t *testing.T) {
 	}
 	less := proxy.NewSnapshot(node, ports[0])
 	f.apply(t, less)
-	if p := f.CheckNode(less); len(p) != 1 || p[0].Field != "address 127.96.1.1" {
+	if p := f.Abilities().CheckNode(less); len(p) != 1 || p[0].Field != "address 127.96.1.1" {
 		t.Errorf("CheckNode: got %v, want the address", p)
 	}
-	if !f.Drifted(t.Context()) {
+	if !f.Abilities().Drifted(t.Context()) {
 		t.Error("Drifted: got false, want true")
 	}
 	before := len(h.calls)
@@ -164,11 +164,11 @@ func TestAddressThatCannotBeRemoved(t *testing.T) {
 	h.fail = func(string, netip.Addr) error { return nil }
 	f.held = proxy.Snapshot{} // what a Runner applies after drift
 	f.apply(t, less)
-	if p := f.CheckNode(less); len(p) != 0 {
+	if p := f.Abilities().CheckNode(less); len(p) != 0 {
 		t.Errorf("CheckNode: got %v, want nothing", p)
 	}
 	h.wantAddresses(t, "127.0.0.1", "127.96.1.0")
-	if f.Drifted(t.Context()) {
+	if f.Abilities().Drifted(t.Context()) {
 		t.Error("Drifted: got true, want false")
 	}
 	h.fail = func(string, netip.Addr) error { return errors.New("not now") }
@@ -188,7 +188,7 @@ func TestAddressesAreRepaired(t *testing.T) {
 	f.apply(t, s)
 	for _, gone := range []netip.Addr{own, others} {
 		h.meddle(func(addrs map[netip.Addr]bool) { delete(addrs, gone) })
-		if !f.Drifted(t.Context()) {
+		if !f.Abilities().Drifted(t.Context()) {
 			t.Errorf("without %v: Drifted: got false, want true", gone)
 		}
 		f.held = proxy.Snapshot{}
@@ -199,7 +199,7 @@ func TestAddressesAreRepaired(t *testing.T) {
 	f.apply(t, proxy.NewSnapshot(snapshots.Node("127.0.0.1"))) // now all three are its own
 	h.wantAddresses(t, "127.0.0.1")
 	h.meddle(func(addrs map[netip.Addr]bool) { delete(addrs, own) })
-	if f.Drifted(t.Context()) {
+	if f.Abilities().Drifted(t.Context()) {
 		t.Error("without Services: Drifted: got true, want false")
 	}
 }

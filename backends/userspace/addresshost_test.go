@@ -253,7 +253,7 @@ func wantUDP(t *testing.T, at, want string) {
 
 // repair applies a snapshot, as a Runner does, until nothing is left to do after an Apply with this result.
 func (f *follower) repair(t *testing.T, s proxy.Snapshot, err error) {
-	for err != nil || f.Drifted(t.Context()) {
+	for err != nil || f.Abilities().Drifted(t.Context()) {
 		if err == nil {
 			f.held = proxy.Snapshot{} // what a Runner applies after drift
 		}

@@ -33,7 +33,7 @@ func TestCaptureChanges(t *testing.T) {
 		n.wantAnswer(t, one)
 		want := map[userspace.Capture][3]int{userspace.TPROXY: {1, 1, 2}, userspace.Redirect: {0, 0, 3}}[capture]
 		n.wantRouting(t, want)
-		if last.Drifted(t.Context()) {
+		if last.Abilities().Drifted(t.Context()) {
 			t.Errorf("%v: Drifted: got true, want false", capture)
 		}
 	}
@@ -73,8 +73,8 @@ func TestLoopEnds(t *testing.T) {
 	if _, err := n.flow(t, at).Write([]byte("?")); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the datagram has failed", func() bool { return b.CountConnections().Failed == 2 })
-	if got, want := proxy.ConnectionCounter(b).CountConnections(), (proxy.ConnectionCounts{Accepted: 1, Failed: 2}); got != want {
+	eventually(t, "the datagram has failed", func() bool { return b.Abilities().CountConnections().Failed == 2 })
+	if got, want := b.Abilities().CountConnections(), (proxy.ConnectionCounts{Accepted: 1, Failed: 2}); got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 }
@@ -90,7 +90,7 @@ func TestLoopOfNodePorts(t *testing.T) {
 		if a, _, err := n.ask(t, "10.244.1.1:30100"); err == nil {
 			t.Errorf("got server %v, want the connection to end", a.Own)
 		}
-		if s := b.CountConnections(); s.Accepted > 2 {
+		if s := b.Abilities().CountConnections(); s.Accepted > 2 {
 			t.Errorf("accepted connections: got %d, want 2 at most", s.Accepted)
 		}
 	})

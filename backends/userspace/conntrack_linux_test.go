@@ -203,7 +203,7 @@ func TestRepliesPass(t *testing.T) {
 			n.bound(frontend).wantFlow(t, "tcp", server, server)
 			_ = n.bound(frontend).wantFlow(t, "udp", server, server).Conn.Close()
 		}
-		if s := b.CountConnections(); s.Accepted != 0 || s.Sessions != 0 {
+		if s := b.Abilities().CountConnections(); s.Accepted != 0 || s.Sessions != 0 {
 			t.Errorf("got %+v, want no accepted connection and no session", s)
 		}
 	})
@@ -241,7 +241,7 @@ func TestAnswersAfterTheSession(t *testing.T) {
 			n.wantAnswerOf(t, at, endpoint)
 			// The first session may take a moment to end.
 			eventually(t, "nothing is denied and there are two sessions, none of the late answer", func() bool {
-				s := b.CountConnections()
+				s := b.Abilities().CountConnections()
 				return s.Denied == 0 && s.Sessions == 2
 			})
 		})

@@ -76,7 +76,7 @@ func serveLimited(t *testing.T) {
 }
 
 func statusOf(b *userspace.Backend) (s status) {
-	s.ConnectionCounts = b.CountConnections()
+	s.ConnectionCounts = b.Abilities().CountConnections()
 	s.Fault = nil
 	if all, err := os.ReadDir("/proc/self/fd"); err == nil {
 		s.Open = len(all)

@@ -12,7 +12,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/vipkit/vipkit/backends/userspace/internal/host"
-	"github.com/vipkit/vipkit/backends/userspace/internal/netfilter"
 	"github.com/vipkit/vipkit/internal/kernel/netns"
 )
 
@@ -24,8 +23,8 @@ func Dump(ctx context.Context, c Capture) (string, error) {
 	}
 	defer b.Close() //nolint:errcheck // the backend was used for reading only
 	var lines []string
-	if c, ok := b.capture.(*netfilter.Capture); ok {
-		for o, e := range c.List(ctx) {
+	if l, ok := b.listeners.(*sharedListeners); ok {
+		for o, e := range l.capture.List(ctx) {
 			err = errors.Join(err, e)
 			lines = append(lines, fmt.Sprintf("%+v", o))
 		}
@@ -36,8 +35,8 @@ func Dump(ctx context.Context, c Capture) (string, error) {
 
 // ReachFrom makes a port the source port of the next connection to an endpoint, with TPROXY.
 func (b *Backend) ReachFrom(port uint16) {
-	if c, ok := b.capture.(*netfilter.Capture); ok && c.Dialer != nil {
-		c.Dialer.StartAt(port)
+	if l, ok := b.listeners.(*sharedListeners); ok && l.capture.Dialer != nil {
+		l.capture.Dialer.StartAt(port)
 	}
 }
 

@@ -12,7 +12,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
-	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/backendtest"
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/backends/userspace/internal/engine"
@@ -23,14 +22,12 @@ import (
 
 // NewFaulty returns a backend whose commits pass through around.
 func NewFaulty(o Options, around func(commit func() error) error) (*Backend, error) {
-	b, err := New(o)
-	if err != nil {
+	if err := o.complete(); err != nil {
 		return nil, err
 	}
-	if c, ok := b.capture.(*netfilter.Capture); ok {
-		b.inner = backends.New(c.Render, faultyNetfilter{c, around})
-	}
-	return b, nil
+	return o.openNetfilter(func(c *netfilter.Capture) target {
+		return backendtest.Faulty[netfilter.Key, netfilter.Value](c, around)
+	})
 }
 
 // NewDisturbed returns a backend whose nf_tables transactions get faults, and have maxBatch bytes
@@ -40,40 +37,10 @@ func NewDisturbed(o Options, d *stagetest.Disturbance, maxBatch int) (*Backend, 
 	if err != nil {
 		return nil, err
 	}
-	if c, ok := b.capture.(*netfilter.Capture); ok {
-		d.Limit(c.Conn, maxBatch)
+	if l, ok := b.listeners.(*sharedListeners); ok {
+		d.Limit(l.capture.Conn, maxBatch)
 	}
 	return b, nil
-}
-
-type faultyNetfilter struct {
-	*netfilter.Capture
-	around func(commit func() error) error
-}
-
-func (f faultyNetfilter) Commit(ctx context.Context, ops []backends.Op[netfilter.Key, netfilter.Value]) backends.Outcome {
-	return backendtest.Around(f.around, ops, func(ops []backends.Op[netfilter.Key, netfilter.Value]) backends.Outcome {
-		return f.Capture.Commit(ctx, ops)
-	})
-}
-
-func (f faultyNetfilter) Replace(ctx context.Context, want proxy.Snapshot, must bool) backends.Replacement[netfilter.Key, netfilter.Value] {
-	r := f.Capture.Replace(ctx, want, must)
-	if r == nil {
-		return nil
-	}
-	return faultyReplacement{r, f.around}
-}
-
-type faultyReplacement struct {
-	backends.Replacement[netfilter.Key, netfilter.Value]
-	around func(commit func() error) error
-}
-
-func (r faultyReplacement) Commit(ctx context.Context, ops []backends.Op[netfilter.Key, netfilter.Value]) backends.Outcome {
-	return backendtest.Around(r.around, ops, func(ops []backends.Op[netfilter.Key, netfilter.Value]) backends.Outcome {
-		return r.Replacement.Commit(ctx, ops)
-	})
 }
 
 // someDialer records its calls, and fails.

@@ -79,15 +79,15 @@ func TestSilentEndpoints(t *testing.T) {
 			defer conn.Close() //nolint:errcheck // the test is over
 			clients.Go(func() { _, _ = conn.Write(much) })
 		}
-		eventually(t, "the Service has its share", func() bool { return b.CountConnections().Connections >= 40 })
-		if got := b.CountConnections().Connections; got > 50 {
+		eventually(t, "the Service has its share", func() bool { return b.Abilities().CountConnections().Connections >= 40 })
+		if got := b.Abilities().CountConnections().Connections; got > 50 {
 			t.Errorf("connections of the Service: got %d of 64, want 50 at most", got)
 		}
 		for range 20 {
 			_, conn := n.wantServer(t, two, otherPod)
 			_ = conn.Close()
 		}
-		eventually(t, "the silent connections have ended", func() bool { return b.CountConnections().Connections == 0 })
+		eventually(t, "the silent connections have ended", func() bool { return b.Abilities().CountConnections().Connections == 0 })
 		eventually(t, "their descriptors are closed", func() bool { return stagetest.Descriptors(t) < before+80 })
 	})
 }
@@ -130,7 +130,7 @@ func TestForgedClientAddresses(t *testing.T) {
 			}
 			_ = conn.Close()
 		}
-		if s := b.CountConnections(); s.Sessions > sessions+8 || s.Crowded < 2000 || s.Connections > 5 || s.Faults != 0 {
+		if s := b.Abilities().CountConnections(); s.Sessions > sessions+8 || s.Crowded < 2000 || s.Connections > 5 || s.Faults != 0 {
 			t.Errorf("got %+v, want about %d sessions at most, thousands crowded, and no forged connections", s, sessions)
 		}
 	})

@@ -49,7 +49,7 @@ func (n network) useAndClose(t *testing.T, c userspace.Capture) {
 	testenv.NoError(t, taken.Close())
 	apply(t, b, snapshot(one))
 	testenv.NoError(t, b.Cleanup(t.Context()))
-	if !b.Drifted(t.Context()) {
+	if !b.Abilities().Drifted(t.Context()) {
 		t.Error("Drifted after Cleanup: got false, want true")
 	}
 	apply(t, b, snapshot(one))
@@ -60,7 +60,7 @@ func (n network) useAndClose(t *testing.T, c userspace.Capture) {
 // wantClosed checks that a backend applies nothing more.
 func wantClosed(t *testing.T, b *userspace.Backend) {
 	t.Helper()
-	if !b.Drifted(t.Context()) {
+	if !b.Abilities().Drifted(t.Context()) {
 		t.Error("Drifted of a closed backend: got false, want true")
 	}
 	for what, err := range map[string]error{"Apply": b.Apply(t.Context(), proxy.Snapshot{}, snapshot(one)), "Cleanup": b.Cleanup(t.Context())} {
@@ -165,7 +165,7 @@ func TestDrainForASuccessor(t *testing.T) {
 				t.Fatalf("a connection of the draining backend: got error %v, want none", err)
 			}
 		}
-		if got := first.CountConnections(); got.Accepted != 1 || got.Connections != 1 {
+		if got := first.Abilities().CountConnections(); got.Accepted != 1 || got.Connections != 1 {
 			t.Errorf("the draining backend: got %d accepted connections and %d open, want 1 each", got.Accepted, got.Connections)
 		}
 		select {
@@ -226,7 +226,7 @@ func TestDrainWaitsForQueuedConnections(t *testing.T) {
 	_, first := n.wantAnswer(t, one)
 	waits, err := n.dial(t, "tcp", netip.AddrPortFrom(other.Addr(), 0), one)
 	testenv.NoError(t, err)
-	eventually(t, "the second connection was accepted", func() bool { return b.CountConnections().Accepted == 2 })
+	eventually(t, "the second connection was accepted", func() bool { return b.Abilities().CountConnections().Accepted == 2 })
 	done := drain(t.Context(), b)
 	_ = first.Close()
 	if _, err := waits.Ask(t.Context()); err != nil {

@@ -22,15 +22,11 @@ func (o *Options) openLoopback() (*Backend, error) {
 	c := addresses.NewLoopback(addresses.LoopbackConfig{
 		Families: o.Families, AwaitEndpoints: o.Hooks.FirstConnection != nil, Listeners: limit / loopbackShare, Namespace: namespace,
 	})
-	b := &Backend{
-		instance: alone{},
-		capture:  c, listeners: c, last: namespace,
-		inner: backends.New(c.Render, backends.Target[addresses.Key, addresses.Value](c)),
-	}
+	b := &Backend{listeners: c, listening: c.Listening, inner: backends.New(c.Render, backends.Target[addresses.Key, addresses.Value](c))}
 	config := o.engineConfig(c)
 	config.Descriptors = limit / loopbackShare
 	if b.engine, err = engine.New(config); err != nil {
-		return nil, errors.Join(err, namespace.Close())
+		return nil, errors.Join(err, b.inner.Close())
 	}
 	c.ServeBy(b.engine, &b.wg)
 	return b, nil

@@ -55,7 +55,7 @@ func TestLoopback(t *testing.T) {
 		n.wantRefused(t, to)
 	}
 	n.from("client").wantRefused(t, "10.244.1.1:30080")
-	if got := b.Operations(); got != 6 {
+	if got := b.Abilities().Operations(); got != 6 {
 		t.Errorf("operations: got %d, want 6 listeners opened", got)
 	}
 	if four, six := b.Listeners(v1.IPv4Protocol), b.Listeners(v1.IPv6Protocol); four != 4 || six != 2 {
@@ -165,7 +165,7 @@ func TestLoopbackMoves(t *testing.T) {
 	next(nodePort("b", "0.0.0.0:30080", otherPod), nodePort("a", "0.0.0.0:30081"))
 	n.wantServer(t, "127.0.0.1:30080", otherPod)
 	n.wantAnswer(t, "127.0.0.1:30081")
-	if got := b.Operations(); got != 2 {
+	if got := b.Abilities().Operations(); got != 2 {
 		t.Errorf("operations: got %d, want 2, as the listener of a node port that moves stays", got)
 	}
 	if _, err := open.Ask(t.Context()); err != nil {
@@ -192,7 +192,7 @@ func TestLoopbackLimits(t *testing.T) {
 		n.wantAnswer(t, at)
 		n.bound("127.0.0.1:0").wantFlow(t, "udp", at, podServer)
 	}
-	if s := b.CountConnections(); s.Connections != 16 || s.Sessions != 16 || s.Crowded != 0 {
+	if s := b.Abilities().CountConnections(); s.Connections != 16 || s.Sessions != 16 || s.Crowded != 0 {
 		t.Errorf("got %d connections, %d sessions and %d crowded, want 16, 16 and 0", s.Connections, s.Sessions, s.Crowded)
 	}
 }

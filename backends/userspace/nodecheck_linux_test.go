@@ -23,7 +23,7 @@ import (
 // check returns the problems of the node.
 func (n network) check(t *testing.T, b *userspace.Backend) (found []*proxy.Problem) {
 	t.Helper()
-	testenv.NoError(t, n.node().Do(func() error { found = b.CheckNode(snapshot(one)); return nil }))
+	testenv.NoError(t, n.node().Do(func() error { found = b.Abilities().CheckNode(snapshot(one)); return nil }))
 	return found
 }
 
@@ -143,10 +143,10 @@ func TestFamilySwitchedOff(t *testing.T) {
 		resync := func(problems int, all ...string) {
 			t.Helper()
 			testenv.NoError(t, b.Apply(t.Context(), proxy.Snapshot{}, s))
-			if found := b.CheckNode(s); len(found) != problems {
+			if found := b.Abilities().CheckNode(s); len(found) != problems {
 				t.Errorf("problems of the node: got %v, want %d", found, problems)
 			}
-			if b.Drifted(t.Context()) {
+			if b.Abilities().Drifted(t.Context()) {
 				t.Error("Drifted after Apply: got true, want false")
 			}
 			for _, to := range all {
@@ -157,7 +157,7 @@ func TestFamilySwitchedOff(t *testing.T) {
 		set := func(disabled string) {
 			t.Helper()
 			testenv.NoError(t, n.node().Sysctl("net/ipv6/conf/lo/disable_ipv6", disabled))
-			if !b.Drifted(t.Context()) {
+			if !b.Abilities().Drifted(t.Context()) {
 				t.Errorf("Drifted with disable_ipv6 %s: got false, want true", disabled)
 			}
 		}

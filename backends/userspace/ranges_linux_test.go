@@ -236,7 +236,7 @@ func TestRangesChangeInPlace(t *testing.T) {
 			}
 			t.Logf("%s: %d connections", to, n)
 		}
-		if got := b.CountConnections().Denied; got != 0 {
+		if got := b.Abilities().CountConnections().Denied; got != 0 {
 			t.Errorf("datagrams that reached the process from outside of the ranges: got %d, want none", got)
 		}
 	})
@@ -258,10 +258,10 @@ func TestRangesChangeAcrossRestarts(t *testing.T) {
 			})
 			apply(t, b, r.services())
 			w.probe(t, fmt.Sprint("after restart ", i), r)
-			if got := b.CountConnections().Denied; got != 0 {
+			if got := b.Abilities().CountConnections().Denied; got != 0 {
 				t.Errorf("after restart %d: datagrams that reached the process from outside of the ranges: got %d, want none", i, got)
 			}
-			if b.Drifted(t.Context()) {
+			if b.Abilities().Drifted(t.Context()) {
 				t.Errorf("after restart %d: Drifted: got true, want false", i)
 			}
 		}
@@ -297,7 +297,7 @@ func TestRangesAreRepaired(t *testing.T) {
 				} {
 					script = fmt.Sprintf(script, chain)
 					w.nft(t, script)
-					if !b.Drifted(t.Context()) {
+					if !b.Abilities().Drifted(t.Context()) {
 						t.Errorf("%s: Drifted: got false, want true", script)
 					}
 					apply(t, b, r.services())

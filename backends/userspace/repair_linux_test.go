@@ -66,22 +66,22 @@ func TestDamageIsRepaired(t *testing.T) {
 				for line := range strings.Lines(script) {
 					n.nft(t, line)
 				}
-				if !b.Drifted(t.Context()) {
+				if !b.Abilities().Drifted(t.Context()) {
 					t.Error("Drifted: got false, want true")
 				}
 				apply(t, b, snapshot(one))
 				testenv.Same(t, want, n.dump(t, capture), "objects after the repair")
-				if b.Drifted(t.Context()) {
+				if b.Abilities().Drifted(t.Context()) {
 					t.Error("Drifted after the repair: got true, want false")
 				}
 				n.wantAnswer(t, one)
 				// Further changes are no repairs.
 				more := services(web(one), web(two))
-				before := b.Operations()
+				before := b.Abilities().Operations()
 				for _, change := range [][2]proxy.Snapshot{{snapshot(one), more}, {more, snapshot(one)}} {
 					testenv.NoError(t, b.Apply(t.Context(), change[0], change[1]))
 				}
-				if got := b.Operations() - before; got != 4 {
+				if got := b.Abilities().Operations() - before; got != 4 {
 					t.Errorf("operations to add and remove a Service: got %d, want 4, for its frontend and its ClusterIP", got)
 				}
 			})
@@ -183,7 +183,7 @@ func testUnservedFamilies(t *testing.T, c userspace.Capture, damage string) {
 		t.Errorf("objects of IPv6: got %v, want none", got)
 	}
 	n.wantAnswer(t, one)
-	if b.Drifted(t.Context()) {
+	if b.Abilities().Drifted(t.Context()) {
 		t.Error("Drifted: got true, want false")
 	}
 }
@@ -216,7 +216,7 @@ func TestResyncAmongCommits(t *testing.T) {
 	}
 	world := proxy.NewSnapshot(stagetest.Node(), ports...)
 	apply(t, b, world)
-	before := b.Operations()
+	before := b.Abilities().Operations()
 	ctx, cancel := context.WithCancel(t.Context())
 	commits, committing := 0, sync.WaitGroup{}
 	committing.Go(func() {
@@ -229,7 +229,7 @@ func TestResyncAmongCommits(t *testing.T) {
 	for range 5 {
 		apply(t, b, world)
 	}
-	testenv.Same(t, 0, b.Operations()-before, "operations of resyncs")
+	testenv.Same(t, 0, b.Abilities().Operations()-before, "operations of resyncs")
 	cancel()
 	committing.Wait()
 	if commits < 5 {

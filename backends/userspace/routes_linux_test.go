@@ -71,7 +71,7 @@ func TestMissingRoutingRuleLeaksNothing(t *testing.T) {
 	for _, from := range []string{"client", "node"} {
 		n.from(from).wantSilence(t, one)
 	}
-	if !b.Drifted(t.Context()) {
+	if !b.Abilities().Drifted(t.Context()) {
 		t.Error("Drifted without the routing rule: got false, want true")
 	}
 	apply(t, b, snapshot(one))
@@ -128,11 +128,11 @@ func (n network) wantRepair(t *testing.T, b *userspace.Backend, what string, dam
 	t.Helper()
 	before := n.routing(t)
 	testenv.NoError(t, damage())
-	if !b.Drifted(t.Context()) {
+	if !b.Abilities().Drifted(t.Context()) {
 		t.Errorf("%s: Drifted: got false, want true", what)
 	}
 	apply(t, b, snapshot(one))
-	if b.Drifted(t.Context()) {
+	if b.Abilities().Drifted(t.Context()) {
 		t.Errorf("%s: Drifted after the repair: got true, want false", what)
 	}
 	n.wantRouting(t, [3]int{len(before.rules), len(before.table), len(before.listeners)})
@@ -159,7 +159,7 @@ func TestRoutingIsRepaired(t *testing.T) {
 		for _, r := range foreign {
 			testenv.NoError(t, h.RouteAdd(r))
 		}
-		if b.Drifted(t.Context()) {
+		if b.Abilities().Drifted(t.Context()) {
 			t.Error("Drifted with foreign rules and routes: got true, want false")
 		}
 		for what, damage := range n.routeDamage(t, c, at) {
@@ -253,7 +253,7 @@ func TestCleanupOfPartialRouting(t *testing.T) {
 			for _, do := range all {
 				testenv.NoError(t, do(n.node().Netlink(), r))
 			}
-			if !b.Drifted(t.Context()) {
+			if !b.Abilities().Drifted(t.Context()) {
 				t.Error("Drifted: got false, want true")
 			}
 			testenv.NoError(t, b.Cleanup(t.Context()))
@@ -319,7 +319,7 @@ func TestWaitDriftOfRouting(t *testing.T) {
 			apply(t, b, s)
 			waited := make(chan error, 1)
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-			go func() { waited <- b.WaitDrift(ctx) }()
+			go func() { waited <- b.Abilities().WaitDrift(ctx) }()
 			// None of these is drift.
 			apply(t, b, s)
 			testenv.NoError(t, b.Apply(t.Context(), s, services()))

@@ -56,7 +56,7 @@ func TestConnectionsEndWithoutBackend(t *testing.T) {
 		}
 		b = n.start(t, userspace.Options{Capture: c})
 		apply(t, b, snapshot(one))
-		testenv.Same(t, 0, b.Operations(), "operations to adopt the objects")
+		testenv.Same(t, 0, b.Abilities().Operations(), "operations to adopt the objects")
 		n.wantAnswer(t, one)
 		testenv.NoError(t, b.Cleanup(t.Context()))
 		n.wantServer(t, one, one)
@@ -151,13 +151,13 @@ func TestInstancesAreDisjoint(t *testing.T) {
 		n.wantAnswer(t, two)
 		testenv.NoError(t, a.Cleanup(t.Context()))
 		n.wantAnswer(t, two)
-		if b.Drifted(t.Context()) {
+		if b.Abilities().Drifted(t.Context()) {
 			t.Error("Drifted after a commit to the tables of another identity: got true, want false")
 		}
-		before := b.Operations()
+		before := b.Abilities().Operations()
 		apply(t, b, snapshot(two))
-		if got := b.Operations() - before; got != 0 || b.Drifted(t.Context()) {
-			t.Errorf("a resync after the other instance's Cleanup: got %d operations and Drifted %v, want none", got, b.Drifted(t.Context()))
+		if got := b.Abilities().Operations() - before; got != 0 || b.Abilities().Drifted(t.Context()) {
+			t.Errorf("a resync after the other instance's Cleanup: got %d operations and Drifted %v, want none", got, b.Abilities().Drifted(t.Context()))
 		}
 	})
 }

@@ -5,14 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"slices"
 	"sync"
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/internal/kinds"
 	"github.com/vipkit/vipkit/backends/userspace/internal/engine"
 	"github.com/vipkit/vipkit/internal/ipaddr"
@@ -22,13 +20,10 @@ import (
 // Backend is a [proxy.Backend] that carries the traffic of Services itself. It must be
 // closed. Its methods may be called from several goroutines at once.
 type Backend struct {
-	capture   capture
 	inner     proxy.Backend // over the capture
 	listeners listeners
 	engine    *engine.Engine
-	last      io.Closer // what must be closed last
-	instance  instance
-	tracked   bool // connection tracking remembers what is captured
+	listening func(v1.IPFamily) int // nil unless the capture is Loopback
 
 	mu      sync.Mutex
 	phase   phase
@@ -45,13 +40,6 @@ const (
 	closed
 )
 
-// capture delivers packets to Services to the listeners.
-type capture interface {
-	proxy.OperationCounter
-	proxy.DriftChecker
-	Close() error
-}
-
 // listeners accept the clients.
 type listeners interface {
 	// Open opens the listeners that all Services share, unless they are open, and has the
@@ -64,22 +52,6 @@ type listeners interface {
 	StopAccepting() error
 	CloseListeners() error
 }
-
-// instance is the backend among those of other kinds.
-type instance interface {
-	Succeed(ctx context.Context, old proxy.Snapshot, result error) error
-	Ended() bool
-	CheckNode(proxy.Snapshot) []*proxy.Problem
-	Close() error
-}
-
-// alone is the instance of a capture that does not program the kernel.
-type alone struct{}
-
-func (alone) Succeed(_ context.Context, _ proxy.Snapshot, result error) error { return result }
-func (alone) Ended() bool                                                     { return false }
-func (alone) CheckNode(proxy.Snapshot) []*proxy.Problem                       { return nil }
-func (alone) Close() error                                                    { return nil }
 
 // New returns a backend for this host; on Linux, for the network namespace of the calling thread.
 // Which capabilities it needs there depends on the capture; if one is missing, New or the first
@@ -154,7 +126,7 @@ func (b *Backend) Apply(ctx context.Context, old, new proxy.Snapshot) error {
 	if err != nil && !errors.Is(err, proxy.ErrDataplaneLost) {
 		b.carry(before.Achieved(new, err))
 	}
-	return b.instance.Succeed(ctx, old, err)
+	return err
 }
 
 func (b *Backend) carry(s proxy.Snapshot) {
@@ -234,49 +206,40 @@ func (b *Backend) Close() error {
 	err := b.listeners.CloseListeners()
 	b.engine.Close()
 	b.wg.Wait()
-	return errors.Join(err, b.instance.Close(), b.capture.Close(), b.last.Close())
+	return errors.Join(err, b.inner.Close())
 }
 
-// Operations implements [proxy.OperationCounter]. It counts kernel objects that were written or
-// removed. Endpoints are not kernel objects.
-func (b *Backend) Operations() uint64 { return b.capture.Operations() }
-
-// Drifted implements [proxy.DriftChecker].
-func (b *Backend) Drifted(ctx context.Context) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	inner, can := b.inner.(proxy.DriftChecker)
-	return b.phase != serving || !can || b.instance.Ended() || inner.Drifted(ctx)
-}
-
-// WaitDrift implements [proxy.DriftChecker].
-func (b *Backend) WaitDrift(ctx context.Context) error {
-	for {
-		// The capture may have noticed what an Apply did that is not yet done: Drifted
-		// waits for it.
-		if err := b.capture.WaitDrift(ctx); err != nil || b.Drifted(ctx) {
-			return err
+// Abilities implements [proxy.Backend]. Operations are kernel objects that were written or removed;
+// endpoints are none. With the capture [Addresses], CheckNode returns node ports at which another program
+// listens, and addresses that cannot be removed.
+func (b *Backend) Abilities() proxy.Abilities {
+	a := b.inner.Abilities()
+	drifted, waitDrift := a.Drifted, a.WaitDrift
+	a.Drifted = func(ctx context.Context) bool {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		return b.phase != serving || drifted(ctx)
+	}
+	if waitDrift != nil {
+		a.WaitDrift = func(ctx context.Context) error {
+			for {
+				// The capture may have noticed what an Apply did that is not yet done: Drifted
+				// waits for it.
+				if err := waitDrift(ctx); err != nil || a.Drifted(ctx) {
+					return err
+				}
+			}
 		}
 	}
+	a.CountConnections, a.Drain = b.engine.CountConnections, b.Drain
+	return a
 }
-
-// CheckNode implements [backends.NodeChecker]. With the capture [Addresses] it returns node ports at
-// which another program listens, and addresses that cannot be removed.
-func (b *Backend) CheckNode(s proxy.Snapshot) []*proxy.Problem {
-	if c, can := b.capture.(backends.NodeChecker); can {
-		return c.CheckNode(s)
-	}
-	return b.checkSystem(s)
-}
-
-// CountConnections implements [proxy.ConnectionCounter].
-func (b *Backend) CountConnections() proxy.ConnectionCounts { return b.engine.CountConnections() }
 
 // Listeners returns how many sockets the capture [Loopback] has at loopback addresses of an IP
 // family; 0 with other captures.
 func (b *Backend) Listeners(family v1.IPFamily) int {
-	if l, is := b.capture.(interface{ Listening(v1.IPFamily) int }); is {
-		return l.Listening(family)
+	if b.listening == nil {
+		return 0
 	}
-	return 0
+	return b.listening(family)
 }

@@ -20,8 +20,16 @@ import (
 // systemCapture is the default capture.
 const systemCapture = TPROXY
 
+// target is the target of a capture of Linux.
+type target = backends.Target[netfilter.Key, netfilter.Value]
+
 // openSystem returns a backend with a capture of Linux.
 func (o *Options) openSystem() (*Backend, error) {
+	return o.openNetfilter(func(c *netfilter.Capture) target { return c })
+}
+
+// openNetfilter does that. Tests may have another target around the capture.
+func (o *Options) openNetfilter(around func(*netfilter.Capture) target) (*Backend, error) {
 	c := host.Config{
 		Identity: o.Identity, Families: o.Families, Port: o.Port,
 		AwaitEndpoints: o.Hooks.FirstConnection != nil,
@@ -30,31 +38,18 @@ func (o *Options) openSystem() (*Backend, error) {
 	if c.Sockets, err = host.OpenSockets(); err != nil {
 		return nil, fmt.Errorf("%w: %w", proxy.ErrUnsupported, err)
 	}
-	own, err := kinds.Open(o.Identity, kinds.Userspace)
-	if err != nil {
-		return nil, errors.Join(err, c.Sockets.Close())
-	}
-	b, err := o.start(&c)
-	if err != nil {
-		return nil, errors.Join(err, own.Close(), c.Sockets.Close())
-	}
-	b.instance = own
-	return b, nil
-}
-
-// start opens the capture and the engine.
-func (o *Options) start(c *host.Config) (*Backend, error) {
 	if o.Capture != TPROXY {
 		c.Node = host.NewNodeDialer(c.Sockets)
 	}
-	captured, err := netfilter.New(c, o.Capture == Redirect)
+	captured, err := netfilter.New(&c, o.Capture == Redirect)
+	if err != nil {
+		return nil, errors.Join(err, c.Sockets.Close())
+	}
+	inner, err := kinds.Among(backends.New(captured.Render, around(captured)), o.Identity, kinds.Userspace)
 	if err != nil {
 		return nil, err
 	}
-	b := &Backend{
-		last: c.Sockets, capture: captured, tracked: true,
-		inner: backends.New(captured.Render, backends.Target[netfilter.Key, netfilter.Value](captured)),
-	}
+	b := &Backend{inner: inner}
 	var d dialer = captured.Dialer
 	if o.Capture == Redirect {
 		d = c.Node
@@ -67,9 +62,9 @@ func (o *Options) start(c *host.Config) (*Backend, error) {
 		b.engine, err = engine.New(config)
 	}
 	if err != nil {
-		return nil, errors.Join(err, b.capture.Close())
+		return nil, errors.Join(err, inner.Close())
 	}
-	b.listeners = &sharedListeners{config: c, capture: captured, engine: b.engine, served: &b.wg, opened: map[v1.IPFamily]*host.Listeners{}}
+	b.listeners = &sharedListeners{config: &c, capture: captured, engine: b.engine, served: &b.wg, opened: map[v1.IPFamily]*host.Listeners{}}
 	return b, nil
 }
 

@@ -19,6 +19,3 @@ func (o *Options) openSystem() (*Backend, error) {
 // descriptorLimit returns 0, which stands for any number: the system has no such limit that a
 // program could ask for.
 func descriptorLimit() (int, error) { return 0, nil }
-
-// checkSystem returns nothing: the captures of Linux are not here.
-func (*Backend) checkSystem(proxy.Snapshot) []*proxy.Problem { return nil }

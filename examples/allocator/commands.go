@@ -114,12 +114,8 @@ func (a *app) repair(ctx context.Context, path string, force bool) error {
 			return fmt.Errorf("%s: %q is not a key and an owner", path, bytes.TrimSpace(line))
 		}
 	}
-	options := repair.Options{Ranges: a.ranges, AllowNoOwners: force}
-	if force {
-		options.MaxRemovals = -1
-	}
 	list := func(context.Context) ([]repair.Use, error) { return uses, nil }
-	findings, err := repair.Reconcile(ctx, a.store, list, options)
+	findings, err := repair.Reconcile(ctx, a.store, list, repair.Options{Ranges: a.ranges, Force: force})
 	for _, f := range findings {
 		err = errors.Join(err, a.printf("%v\n", f))
 	}

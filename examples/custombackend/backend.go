@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"github.com/vipkit/vipkit/backends"
-	"github.com/vipkit/vipkit/backends/script"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -126,25 +125,4 @@ func verdict(port *proxy.ServicePort, r proxy.TrafficRoute, ip string) string {
 	}
 	mark := map[bool]string{true: "meta mark set meta mark | 0x4000 "}[r.Masquerade == proxy.MasqueradeAlways]
 	return fmt.Sprintf("%smeta l4proto { tcp, udp, sctp } dnat %s to numgen random mod %d map { %s }\n", mark, ip, len(slots), strings.Join(slots, ", "))
-}
-
-// kernel is the kernel edge: nft, which carries out a script as one transaction.
-type kernel struct{ script.Target[key] }
-
-func newKernel(command ...string) *kernel {
-	return &kernel{script.Target[key]{
-		Command: command,
-		Begin:   "add table ip custom\nadd table ip6 custom\n", // so that deleting a table never fails
-		Remove:  func(k key) string { return "delete " + string(k) + "\n" },
-		Anew:    []key{"table ip custom", "table ip6 custom"},
-		Missing: "No such file or directory",
-	}}
-}
-
-// Check implements [backends.Checker].
-func (*kernel) Check(_ *proxy.Node, port *proxy.ServicePort) error {
-	if port.Affinity.Enabled() {
-		return fmt.Errorf("session affinity is not supported")
-	}
-	return nil
 }

@@ -6,14 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"net"
 	"net/http"
 	"net/netip"
 	"os"
 	"os/signal"
 	"path/filepath"
-	"slices"
 	"syscall"
 	"time"
 
@@ -28,41 +26,40 @@ import (
 var demoManifest []byte
 
 const (
-	demoAddress  = "192.0.2.1" // of the node
-	demoPods     = "10.244.0.0/16"
-	demoService  = "http://10.96.0.10/"
-	demoRequests = 20
+	demoAddress = "192.0.2.1" // of the node
+	demoPods    = "10.244.0.0/16"
+	demoService = "http://10.96.0.10/"
 )
 
 // demoServers are the endpoints of the demo's Service.
 func demoServers() []string { return []string{"10.244.1.11:8080", "10.244.2.11:8080"} }
 
 // demonstrate runs the program in a network namespace of its own, with the endpoints of its
-// manifest, and sends requests to the Service. The exit status is 0 if it answers.
+// manifest, and sends requests to the Service. The exit status is 1 if it does not answer.
 func demonstrate(o options, stderr io.Writer) int {
-	status, err := netns.Isolated(func() int {
-		log := newLog(o, stderr)
+	code, err := netns.Isolated(func() int {
 		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 		defer stop()
-		return status(runDemo(ctx, o, log), o, log)
+		log := newLog(stderr)
+		return status(runDemo(ctx, o, log), log)
 	})
 	if err != nil {
 		_, _ = fmt.Fprintln(stderr, err) // The status tells it too.
 		return 1
 	}
-	return status
+	return code
 }
 
-// runDemo makes the node and its endpoints and runs the program until ctx ends, or with -once until
-// the Service has answered.
+// runDemo makes the node and its endpoints and runs the program until ctx ends, or until it is
+// clear that the Service does not answer.
 func runDemo(ctx context.Context, o options, log logr.Logger) (err error) {
 	dir, err := os.MkdirTemp("", "manifestproxy-demo-")
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	o.files.manifests, o.files.allocations = filepath.Join(dir, "web.yaml"), filepath.Join(dir, "allocations")
-	if err := os.WriteFile(o.files.manifests, demoManifest, 0o644); err != nil {
+	o.manifests, o.tracker.NodeName = filepath.Join(dir, "web.yaml"), demoNodeName
+	if err := os.WriteFile(o.manifests, demoManifest, 0o644); err != nil {
 		return err
 	}
 	o.tracker.NodeAddresses = []netip.Addr{netip.MustParseAddr(demoAddress)}
@@ -77,22 +74,16 @@ func runDemo(ctx context.Context, o options, log logr.Logger) (err error) {
 		}
 		defer func() { err = errors.Join(err, server.Close()) }()
 	}
-	once := o.once
-	o.once = false
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	asked := make(chan error, 1)
+	running, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
 	go func() {
-		err := askDemo(ctx, log, o.files.manifests)
-		if once || err != nil {
-			cancel()
+		if err := askDemo(running, log, o.manifests); err != nil {
+			cancel(err)
 		}
-		asked <- err
 	}()
-	err = act(ctx, o, log)
-	cancel()
-	if failed := <-asked; err == nil && !errors.Is(failed, context.Canceled) {
-		err = failed
+	err = act(running, o, log)
+	if err == nil && ctx.Err() == nil {
+		err = context.Cause(running)
 	}
 	return err
 }
@@ -142,33 +133,25 @@ func serveDemo(ctx context.Context, at string) (io.Closer, error) {
 	return server, nil
 }
 
-// askDemo sends requests to the Service and logs who has answered. The first one may take as
-// long as a slow node needs for its rules.
+// askDemo sends requests to the Service until both endpoints have answered, and logs their answers. The first one
+// may take as long as a slow node needs for its rules.
 func askDemo(ctx context.Context, log logr.Logger, path string) error {
 	const patience = 30 * time.Second
 	limited, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	client := &http.Client{Timeout: 200 * time.Millisecond, Transport: &http.Transport{DisableKeepAlives: true}}
 	answers := map[string]int{}
-	for sent := 0; sent < demoRequests; {
+	for len(answers) < len(demoServers()) {
 		answer, err := askOnce(limited, client)
 		if err == nil {
 			answers[answer]++
-			sent++
 			continue
 		}
-		if ended := pause.For(limited, 50*time.Millisecond); ended != nil {
-			if ctx.Err() != nil {
-				return context.Canceled
-			}
+		if pause.For(limited, 50*time.Millisecond) != nil {
 			return fmt.Errorf("the Service of the demo does not answer: %w", err)
 		}
 	}
-	values := []any{"at", demoService}
-	for _, answer := range slices.Sorted(maps.Keys(answers)) {
-		values = append(values, answer, answers[answer])
-	}
-	log.Info("demo: the Service has answered; each connection goes to an endpoint by chance", values...)
+	log.Info("demo: the Service has answered; each connection goes to an endpoint by chance", "at", demoService, "answers", answers)
 	log.Info("demo: a request of your own, from another terminal", "command", fmt.Sprintf("sudo nsenter -t %d -n curl %s", os.Getpid(), demoService))
 	log.Info("demo: change the file and see what the program does; Ctrl-C ends it and removes everything", "file", path)
 	return nil

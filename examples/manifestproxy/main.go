@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
-	"runtime/debug"
 	"slices"
 	"sync"
 	"syscall"
@@ -19,10 +18,7 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
-	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/vipkit/vipkit/allocator"
-	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/proxy"
 	"github.com/vipkit/vipkit/proxy/conntrack"
 	"github.com/vipkit/vipkit/proxy/health"
@@ -50,54 +46,37 @@ func run(args []string, stderr io.Writer) int {
 	if err != nil {
 		return 2
 	}
-	saveMemory()
-	if o.files.demo {
+	if o.demo {
 		return demonstrate(o, stderr)
 	}
-	log := newLog(o, stderr)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop) // A second signal ends the program at once.
-
-	return status(act(ctx, o, log), o, log)
-}
-
-// saveMemory makes the garbage collector run early unless GOGC says when: a node has other uses for memory,
-// and garbage is rare here.
-func saveMemory() {
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(50)
-	}
+	log := newLog(stderr)
+	return status(act(ctx, o, log), log)
 }
 
 // newLog returns the program's logger.
-func newLog(o options, stderr io.Writer) logr.Logger {
-	level := slog.Level(-int(o.verbosity)) // what logr.V(n) becomes in slog
-	return logr.FromSlogHandler(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: level}))
+func newLog(stderr io.Writer) logr.Logger {
+	return logr.FromSlogHandler(slog.NewTextHandler(stderr, nil))
 }
 
 // status logs an error and returns the exit status for it.
-func status(err error, o options, log logr.Logger) int {
-	switch {
-	case err == nil:
-		return 0
-	case errors.Is(err, proxy.ErrUnsupported):
-		log.Error(err, "backend unsupported on this node: "+o.backend.needs)
-	default:
+func status(err error, log logr.Logger) int {
+	if err != nil {
 		log.Error(err, "failed")
+		return 1
 	}
-	return 1
+	return 0
 }
 
 // act does what the flags request.
 func act(ctx context.Context, o options, log logr.Logger) (err error) {
-	b, err := o.backend.open()
+	b, err := o.open()
 	if err != nil {
 		return err
 	}
-	if c, ok := b.(io.Closer); ok {
-		defer func() { err = errors.Join(err, c.Close()) }()
-	}
+	defer func() { err = errors.Join(err, b.Close()) }()
 	if o.cleanup {
 		if err := b.Cleanup(ctx); err != nil {
 			return err
@@ -107,23 +86,19 @@ func act(ctx context.Context, o options, log logr.Logger) (err error) {
 	}
 	// This is the whole proxy: source reads files and passes objects to tracker, whose
 	// snapshots runner applies to the kernel.
-	j := newJournal(log)
 	registry := prometheus.NewRegistry()
-	metrics, err := prommetrics.New(registry, prommetrics.Options{Mode: o.backend.name, Traffic: o.traffic})
+	metrics, err := prommetrics.New(registry, prommetrics.Options{Mode: o.backend})
 	if err != nil {
 		return err
 	}
-	local := &loopback{at: o.tracker.NodePortAddresses, journal: j, page: inspect.New("Backend " + o.backend.name)}
+	page := inspect.New("Backend " + o.backend)
 	tracker := proxy.NewServiceChangeTracker(o.tracker)
-	addresses := &clusterIPs{Handler: tracker, log: log, path: o.files.allocations, ranges: o.tracker.ServiceCIDRs}
-	defer func() { err = errors.Join(err, addresses.close(), local.close()) }()
-	source := newSource(o, addresses, j)
-	defer logMissing(ctx, tracker, log)()
+	source := &manifest.Source{Path: o.manifests, Handler: tracker, Logger: log, Observe: logEmpty(log)}
 	runner := &proxy.Runner{
 		Source: tracker, Backend: b, ResyncInterval: resync, Logger: log,
-		Observers: []proxy.Observer{{Synced: j.synced}, metrics.Observer(tracker), local.page.Observer(tracker)},
+		Observers: []proxy.Observer{{Synced: logSync(log)}, metrics.Observer(tracker), page.Observer(tracker)},
 	}
-	if n, can := b.(backends.FlowNeeder); can && n.NeedsFlows() { // The kernel has conntrack entries, also of earlier runs.
+	if b.Abilities().Flows != nil { // The kernel has conntrack entries, also of earlier runs.
 		flows, failed := conntrack.New(conntrack.Options{Observe: func(x conntrack.Account) {
 			metrics.ConntrackCleaned(x.Family, x.Duration, x.Removed)
 		}})
@@ -136,37 +111,35 @@ func act(ctx context.Context, o options, log logr.Logger) (err error) {
 	if o.once {
 		return once(ctx, source, runner)
 	}
-	log.Info("watching the manifests", "path", o.files.manifests, "node", o.tracker.NodeName)
-	err = follow(ctx, source, runner, health.Options{
-		Address: o.healthz, Pages: pages(o.metrics, registry, local.page), Answered: metrics.HealthAnswered, Logger: log,
-	}, local)
-	if err = errors.Join(err, addresses.close()); err != nil { // A successor can open the file while this program drains.
+	log.Info("watching the manifests", "path", o.manifests, "node", o.tracker.NodeName)
+	server, err := health.New(health.Options{
+		Address: o.healthz, Pages: pages(o.metrics, registry, page), Answered: metrics.HealthAnswered, Logger: log,
+	})
+	if err != nil {
 		return err
 	}
-	drain(o.drain, log, b, local)
-	if o.files.demo { // The rules end with the network namespace.
-		return nil
+	runner.Observers = append(runner.Observers, server.Observer())
+	err = follow(ctx, source, runner, server.Run, func(ctx context.Context) { tracker.LogMissing(ctx, log) })
+	if err == nil && !o.demo { // The rules of the demo end with its network namespace.
+		log.Info("stopped; the rules stay in the kernel, -cleanup removes them")
 	}
-	log.Info("stopped; the rules stay in the kernel, -cleanup removes them")
-	return nil
+	return err
 }
 
-// logMissing logs what the tracker waits for, until the result is called.
-func logMissing(ctx context.Context, tracker *proxy.ServiceChangeTracker, log logr.Logger) (stop func()) {
-	ctx, cancel := context.WithCancel(ctx)
-	var wg sync.WaitGroup
-	wg.Go(func() { tracker.LogMissing(ctx, log) })
-	return func() { cancel(); wg.Wait() }
+// logSync returns an observer that logs each sync. The Runner itself logs errors and problems.
+func logSync(log logr.Logger) func(proxy.Sync) {
+	return func(s proxy.Sync) {
+		log.Info("sync", "full", s.Full, "changed", s.Changed, "operations", s.Operations, "took", s.Duration,
+			"ports", s.Snapshot.Len(), "failed", s.Err != nil)
+	}
 }
 
-// newSource returns what reads the files.
-func newSource(o options, addresses *clusterIPs, j *journal) *manifest.Source {
-	return &manifest.Source{
-		Path: o.files.manifests, Handler: addresses, Assign: addresses.assign,
-		Logger: j.log, Observe: func(s manifest.Summary) {
-			j.passed(s)
-			addresses.observed(s)
-		},
+// logEmpty returns a function that logs a pass without a Service: the path may be wrong.
+func logEmpty(log logr.Logger) func(manifest.Summary) {
+	return func(s manifest.Summary) {
+		if s.Services == 0 {
+			log.Info("no Services in the manifests", "files", s.Files, "ignored", s.Ignored)
+		}
 	}
 }
 
@@ -182,84 +155,33 @@ func pages(address string, registry *prometheus.Registry, page http.Handler) map
 	return map[string]http.Handler{address: mux}
 }
 
-// follow applies changes of the files until ctx ends. It fails if the files cannot be
-// watched, or if the server cannot listen at the address of the metrics.
-func follow(ctx context.Context, source *manifest.Source, runner *proxy.Runner, o health.Options, beside *loopback) error {
+// follow applies changes of the files, and runs what is beside that, until ctx ends.
+func follow(ctx context.Context, source *manifest.Source, runner *proxy.Runner, beside ...func(context.Context)) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	var reading, serving, failed error
-	o.Report = func(service types.NamespacedName, err error) {
-		if _, isPage := o.Pages[service.Name]; isPage && service.Namespace == "" && err != nil {
-			serving = fmt.Errorf("metrics: %w", err)
-			cancel()
-		}
-	}
-	server, err := health.New(o)
-	if err != nil {
-		return err
-	}
-	runner.Observers = append(runner.Observers, server.Observer())
 	var background sync.WaitGroup
-	background.Go(func() { server.Run(ctx) })
-	background.Go(func() {
-		if failed = beside.serve(ctx, runner.Source); failed != nil {
-			cancel()
-		}
-	})
+	for _, run := range beside {
+		background.Go(func() { run(ctx) })
+	}
+	var reading error
 	background.Go(func() {
 		reading = source.Run(ctx)
 		cancel()
 	})
-	err = runner.Run(ctx)
+	err := runner.Run(ctx)
 	cancel()
 	background.Wait()
-	return errors.Join(err, reading, serving, failed)
-}
-
-// drainer is a userspace backend.
-type drainer interface {
-	// Drain stops accepting connections, and waits until those that are open have ended, or ctx ends.
-	Drain(ctx context.Context) error
-}
-
-// drain waits until the connections of userspace backends have ended, for patience at most. Other
-// backends have none.
-func drain(patience time.Duration, log logr.Logger, those ...any) {
-	if patience == 0 {
-		return
-	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	log.Info("waiting for connections to end; a signal resets them", "atMost", patience)
-	var all sync.WaitGroup
-	failed := make([]error, len(those))
-	for i, b := range those {
-		if d, can := b.(drainer); can {
-			all.Go(func() { failed[i] = d.Drain(ctx) })
-		}
-	}
-	all.Wait()
-	if err := errors.Join(failed...); err != nil {
-		log.Info("resetting remaining connections", "reason", err.Error())
-	}
+	return errors.Join(err, reading)
 }
 
 // once applies the files once. After an error it has still programmed everything that can
 // be programmed.
 func once(ctx context.Context, source *manifest.Source, runner *proxy.Runner) error {
-	warnings, observe := 0, source.Observe
-	source.Observe = func(s manifest.Summary) {
-		warnings = s.Warnings
-		observe(s)
-	}
-	bad := source.Load(ctx)
-	if errors.Is(bad, allocator.ErrFull) {
-		bad = source.Load(ctx) // Addresses of deleted Services are free now.
-	}
-	if _, ok := errors.AsType[*manifest.DocumentError](bad); !ok && bad != nil {
-		return bad // Nothing was read, and so there is nothing to program.
+	var read manifest.Summary
+	source.Observe = func(s manifest.Summary) { read = s }
+	err := source.Load(ctx)
+	if _, isRead := errors.AsType[*manifest.DocumentError](err); err != nil && !isRead {
+		return err // Nothing was read, and so there is nothing to program.
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -271,15 +193,12 @@ func once(ctx context.Context, source *manifest.Source, runner *proxy.Runner) er
 	if err := runner.Run(ctx); err != nil {
 		return err
 	}
-	switch {
+	switch problems := slices.Collect(last.Snapshot.Problems()); {
 	case last.Snapshot.IsZero():
 		return context.Cause(ctx)
-	case last.Err != nil && last.Refused == nil:
+	case last.Err != nil:
 		return last.Err
-	case last.Err != nil: // The Runner ended before it logged that.
-		runner.Logger.Error(last.Err, "some service ports are not programmed")
-		return errIncomplete
-	case bad != nil || warnings > 0 || len(slices.Collect(last.Snapshot.Problems())) > 0:
+	case read.Errors+read.Warnings+len(problems) > 0:
 		return errIncomplete
 	}
 	return nil

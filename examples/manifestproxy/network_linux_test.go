@@ -9,16 +9,19 @@ import (
 	"time"
 
 	"github.com/vipkit/vipkit/internal/testing/agenttest"
-	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
-// The addresses of the demo's Service and of its endpoints.
 const (
+	// The addresses of the demo's Service and of its endpoints.
 	virtualIP = "10.96.0.10:80"
 	nodeIP    = agenttest.NodeIP
 	nodePort  = nodeIP + ":30080"
 	endpoint1 = agenttest.Pod1IP + ":8080"
 	endpoint2 = agenttest.Pod2IP + ":8080"
+	// patience bounds every wait.
+	patience = 2 * time.Minute
+	// stopped is in the last line of a program that ends without error.
+	stopped = "stopped; the rules stay"
 )
 
 // network is a node with the endpoints of the demo.
@@ -27,6 +30,26 @@ type network struct{ *agenttest.Node }
 func newNetwork(t *testing.T) network {
 	t.Helper()
 	return network{agenttest.NewNode(t, 8080, 8053)}
+}
+
+// start starts the program. It ends with the test at the latest.
+func (n network) start(t *testing.T, flags ...string) *agenttest.Program {
+	t.Helper()
+	return agenttest.Start(t, n.NS, patience, agenttest.Command(t, flags...))
+}
+
+// wantRun runs the program to its end. It checks the status, and that the log has one line
+// with all parts.
+func (n network) wantRun(t *testing.T, flags []string, status int, parts ...string) *agenttest.Program {
+	t.Helper()
+	p := n.start(t, flags...)
+	if got := p.Wait(); got != status {
+		t.Errorf("status: got %d, want %d", got, status)
+	}
+	if got := p.Count(parts...); got != 1 {
+		t.Errorf("log lines with %q: got %d, want one", parts, got)
+	}
+	return p
 }
 
 // wantAnswers checks that exactly these servers reply at an address. With two of them, the
@@ -57,32 +80,5 @@ func (n network) wantNoConnection(t *testing.T) {
 	answer, err := n.Ask(ctx, virtualIP)
 	if _, ok := errors.AsType[*net.OpError](err); !ok {
 		t.Errorf("connection to %s: got answer %+v, error %v, want a network error", virtualIP, answer, err)
-	}
-}
-
-// TestLoopback checks that node ports answer at loopback addresses, beside backends of the kernel and of
-// the program, and that a port that another program has is in the log until it is free.
-func TestLoopback(t *testing.T) {
-	t.Parallel()
-	const local, metrics = "127.0.0.1:30080", "127.0.0.1:9102"
-	for _, backend := range []string{"nftables", "userspace"} {
-		n := newNetwork(t)
-		taken, err := n.Listen(t.Context(), "tcp", local)
-		testenv.NoError(t, err)
-		p := n.start(t, append(flags("demo", "-backend", backend, "-nodeport-addresses", "localhost"), "-metrics-bind-address", metrics)...)
-		p.Await(`level=ERROR msg="node port not served at loopback addresses"`, "object=default/web", local)
-		p.AwaitPage("http://"+metrics+"/debug/services", "Served with limits", local)
-		testenv.NoError(t, taken.Close())
-		p.Await(`level=INFO msg="node port not served at loopback addresses resolved"`, "object=default/web")
-		on := *n.Node
-		on.Client = n.NS
-		for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
-			if _, err := on.Ask(t.Context(), local); err == nil {
-				break
-			} else if time.Now().After(end) {
-				t.Fatalf("%s: node port at %s: got error %v, want an answer", backend, local, err)
-			}
-		}
-		p.Terminate(stopped)
 	}
 }

@@ -3,10 +3,6 @@
 // real requests, and changes things.
 //
 //	go run ./examples/quickstart
-//	go run ./examples/quickstart -step
-//
-// With -step it waits for Enter before each step. Lines are as wide as the terminal, or as
-// COLUMNS says; at the end it names what to look at next.
 //
 // It needs Linux and Go, no cluster, and no root if users may make user
 // namespaces. It does not change the machine's own network, and removes everything that
@@ -17,7 +13,7 @@
 //
 //   - manifest.yaml: the Service and its endpoints; change it and run again
 //   - proxy_linux.go: the service proxy, which is what you would write
-//   - story_linux.go: what happens, step by step; screen_linux.go prints it
+//   - story_linux.go: what happens, step by step
 //   - cluster_linux.go: the cluster to try it on
 //   - main_linux.go: the program around it
 package main

@@ -3,36 +3,27 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"os"
 	"os/signal"
 	"syscall"
-	"time"
 
 	"github.com/vipkit/vipkit/internal/kernel/netns"
 	"github.com/vipkit/vipkit/proxy"
 )
 
 func main() {
-	step, err := parseFlags(os.Args[1:], os.Stderr)
-	if errors.Is(err, flag.ErrHelp) {
-		os.Exit(0)
-	}
-	if err != nil {
+	if len(os.Args) > 1 {
+		fmt.Fprintln(os.Stderr, "usage: quickstart\nIt makes a small cluster, shows what a Service does, and removes everything again.")
 		os.Exit(2)
 	}
 	// Network namespaces need privileges. Without them the program runs itself again in a
 	// user namespace, where it has them.
-	status, err := netns.PrivilegedInteractive(func() int {
+	status, err := netns.Privileged(func() int {
 		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 		defer stop()
-		out := newScreen(os.Stdout)
-		if step {
-			out.stepBy(os.Stdin)
-		}
-		return exitStatus(run(ctx, out, newNFTables))
+		return exitStatus(run(ctx, os.Stdout))
 	})
 	if err != nil {
 		status = exitStatus(err)
@@ -40,32 +31,8 @@ func main() {
 	os.Exit(status)
 }
 
-// patience is how long a step, and everything around the steps, may take.
-const patience = 30 * time.Second
-
-// parseFlags reads the command line. It has written its error and the usage to out when it
-// returns one.
-func parseFlags(args []string, out io.Writer) (step bool, err error) {
-	f := flag.NewFlagSet("quickstart", flag.ContinueOnError)
-	f.SetOutput(out)
-	f.BoolVar(&step, "step", false, "wait for Enter before each step")
-	f.Usage = func() {
-		_, _ = fmt.Fprintln(out, "quickstart makes a small cluster, shows what a Service does, and removes everything again.\nUsage of quickstart:") // If it fails, the exit status still shows the error.
-		f.PrintDefaults()
-	}
-	if err := f.Parse(args); err != nil {
-		return false, err
-	}
-	if f.NArg() > 0 {
-		_, _ = fmt.Fprintf(out, "unexpected argument %q\n", f.Arg(0)) // as above
-		f.Usage()
-		return false, errors.New("unexpected argument")
-	}
-	return step, nil
-}
-
 // run makes the cluster, runs the steps of the demonstration, and removes everything.
-func run(ctx context.Context, out *screen, newBackend func() (proxy.Backend, error)) (err error) {
+func run(ctx context.Context, out io.Writer) (err error) {
 	m, err := readManifest(manifestYAML)
 	if err != nil {
 		return fmt.Errorf("manifest.yaml: %w", err)
@@ -75,12 +42,12 @@ func run(ctx context.Context, out *screen, newBackend func() (proxy.Backend, err
 	if err != nil {
 		return fmt.Errorf("making the network: %w", err)
 	}
-	p, err := startProxy(ctx, net.node, newBackend)
+	p, err := startProxy(ctx, net.node)
 	if err != nil {
 		return fmt.Errorf("starting the proxy: %w", err)
 	}
 	s := &story{
-		screen: out, manifest: m, network: net, proxy: p,
+		out: out, manifest: m, network: net, proxy: p,
 		client: newClient(net.client, false), last: m.pods[len(m.pods)-1].name,
 	}
 	err = s.tell(ctx)
@@ -88,8 +55,6 @@ func run(ctx context.Context, out *screen, newBackend func() (proxy.Backend, err
 	if err := errors.Join(err, p.stop(context.WithoutCancel(ctx))); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
 	return s.end(ctx)
 }
 

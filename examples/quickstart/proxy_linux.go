@@ -12,9 +12,6 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// newNFTables returns a backend with default options: its tables have the name vipkit.
-func newNFTables() (proxy.Backend, error) { return nftables.New(nftables.Options{}) }
-
 // serviceProxy runs on each node of a cluster: it gets Services and EndpointSlices, and programs
 // the kernel accordingly.
 //
@@ -32,7 +29,7 @@ type serviceProxy struct {
 }
 
 // startProxy starts a service proxy on a node.
-func startProxy(ctx context.Context, node *netns.NS, newBackend func() (proxy.Backend, error)) (*serviceProxy, error) {
+func startProxy(ctx context.Context, node *netns.NS) (*serviceProxy, error) {
 	tracker := proxy.NewServiceChangeTracker(proxy.TrackerOptions{
 		NodeName: nodeName,
 		// LocalTraffic tells the proxy which clients are pods.
@@ -42,7 +39,7 @@ func startProxy(ctx context.Context, node *netns.NS, newBackend func() (proxy.Ba
 	// The backend works in the network namespace in which it is made. A proxy that runs
 	// on the node itself just calls New.
 	err := node.Do(func() (err error) {
-		p.backend, err = newBackend()
+		p.backend, err = nftables.New(nftables.Options{})
 		return err
 	})
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/netip"
 	"strings"
@@ -17,23 +18,27 @@ import (
 
 // story shows the steps; it has everything that they need.
 type story struct {
-	*screen
+	out io.Writer
 	*manifest
 	network *network
 	proxy   *serviceProxy
 	client  *http.Client
 	last    string // the pod that the steps change
+	steps   int
 }
+
+// patience is how long a step may take.
+const patience = 30 * time.Second
 
 // tell runs the steps until one of them fails.
 func (s *story) tell(ctx context.Context) error {
-	s.print("%s\n\n", strings.Join(s.wrap("A small cluster, made of network namespaces:"), "\n"))
 	var names []string
 	for _, p := range s.pods {
 		names = append(names, p.name)
 	}
+	s.print("A small cluster, made of network namespaces:\n")
 	s.say("client %s ─── %s node %s ─── [%s]", clientAddr, nodeForClient, nodeForPods, strings.Join(names, "] ["))
-	for i, step := range []struct {
+	for _, step := range []struct {
 		title string
 		run   func(context.Context) error
 	}{
@@ -47,29 +52,38 @@ func (s *story) tell(ctx context.Context) error {
 		{"Why does a packet go where it goes?", s.why},
 		{"A port that the Service does not have", s.wrongPort},
 	} {
-		if err := s.runStep(ctx, step.title, step.run); err != nil {
-			return fmt.Errorf("step %d: %w", i+1, err)
+		if err := s.step(ctx, step.title, step.run); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-// runStep runs one step, which gets a time of its own: the reader may have waited before.
-func (s *story) runStep(ctx context.Context, title string, run func(context.Context) error) error {
-	if err := s.pause(ctx); err != nil {
-		return err
-	}
+// step runs one step.
+func (s *story) step(ctx context.Context, title string, run func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	s.step(title)
-	return run(ctx)
+	s.steps++
+	s.print("\n%d. %s", s.steps, title)
+	if err := run(ctx); err != nil {
+		return fmt.Errorf("step %d: %w", s.steps, err)
+	}
+	return nil
+}
+
+// say prints a sentence of a step.
+func (s *story) say(format string, args ...any) { s.print("   "+format, args...) }
+
+func (s *story) print(format string, args ...any) {
+	_, _ = fmt.Fprintf(s.out, format+"\n", args...) // An error means that the reader has gone.
 }
 
 func (s *story) appear(ctx context.Context) error {
 	s.proxy.UpdateService(&s.service)
 	s.proxy.UpdateEndpointSlice(&s.slice)
 	s.proxy.Synced() // All existing objects were passed on; from here on there are snapshots.
-	s.say("The Service %q has the virtual IP %s. No machine has that address: the node's nftables send connections to it on to the pods.", s.service.Name, s.vip.Addr())
+	s.say("The Service %q has the virtual IP %s. No machine has that address:", s.service.Name, s.vip.Addr())
+	s.say("the node's nftables send connections to it on to the pods.")
 	return s.awaitApplied(ctx)
 }
 
@@ -79,7 +93,8 @@ func (s *story) use(ctx context.Context) error {
 }
 
 func (s *story) sources(ctx context.Context) error {
-	s.say("Replies must come back through the node, which has changed the destination. Where that is not certain, it puts its own address in place of the caller's (masquerade).")
+	s.say("Replies must come back through the node, which has changed the destination. Where that is")
+	s.say("not certain, it puts its own address in place of the caller's (masquerade).")
 	first, fromPod := s.pods[0], newClient(s.network.pods[0], false)
 	for _, call := range []struct {
 		from   string
@@ -206,34 +221,27 @@ func (s *story) explain(to netip.AddrPort) proxy.Verdict {
 	return verdict
 }
 
-// end checks that nothing answers after the proxy has cleaned up.
+// end checks that nothing answers after the proxy has cleaned up, and says where to read on.
 func (s *story) end(ctx context.Context) error {
-	s.step("Everything is removed")
-	name, _, err := ask(ctx, s.client, s.vip)
-	if err == nil {
-		return fmt.Errorf("%s still answers at %s, although the proxy has cleaned up", name, s.vip)
-	}
-	if ctx.Err() != nil {
-		return ctx.Err()
-	}
-	if errno, ok := errors.AsType[syscall.Errno](err); ok {
-		err = errno
-	}
-	s.say("The proxy has removed what it put into the kernel: %s is unreachable (%v).", s.vip, err)
-	s.say("The network was made of namespaces that end with this program. All is well.")
-	s.next()
-	return nil
-}
-
-// next tells the reader where to go next.
-func (s *story) next() {
-	s.heading("Where to go next")
-	s.say("- go run ./examples/quickstart -step: the same, one step at a time")
-	s.say("- examples/quickstart/manifest.yaml: change it and run again; proxy_linux.go is the proxy that you saw")
-	s.say("- go run ./examples/manifestproxy -demo: a proxy for Services from files, which you can edit while it runs")
-	s.say("- README.md, \"A whole proxy\": examples/embed, one short file")
-	s.say("- examples/kubeproxy: an agent in the place of kube-proxy, in a real cluster")
-	s.say("- docs/architecture.md: how a Service gets into the kernel, and where to read on")
+	return s.step(ctx, "Everything is removed", func(ctx context.Context) error {
+		name, _, err := ask(ctx, s.client, s.vip)
+		if err == nil {
+			return fmt.Errorf("%s still answers at %s, although the proxy has cleaned up", name, s.vip)
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		s.say("The proxy has removed what it put into the kernel, so %s is unreachable.", s.vip)
+		s.say("The network was made of namespaces that end with this program. All is well.")
+		s.print(`
+Where to go next
+   - examples/quickstart/manifest.yaml: change it and run again; proxy_linux.go is the proxy that you saw
+   - go run ./examples/manifestproxy -demo: a proxy for Services from files, which you can edit while it runs
+   - README.md, "A whole proxy": examples/embed, one short file
+   - examples/kubeproxy: an agent in the place of kube-proxy, in a real cluster
+   - docs/architecture.md: how a Service gets into the kernel, and where to read on`)
+		return nil
+	})
 }
 
 // awaitApplied waits until the kernel has all changes, and shows what that took.
@@ -266,7 +274,7 @@ func (s *story) spread(ctx context.Context, wanted func(name string) bool) error
 	var err error
 	for _, p := range s.pods {
 		n := counts[p.name]
-		s.bar(fmt.Sprintf("  %-6s %-12s %2d", p.name, p.addr.Addr(), n), n, s.requests())
+		s.say("  %-6s %-12s %2d %s", p.name, p.addr.Addr(), n, strings.Repeat("█", n/2))
 		switch want := wanted(p.name); {
 		case want && n == 0:
 			err = fmt.Errorf("%s must answer, but got none of %d requests", p.name, s.requests())

@@ -87,7 +87,6 @@ func byFloor() [][]string {
 		4: {
 			"backends/backendtest",
 			"backends/kernelspace",
-			"backends/script",
 			"backends/userspace/internal/winaddr",
 			"internal/kernel/nft",
 		},
@@ -120,7 +119,6 @@ func byFloor() [][]string {
 			"examples/kubeproxy/agent",
 			"examples/manifestproxy",
 			"examples/quickstart",
-			"examples/scale",
 			"internal/peer",
 			"internal/peer/browser",
 			"internal/peer/differential",
@@ -131,6 +129,7 @@ func byFloor() [][]string {
 			"internal/peer/sidebyside",
 			"internal/peer/windows",
 			"internal/testing/differential",
+			"internal/testing/scale",
 			"internal/testing/storm",
 		},
 		11: {
@@ -196,7 +195,7 @@ func edges() []edge {
 			files: []string{
 				"internal/testing/agenttest/*_linux.go", "internal/house/mutants", "internal/house/skipcheck", "internal/testing/servertest", "internal/testing/vm", "internal/kernel/rawnetlink", "internal/kernel/ipvs/*_linux.go", "internal/kernel/nfnetlink", "internal/kernel/nft", "internal/kernel/netns", "backends/internal/nodecheck/*_linux.go", "internal/kernel/legacytables", "internal/testing/lab", "internal/testing/netnstest",
 				"internal/peer/controlplane/*_linux.go", "internal/peer/image",
-				"backends/nftables/*_linux.go", "backends/script",
+				"backends/nftables/*_linux.go",
 				"backends/internal/kinds/*_linux.go", "backends/internal/stagetest/*_linux.go", "backends/internal/xtables/*_linux.go", "backends/ipvs/*_linux.go", "backends/userspace/*_linux.go", "backends/userspace/internal/host/*_linux.go",
 				"backends/userspace/internal/netfilter/*_linux.go", "backends/userspace/internal/winaddr",
 				"backends/backendtest", "examples", "proxy/conntrack/*_linux.go",

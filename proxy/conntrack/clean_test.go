@@ -66,7 +66,7 @@ func TestClean(t *testing.T) {
 			stale: []flow{to(protoUDP, vip, a), to(protoUDP, "192.0.2.1:30053", a)},
 			kept:  []flow{to(protoUDP, vip, b), to(protoUDP, "192.0.2.1:30053", b), to(protoUDP, "192.0.2.9:30053", x)},
 		},
-		"endpoint added": {old: dns(list(vip), list(a)), new: dns(list(vip), list(a, b)), kept: []flow{to(protoUDP, vip, a)}},
+		"endpoint added": {old: dns(list(vip), list(a)), new: dns(list(vip), list(a, b)), dumps: 1, kept: []flow{to(protoUDP, vip, a)}},
 		"scaled to zero": {old: dns(list(vip), list(a)), new: dns(list(vip), nil), dumps: 1, stale: []flow{to(protoUDP, vip, a)}},
 		"service removed": {
 			old: dns(list(vip, vip2), list(a)), new: proxy.NewSnapshot(n), dumps: 1,
@@ -77,7 +77,7 @@ func TestClean(t *testing.T) {
 		},
 		"VIP added": {
 			old: dns(list(vip), list(a)), new: dns(list(vip, vip2), list(a)), dumps: 2, // the second finds no further reply
-			stale: []flow{to(protoUDP, vip2, vip2), from(protoUDP, vip2)}, kept: []flow{to(protoUDP, vip, x)},
+			stale: []flow{to(protoUDP, vip2, vip2), from(protoUDP, vip2)}, kept: []flow{to(protoUDP, vip, a)},
 		},
 		"node port added": {
 			old: dns(list(vip), list(a)), new: dns(list(vip, ":30053"), list(a)), dumps: 2,
@@ -166,7 +166,7 @@ func TestClean(t *testing.T) {
 			kept:  []flow{to(protoUDP, vip, a), to(protoUDP, vip, x), to(protoUDP, foreignIP+":53", x), to(protoUDP, "203.0.113.5:53", x)},
 		},
 		"endpoint drains": {
-			old: dns(list(vip), list(a, b)), new: proxy.NewSnapshot(n, draining(port("dns", udp, list(vip), list(b)), a)),
+			old: dns(list(vip), list(a, b)), new: proxy.NewSnapshot(n, draining(port("dns", udp, list(vip), list(b)), a)), dumps: 1,
 			kept: []flow{to(protoUDP, vip, a), to(protoUDP, vip, b)},
 		},
 		"endpoint has drained": {
@@ -284,7 +284,7 @@ func TestInterruptedDump(t *testing.T) {
 	}
 }
 
-// left returns service ports as backends.Finder does.
+// left returns service ports as Flows of [proxy.Abilities] does.
 func left(proto v1.Protocol, fronts ...string) []*proxy.ServicePort {
 	return []*proxy.ServicePort{port("", proto, fronts, nil)}
 }

@@ -10,49 +10,13 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/vipkit/vipkit/internal/enum"
 	"github.com/vipkit/vipkit/internal/ipaddr"
 	"github.com/vipkit/vipkit/internal/pause"
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// TCPPolicy says which TCP flows are removed after their endpoint has left the API. Any other
-// policy than [KeepTCP] also removes flows that are not established and began before their
-// frontend existed: the kernel does not translate them, so a client that retries from the same
-// port would not reach an endpoint.
-type TCPPolicy uint8
-
-// The policies.
-const (
-	// KeepTCP removes none.
-	KeepTCP TCPPolicy = iota
-	// DropHalfOpenTCP removes those that are not established: the
-	// client's next attempt goes to another endpoint.
-	DropHalfOpenTCP
-	// ResetTCP removes all. The client's next packet goes to another endpoint, which resets the
-	// connection, or is rejected.
-	ResetTCP
-)
-
-// String returns keep, drop-half-open or reset.
-func (p TCPPolicy) String() string { return enum.Name(p, "keep", "drop-half-open", "reset") }
-
-// MarshalText returns what String returns, so that JSON has names and not numbers. A value that
-// has no name is an error.
-func (p TCPPolicy) MarshalText() ([]byte, error) { return enum.Marshal(p, ResetTCP) }
-
-// UnmarshalText reads what MarshalText returns.
-func (p *TCPPolicy) UnmarshalText(text []byte) error { return enum.Unmarshal(p, ResetTCP, text) }
-
 // Options configure a Cleaner. The zero value is usable.
 type Options struct {
-	// TCP is the policy for TCP. Any other than [KeepTCP] requires InAPI.
-	TCP TCPPolicy
-	// InAPI reports whether an endpoint that has left the pools of a service port is still in
-	// the API, for example because it terminates: its connections are kept then. It is the
-	// method HasEndpoint of a [proxy.ServiceChangeTracker]. A [proxy.Snapshot] cannot tell, as
-	// it has no endpoints of TCP outside of the pools. Clean and Due call it.
-	InAPI func(proxy.ServicePortName, netip.AddrPort) bool
 	// Foreign reports whether an address in the service ranges that no frontend
 	// has may be another program's, for example of a Service that names another
 	// proxy. Clean calls it for service ranges that are new to it: translated flows to
@@ -87,8 +51,6 @@ type Account struct {
 type Cleaner struct {
 	options Options
 	table   table
-	// removed are endpoints whose TCP flows are removed once they leave the API.
-	removed map[removedEndpoint][]frontendKey
 	// retry is when to look again for flows that were offloaded, and for late replies; zero for never. until is the
 	// last time for which a look was wanted; looks counts the looks in a row that found late replies.
 	retry, until time.Time
@@ -105,9 +67,6 @@ type Cleaner struct {
 // there. Where connection tracking is a module of the kernel, New loads it. On other
 // systems than Linux, and on kernels without it, the error is [proxy.ErrUnsupported].
 func New(options Options) (*Cleaner, error) {
-	if options.TCP != KeepTCP && options.InAPI == nil {
-		return nil, errors.New("conntrack: Options.TCP requires Options.InAPI, which is HasEndpoint of the tracker")
-	}
 	t, err := openTable()
 	if err != nil {
 		return nil, fmt.Errorf("conntrack: open: %w", err)
@@ -115,9 +74,7 @@ func New(options Options) (*Cleaner, error) {
 	return newCleaner(options, t), nil
 }
 
-func newCleaner(options Options, t table) *Cleaner {
-	return &Cleaner{options: options, table: t, removed: map[removedEndpoint][]frontendKey{}}
-}
+func newCleaner(options Options, t table) *Cleaner { return &Cleaner{options: options, table: t} }
 
 // Close closes the table. The Cleaner must not be used after it.
 func (c *Cleaner) Close() error { return c.table.close() }
@@ -140,9 +97,6 @@ type step struct {
 	swept []netip.Prefix
 	// all says that all frontends count as new; again, that this process has cleaned before.
 	all, again bool
-	// direct says that the dataplane held nothing else between old and new, and that no stale flow
-	// was left under old.
-	direct bool
 	// retried says that a Clean before has removed the untranslated flows, and this one looks for late replies.
 	retried bool
 }
@@ -155,7 +109,6 @@ func (c *Cleaner) clean(ctx context.Context, s step) error {
 	if err != nil {
 		return fmt.Errorf("conntrack: %w", err)
 	}
-	c.removed = p.left
 	return nil
 }
 
@@ -211,7 +164,7 @@ func (c *Cleaner) lookAgain(p *plan, offloaded bool) {
 
 // startLook reports whether it is time to look again. The next look is then for flows that were removed meanwhile.
 func (c *Cleaner) startLook() bool {
-	if !c.mayRetry() {
+	if !c.Due() {
 		return false
 	}
 	c.retry = time.Time{}
@@ -274,7 +227,7 @@ func (c *Cleaner) sweep(ctx context.Context, p *plan, f filter, account *Account
 		switch {
 		case err == nil:
 			account.Removed++
-			if s.proto != protoTCP && !s.translated() {
+			if !s.translated() {
 				again = true
 				p.late = p.late || !p.retried || p.isStaleReply(s)
 			}
@@ -307,7 +260,7 @@ func (c *Cleaner) find(ctx context.Context, f filter, account *Account, isStale 
 		stale = stale[:0]
 		err = c.table.dump(f, func(fl flow) {
 			account.Flows++
-			if isStale(fl) {
+			if fl.proto == f.proto && isStale(fl) {
 				stale = append(stale, fl)
 			}
 		})

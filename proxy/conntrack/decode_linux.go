@@ -1,12 +1,14 @@
 package conntrack
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"net/netip"
 
 	"github.com/vishvananda/netlink/nl"
-	"golang.org/x/sys/unix"
+
+	"github.com/vipkit/vipkit/internal/kernel/rawnetlink"
 )
 
 var errMalformed = errors.New("malformed conntrack message")
@@ -14,118 +16,41 @@ var errMalformed = errors.New("malformed conntrack message")
 // nfgenSize is the size of the header before the attributes.
 const nfgenSize = 4
 
-// attributes calls f for each attribute in b.
-func attributes(b []byte, f func(kind uint16, data []byte) error) error {
-	for len(b) >= unix.SizeofNlAttr {
-		size := int(binary.NativeEndian.Uint16(b))
-		if size < unix.SizeofNlAttr || size > len(b) {
-			return errMalformed
-		}
-		kind := binary.NativeEndian.Uint16(b[2:]) & nl.NLA_TYPE_MASK
-		if err := f(kind, b[unix.SizeofNlAttr:size]); err != nil {
-			return err
-		}
-		b = b[min(len(b), (size+unix.NLA_ALIGNTO-1)&^(unix.NLA_ALIGNTO-1)):]
-	}
-	return nil
-}
+// attrTupleZone is the kernel's CTA_TUPLE_ZONE.
+const attrTupleZone = 3
 
 // decodeFlow reads one entry. It copies what it keeps.
 func decodeFlow(msg []byte) (f flow, inDefaultZone bool, err error) {
 	if len(msg) < nfgenSize {
 		return flow{}, false, errMalformed
 	}
-	inDefaultZone = true
-	err = attributes(msg[nfgenSize:], func(kind uint16, data []byte) error {
-		switch kind {
-		case nl.CTA_TUPLE_ORIG:
-			t, err := decodeTuple(data)
-			f.proto, f.source, f.dest = t.proto, t.source, t.dest
-			inDefaultZone = inDefaultZone && !t.inZone
-			f.tuple = append([]byte(nil), data...)
-			return err
-		case nl.CTA_TUPLE_REPLY:
-			t, err := decodeTuple(data)
-			f.server = t.source
-			inDefaultZone = inDefaultZone && !t.inZone
-			return err
-		case nl.CTA_ID:
-			f.id = append([]byte(nil), data...)
-		case nl.CTA_ZONE:
-			inDefaultZone = false
-		case nl.CTA_PROTOINFO:
-			return decodeState(data, &f.state)
+	all := rawnetlink.Attrs(msg[nfgenSize:])
+	sent, replied := rawnetlink.Attrs(all.Find(nl.CTA_TUPLE_ORIG)), rawnetlink.Attrs(all.Find(nl.CTA_TUPLE_REPLY))
+	f.proto, f.source, f.dest = decodeTuple(sent)
+	_, f.server, _ = decodeTuple(replied)
+	f.tuple, f.id = bytes.Clone(sent), bytes.Clone(all.Find(nl.CTA_ID))
+	if all.Check() != nil || !f.dest.IsValid() || !f.server.IsValid() {
+		return f, false, errMalformed
+	}
+	// A zone may be of one direction.
+	return f, all.Find(nl.CTA_ZONE) == nil && sent.Find(attrTupleZone) == nil && replied.Find(attrTupleZone) == nil, nil
+}
+
+// decodeTuple reads one direction. Ports are 0 in protocols without ports.
+func decodeTuple(tuple rawnetlink.Attrs) (proto protocol, source, dest netip.AddrPort) {
+	addresses, numbers := rawnetlink.Attrs(tuple.Find(nl.CTA_TUPLE_IP)), rawnetlink.Attrs(tuple.Find(nl.CTA_TUPLE_PROTO))
+	at := func(v4, v6, port uint16) netip.AddrPort {
+		a, ok := netip.AddrFromSlice(addresses.Find(v4))
+		if !ok {
+			a, _ = netip.AddrFromSlice(addresses.Find(v6))
 		}
-		return nil
-	})
-	if err == nil && (!f.dest.IsValid() || !f.server.IsValid()) {
-		err = errMalformed
-	}
-	return f, inDefaultZone, err
-}
-
-type tuple struct {
-	proto        protocol
-	source, dest netip.AddrPort
-	// inZone says that this direction has a zone of its own.
-	inZone bool
-}
-
-// attrTupleZone is the kernel's CTA_TUPLE_ZONE.
-const attrTupleZone = 3
-
-func decodeTuple(b []byte) (t tuple, err error) {
-	err = attributes(b, func(kind uint16, data []byte) error {
-		switch kind {
-		case nl.CTA_TUPLE_IP:
-			return attributes(data, t.setAddress)
-		case nl.CTA_TUPLE_PROTO:
-			return attributes(data, t.setProtocol)
-		case attrTupleZone:
-			t.inZone = true
+		if v := numbers.Find(port); len(v) == 2 {
+			return netip.AddrPortFrom(a, binary.BigEndian.Uint16(v))
 		}
-		return nil
-	})
-	return t, err
-}
-
-func (t *tuple) setAddress(kind uint16, data []byte) error {
-	a, ok := netip.AddrFromSlice(data)
-	if !ok {
-		return errMalformed
+		return netip.AddrPortFrom(a, 0)
 	}
-	switch kind {
-	case nl.CTA_IP_V4_SRC, nl.CTA_IP_V6_SRC:
-		t.source = netip.AddrPortFrom(a, t.source.Port())
-	case nl.CTA_IP_V4_DST, nl.CTA_IP_V6_DST:
-		t.dest = netip.AddrPortFrom(a, t.dest.Port())
+	if v := numbers.Find(nl.CTA_PROTO_NUM); len(v) == 1 {
+		proto = protocol(v[0])
 	}
-	return nil
-}
-
-// setProtocol reads an attribute of the protocol; those other than number and ports are ignored.
-func (t *tuple) setProtocol(kind uint16, data []byte) error {
-	switch {
-	case kind == nl.CTA_PROTO_NUM && len(data) == 1:
-		t.proto = protocol(data[0])
-	case kind == nl.CTA_PROTO_SRC_PORT && len(data) == 2:
-		t.source = netip.AddrPortFrom(t.source.Addr(), binary.BigEndian.Uint16(data))
-	case kind == nl.CTA_PROTO_DST_PORT && len(data) == 2:
-		t.dest = netip.AddrPortFrom(t.dest.Addr(), binary.BigEndian.Uint16(data))
-	}
-	return nil
-}
-
-func decodeState(b []byte, state *uint8) error {
-	return attributes(b, func(kind uint16, data []byte) error {
-		if kind != nl.CTA_PROTOINFO_TCP {
-			return nil
-		}
-		return attributes(data, func(kind uint16, data []byte) error {
-			if kind == nl.CTA_PROTOINFO_TCP_STATE && len(data) == 1 {
-				*state = data[0]
-			}
-			return nil
-		})
-	})
+	return proto, at(nl.CTA_IP_V4_SRC, nl.CTA_IP_V6_SRC, nl.CTA_PROTO_SRC_PORT), at(nl.CTA_IP_V4_DST, nl.CTA_IP_V6_DST, nl.CTA_PROTO_DST_PORT)
 }

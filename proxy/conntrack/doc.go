@@ -3,7 +3,7 @@
 //
 // A dataplane that translates addresses decides once for each flow. Later packets
 // follow the entry of the flow in the connection tracking table, whatever the rules
-// are by then. A TCP connection ends with its endpoint; a UDP client does not notice, and
+// are by then. A TCP connection ends with its endpoint, so TCP flows stay. A UDP client does not notice, and
 // its flow lasts as long as it sends. So after a change of a UDP or SCTP Service:
 //
 //   - if an endpoint was removed, also the last one, flows to it are removed;
@@ -14,7 +14,7 @@
 //   - if a frontend is new, flows to it that go to no endpoint of it are removed, and
 //     those that began with a reply from it; if there were any, Clean waits some 20 ms for
 //     further replies. At the start of a process, all frontends are new;
-//   - at the start, translated flows to frontends that the backend finds of an earlier process (backends.Finder),
+//   - at the start, translated flows to frontends that the backend finds of an earlier process (Flows of [proxy.Abilities]),
 //     and that are gone, are removed;
 //   - if a service range is new, translated flows to addresses in it that no Service
 //     has are removed, unless they are foreign ([Options]).
@@ -34,13 +34,11 @@
 // # Cost
 //
 // Without changes of UDP and SCTP Services there is no system call. What is expensive is a dump: the
-// kernel walks its whole table, whatever its filter is. So nothing is dumped for a frontend that is
-// removed after its last endpoint. Otherwise one dump for each family and protocol serves all
+// kernel walks its whole table, whatever its filter is. One dump for each family and protocol serves all
 // changed frontends, and a further one the replies under way, until there is none (eight at most).
 // A program that served a frontend before may reply still later. After an untranslated flow was removed,
 // [Cleaner.Due] therefore reports after 30 s that it is time for another look, and Follow checks all flows.
-// While each look finds such a reply, the time to the next one doubles, up to 32 minutes; while a look is due,
-// removed frontends are dumped for as well.
+// While each look finds such a reply, the time to the next one doubles, up to 32 minutes.
 // docs/performance.md has figures. The kernel's events of new flows would cost each new connection
 // of the node more than they save.
 //
@@ -60,14 +58,6 @@
 // The kernel does not remove flows that another program has offloaded to a flowtable of
 // nf_tables. If there are any of UDP or SCTP, [Cleaner.Due] reports so 30 s later, and Follow
 // retries those to frontends that exist.
-//
-// # TCP
-//
-// TCP flows stay unless [Options] say otherwise. Then those to endpoints that have left the API
-// are removed (one that terminates is in the API), and those without a reply that began before
-// their frontend, or node ports at that address, existed: until the entry expires
-// (net.netfilter.nf_conntrack_tcp_timeout_syn_sent, two minutes), further attempts from the same
-// port fail. A new TCP frontend then costs a dump of all TCP flows.
 //
 // # Parameters
 //

@@ -10,7 +10,7 @@ import (
 )
 
 // dataplane is a backend that does nothing.
-type dataplane struct{}
+type dataplane struct{ proxy.NoAbilities }
 
 func (dataplane) Apply(context.Context, proxy.Snapshot, proxy.Snapshot) error { return nil }
 func (dataplane) Cleanup(context.Context) error                               { return nil }
@@ -32,16 +32,8 @@ func ExampleCleaner() {
 	}
 }
 
-// A policy for TCP requires Options.InAPI: connections to an endpoint that terminates go on. The
-// tracker provides it.
-func ExampleOptions() {
-	_, err := conntrack.New(conntrack.Options{TCP: conntrack.ResetTCP})
-	fmt.Println(err)
-
-	tracker := proxy.NewServiceChangeTracker(proxy.TrackerOptions{NodeName: "node-1"})
-	cleaner, err := conntrack.New(conntrack.Options{TCP: conntrack.ResetTCP, InAPI: tracker.HasEndpoint})
-	if err == nil {
-		_ = cleaner.Close() // Nothing is lost if this fails.
-	}
-	// Output: conntrack: Options.TCP requires Options.InAPI, which is HasEndpoint of the tracker
+// A zero field leaves its parameter of the kernel as it is.
+func ExampleParameters_Set() {
+	fmt.Println(conntrack.Parameters{}.Set())
+	// Output: <nil>
 }

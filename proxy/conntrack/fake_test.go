@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/internal/ipaddr"
@@ -14,6 +16,16 @@ import (
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
+
+const protoTCP = protocol(ipaddr.TCP)
+
+// wantFlows compares the flows that a table has.
+func wantFlows(t *testing.T, table *fakeTable, want ...flow) {
+	t.Helper()
+	if diff := cmp.Diff(want, table.flows, cmpopts.EquateEmpty(), cmp.AllowUnexported(flow{}), cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); diff != "" {
+		t.Errorf("flows left (-want +got):\n%s", diff)
+	}
+}
 
 // fakeTable keeps flows in memory and counts the calls.
 type fakeTable struct {

@@ -14,9 +14,8 @@ import (
 func (c *Cleaner) Follow(ctx context.Context, held proxy.Snapshot, full bool) error {
 	retried := c.startLook()
 	c.everything = c.everything || full || retried || c.cleaned.IsZero()
-	direct := !c.everything && c.retry.IsZero()
 	if !c.cleaned.IsZero() {
-		changes := step{old: c.cleaned, new: held, swept: serviceCIDRs(c.cleaned), direct: direct}
+		changes := step{old: c.cleaned, new: held, swept: serviceCIDRs(c.cleaned)}
 		if err := c.clean(ctx, changes); err != nil {
 			return err
 		}
@@ -33,9 +32,8 @@ func (c *Cleaner) Follow(ctx context.Context, held proxy.Snapshot, full bool) er
 	return nil
 }
 
-// Find takes the frontends that an earlier process left in the dataplane, as backends.Finder returns them. The next
-// Follow that cleans all frontends also removes flows to the frontends that no Service has any more. A
-// [proxy.Runner] calls it.
+// Find implements [proxy.FlowCleaner]. The next Follow that cleans all frontends also removes flows to
+// the frontends that no Service has any more.
 func (c *Cleaner) Find(found []*proxy.ServicePort) {
 	for _, p := range found {
 		for _, at := range keys(p) {
@@ -64,19 +62,6 @@ func (c *Cleaner) left(held proxy.Snapshot) proxy.Snapshot {
 	return proxy.NewSnapshot(held.Node(), udp, sctp)
 }
 
-// Due implements [proxy.FlowCleaner]: it reports whether a removed endpoint has left
-// the API, flows that were offloaded may no longer be, or late replies may have made stale flows.
-func (c *Cleaner) Due() bool {
-	if c.mayRetry() {
-		return true
-	}
-	for e := range c.removed {
-		if !c.options.InAPI(e.port, e.addr) {
-			return true
-		}
-	}
-	return false
-}
-
-// mayRetry reports whether it is time to look again for flows that were offloaded, and for late replies.
-func (c *Cleaner) mayRetry() bool { return !c.retry.IsZero() && !time.Now().Before(c.retry) }
+// Due implements [proxy.FlowCleaner]: it reports whether flows that were offloaded may no longer be, or late replies
+// may have made stale flows.
+func (c *Cleaner) Due() bool { return !c.retry.IsZero() && !time.Now().Before(c.retry) }

@@ -18,6 +18,7 @@ import (
 
 // recorder is a backend that records from which snapshot it was called, and reports drift.
 type recorder struct {
+	proxy.NoAbilities
 	mu      sync.Mutex // of what a test sets and the Runner reads
 	from    []uint64
 	to      proxy.Snapshot
@@ -34,13 +35,13 @@ func (r *recorder) Apply(_ context.Context, old, new proxy.Snapshot) error {
 
 func (r *recorder) Cleanup(context.Context) error { return r.err }
 
-func (r *recorder) Drifted(context.Context) bool {
+func (r *recorder) Abilities() proxy.Abilities { return proxy.Abilities{Drifted: r.isDrifted} }
+
+func (r *recorder) isDrifted(context.Context) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.drifted
 }
-
-func (r *recorder) WaitDrift(context.Context) error { return proxy.ErrUnsupported }
 
 // given is a source of the snapshots that a test sends.
 type given chan proxy.Snapshot
@@ -280,30 +281,6 @@ func TestFirstFollowIsNotFull(t *testing.T) {
 	testenv.NoError(t, c.Follow(t.Context(), proxy.NewSnapshot(node(), port("dns", v1.ProtocolUDP, list(vip), list(a))), false))
 	if len(table.flows) != 0 {
 		t.Errorf("got flows %v left, want none", table.flows)
-	}
-}
-
-// Due reports an endpoint that has left the API since the last Follow.
-func TestDueByTheAPI(t *testing.T) {
-	t.Parallel()
-	inAPI := true
-	table := &fakeTable{flows: []flow{to(protoTCP, vip, a)}}
-	c := newCleaner(Options{TCP: ResetTCP, InAPI: func(proxy.ServicePortName, netip.AddrPort) bool { return inAPI }}, table)
-	none := proxy.NewSnapshot(node(), port("web", v1.ProtocolTCP, list(vip), nil))
-	follow := func(s proxy.Snapshot) {
-		t.Helper()
-		testenv.NoError(t, c.Follow(t.Context(), s, false))
-	}
-	follow(proxy.NewSnapshot(node(), port("web", v1.ProtocolTCP, list(vip), list(a))))
-	follow(none)
-	for _, inAPI = range []bool{true, false} {
-		if got := c.Due(); got == inAPI {
-			t.Errorf("endpoint in the API %v: got Due %v, want %v", inAPI, got, !inAPI)
-		}
-	}
-	follow(none)
-	if len(table.flows) != 0 || c.Due() {
-		t.Errorf("got flows %v left and Due %t, want none and false", table.flows, c.Due())
 	}
 }
 

@@ -4,7 +4,6 @@ package conntrack
 
 import (
 	"encoding/binary"
-	"fmt"
 	"net/netip"
 	"slices"
 	"testing"
@@ -15,7 +14,6 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/internal/testing/testenv"
-	"github.com/vipkit/vipkit/proxy"
 )
 
 // fill creates entries of untranslated flows: established connections for TCP.
@@ -78,69 +76,4 @@ func TestMeasureDumps(t *testing.T) {
 		}
 		testenv.NoError(t, c.Close())
 	}
-}
-
-// churn is a node in whose cluster Services come and go.
-type churn struct {
-	t     *testing.T
-	c     *Cleaner
-	ports map[string]*proxy.ServicePort
-}
-
-func (x *churn) follow(full bool) {
-	x.t.Helper()
-	n := node("192.0.2.0/24")
-	var all []*proxy.ServicePort
-	for _, p := range x.ports {
-		all = append(all, p)
-	}
-	testenv.NoError(x.t, x.c.Follow(x.t.Context(), proxy.NewSnapshot(n, all...), full))
-}
-
-// run lets one Service come and go: it is created, gets endpoints one by one, each of which is
-// replaced, and loses them one by one or all at once with the Service.
-func (x *churn) run(i int, proto v1.Protocol, nodePort, emptied bool) {
-	frontends := list(fmt.Sprintf("10.96.%d.%d:53", 1+i/250, i%250))
-	if nodePort {
-		frontends = append(frontends, fmt.Sprintf(":%d", 30000+i))
-	}
-	name := fmt.Sprint("s", i)
-	set := func(servers ...string) {
-		x.ports[name] = port(name, proto, frontends, servers)
-		x.follow(false)
-	}
-	server := func(n int) string { return fmt.Sprintf("10.0.%d.%d:5353", i%250, n) }
-	set()
-	set(server(1))
-	set(server(1), server(2))
-	set(server(2), server(3))
-	set(server(3), server(4))
-	if emptied {
-		set(server(4))
-		set()
-	}
-	delete(x.ports, name)
-	x.follow(false)
-}
-
-// TestMeasureChurn counts the dumps for Services that come and go as in Kubernetes' end-to-end
-// tests: most are of TCP, some have node ports, half lose their endpoints first.
-func TestMeasureChurn(t *testing.T) {
-	_, c, k := newKernelTable(t)
-	fill(t, k, protoTCP, 200_000)
-	fill(t, k, protoUDP, 2_000)
-	dumps, took := 0, time.Duration(0)
-	c.options = Options{Foreign: isForeign, Observe: func(a Account) { dumps, took = dumps+a.Dumps, took+a.Duration }}
-	x := &churn{t: t, c: c, ports: map[string]*proxy.ServicePort{"dns": port("dns", v1.ProtocolUDP, list(vip), list(a))}}
-	x.follow(true)
-	t.Logf("start: %d dumps, %v", dumps, took)
-	dumps, took = 0, 0
-	for i := range 60 {
-		proto := v1.ProtocolTCP
-		if i%3 == 0 {
-			proto = v1.ProtocolUDP
-		}
-		x.run(i, proto, i%2 == 0, i%4 < 2)
-	}
-	t.Logf("60 Services, 20 of them of UDP: %d dumps, %v", dumps, took)
 }

@@ -31,25 +31,21 @@ func (k frontendKey) nodePort() frontendKey {
 }
 
 // target says which flows to a frontend are stale. The zero target is a removed frontend:
-// its translated flows are stale, except those of TCP.
+// its translated flows are stale.
 type target struct {
-	// owner decides about UDP and SCTP flows; nil if the frontend was removed.
+	// owner decides about flows; nil if the frontend was removed.
 	owner *owner
 	// before has the endpoints before the change; nil if they did not change.
-	before *kept
-	// removed are the endpoints whose TCP flows are stale.
-	removed set[netip.AddrPort]
+	before set[netip.AddrPort]
 	// isNew says that another program may have served the frontend before.
 	isNew bool
 }
 
 func (t target) isStale(f *flow, p *plan) bool {
 	switch {
-	case f.proto == protoTCP:
-		return t.removed.has(f.server) || t.isNew && !f.translated() && f.halfOpen()
 	case t.owner == nil:
 		return f.translated()
-	case !t.isNew && !f.translated() && !t.before.hasServer(f.server):
+	case !t.isNew && !f.translated() && !t.before.has(f.server):
 		return false // Backend userspace may have captured it: see carried.
 	case f.carried() && (!t.isNew || p.again):
 		return !t.owner.any(f, &p.origins, func(r proxy.TrafficRoute) bool { return r.Action == proxy.Forward })
@@ -64,7 +60,7 @@ type plan struct {
 	// ranges are service ranges that have not been swept before. In them, flows to
 	// addresses that have no frontend and are not foreign are stale.
 	ranges []netip.Prefix
-	// frontends are those of all service ports; nil without ranges and node ports.
+	// frontends are those of all service ports.
 	frontends set[frontendKey]
 	// nodePortAddrs are the addresses at which node ports are served (true), or were (false).
 	nodePortAddrs map[netip.Addr]bool
@@ -73,29 +69,24 @@ type plan struct {
 	again bool
 	// retried is that of the step. late says that a reply to a removed flow may come after this Clean.
 	retried, late bool
-	// left replaces Cleaner.removed after this Clean.
-	left map[removedEndpoint][]frontendKey
 }
 
 // plan returns what to look for.
 func (c *Cleaner) plan(s step) (*plan, error) {
 	old, new := s.old, s.new
-	p := &plan{options: &c.options, targets: map[frontendKey]target{}, left: c.removed, origins: origins{node: new.Node()}, again: s.again, retried: s.retried}
+	p := &plan{
+		options: &c.options, targets: map[frontendKey]target{}, frontends: set[frontendKey]{}, nodePortAddrs: map[netip.Addr]bool{},
+		origins: origins{node: new.Node(), local: set[netip.Addr]{}}, again: s.again, retried: s.retried,
+	}
 	if new.IsZero() {
 		return p, nil
 	}
-	changes := slices.Collect(new.Changes(old))
-	for _, change := range changes {
-		if s.direct && len(change.Old.Servers()) == 0 {
-			continue // Its translated flows were removed with its last endpoint.
-		}
+	for change := range new.Changes(old) {
 		for _, at := range keys(change.Old) {
-			if at.proto != protoTCP {
-				p.targets[at] = target{}
-			}
+			p.targets[at] = target{}
 		}
 	}
-	for _, change := range changes {
+	for change := range new.Changes(old) {
 		p.replace(change)
 	}
 	if !old.IsZero() {
@@ -103,9 +94,6 @@ func (c *Cleaner) plan(s step) (*plan, error) {
 	}
 	if c.options.Foreign != nil {
 		p.ranges = slices.DeleteFunc(slices.Clone(serviceCIDRs(new)), func(r netip.Prefix) bool { return slices.Contains(s.swept, r) })
-	}
-	if c.options.TCP != KeepTCP {
-		c.planTCP(p, changes, new)
 	}
 	return p, p.resolve(c.table, old.Node(), new)
 }
@@ -122,9 +110,9 @@ func sameNodePorts(a, b *proxy.Node) bool {
 	return a == b || a.NodePorts.Equal(b.NodePorts) && slices.Equal(a.Addresses, b.Addresses)
 }
 
-// keys returns the keys of all frontends of a port; none for nil.
+// keys returns the keys of all frontends of a port of UDP or SCTP; none for nil.
 func keys(p *proxy.ServicePort) (all []frontendKey) {
-	if p != nil {
+	if concerns(p) {
 		for _, f := range p.Frontends {
 			all = append(all, frontendKey{protocolOf(p.Name.Protocol), f.Addr})
 		}
@@ -132,29 +120,16 @@ func keys(p *proxy.ServicePort) (all []frontendKey) {
 	return all
 }
 
-// replace adds the frontends of a changed port: the new ones, and those that now exclude flows that were
-// right, because an endpoint was removed, or a policy or the allowed sources have changed.
+// replace adds the frontends of a changed port.
 func (p *plan) replace(change proxy.Change) {
-	if !p.concerns(change.New) {
+	if !concerns(change.New) {
 		return
 	}
-	had := map[frontendKey]*proxy.Frontend{}
-	if change.Old != nil {
-		for i := range change.Old.Frontends {
-			f := &change.Old.Frontends[i]
-			had[keyOf(change.Old, f)] = f
-		}
-	}
-	before, now := newKept(change.Old), newKept(change.New)
+	had, before, now := keys(change.Old), change.Old.Servers(), newKept(change.New)
 	for i := range change.New.Frontends {
 		f := &change.New.Frontends[i]
 		at := keyOf(change.New, f)
-		was := had[at]
-		if was != nil && (at.proto == protoTCP || !now.excludes(f, before, was)) {
-			delete(p.targets, at)
-		} else {
-			p.add(at, target{owner: &owner{f, now}, before: before, isNew: was == nil})
-		}
+		p.targets[at] = target{owner: &owner{f, now}, before: before, isNew: !slices.Contains(had, at)}
 	}
 }
 
@@ -170,7 +145,7 @@ func (p *plan) addByNode(old *proxy.Node, s proxy.Snapshot) {
 		return
 	}
 	for port := range s.All() {
-		if !p.concerns(port) {
+		if !concerns(port) {
 			continue
 		}
 		now := newKept(port)
@@ -179,62 +154,34 @@ func (p *plan) addByNode(old *proxy.Node, s proxy.Snapshot) {
 			at := keyOf(port, f)
 			isNew := nodePorts && at.isNodePort()
 			if isNew || routes && !isUniform(f) {
-				p.add(at, target{owner: &owner{f, now}, isNew: isNew || p.targets[at].isNew})
+				p.targets[at] = target{owner: &owner{f, now}, isNew: isNew || p.targets[at].isNew}
 			}
 		}
 	}
 }
 
-// add adds a target; one of TCP only if it is new, since clients may have tried it before.
-func (p *plan) add(at frontendKey, t target) {
-	if at.proto != protoTCP || t.isNew {
-		p.targets[at] = t
-	}
+// concerns reports whether flows to a port may be stale: clients of TCP notice a change by themselves.
+func concerns(port *proxy.ServicePort) bool {
+	return port != nil && port.Name.Protocol != v1.ProtocolTCP
 }
 
-// concerns reports whether flows to new frontends of a port may be stale.
-func (p *plan) concerns(port *proxy.ServicePort) bool {
-	return port != nil && (port.Name.Protocol != v1.ProtocolTCP || p.options.TCP != KeepTCP)
-}
-
-// needsAddresses reports whether there are node ports among the targets, and frontends for which it matters where a flow
-// comes from.
-func (p *plan) needsAddresses() (hasNodePorts, hasSides bool) {
-	for at, target := range p.targets {
-		hasNodePorts = hasNodePorts || at.isNodePort()
-		hasSides = hasSides || target.owner != nil && !isUniform(target.owner.frontend)
-	}
-	return hasNodePorts, hasSides
-}
-
-// resolve finds the addresses of node ports and of the node's own flows, and all frontends. It does not
-// read the addresses if no target needs them.
+// resolve finds all frontends, the addresses of the node, and those of node ports, if there is anything to look for.
 func (p *plan) resolve(t interfaces, before *proxy.Node, new proxy.Snapshot) error {
-	hasNodePorts, hasSides := p.needsAddresses()
-	var local []netip.Addr
-	if hasNodePorts || hasSides {
-		var err error
-		if local, err = t.localAddresses(); err != nil {
-			return err
-		}
+	if len(p.targets)+len(p.ranges) == 0 {
+		return nil
 	}
-	if hasSides {
-		p.origins.local = set[netip.Addr]{}
-		for _, a := range local {
-			p.origins.local[a] = struct{}{}
-		}
+	local, err := t.localAddresses()
+	if err != nil {
+		return err
 	}
-	if hasNodePorts {
-		p.nodePortAddrs = map[netip.Addr]bool{}
-		p.addNodePortAddrs(before, local, false)
-		p.addNodePortAddrs(new.Node(), local, true)
+	for _, a := range local {
+		p.origins.local[a] = struct{}{}
 	}
-	if hasNodePorts || len(p.ranges) > 0 {
-		p.frontends = set[frontendKey]{}
-		for port := range new.All() {
-			for _, at := range keys(port) {
-				p.frontends[at] = struct{}{}
-			}
+	p.addNodePortAddrs(before, local, false)
+	p.addNodePortAddrs(new.Node(), local, true)
+	for port := range new.All() {
+		for _, at := range keys(port) {
+			p.frontends[at] = struct{}{}
 		}
 	}
 	return nil
@@ -245,7 +192,7 @@ func (p *plan) addNodePortAddrs(n *proxy.Node, local []netip.Addr, isServed bool
 		return
 	}
 	for _, a := range slices.Concat(local, n.Addresses) {
-		if n.NodePorts.Contains(a) || a.IsLoopback() && slices.Contains(n.NodePorts.LoopbackAddresses(), a) {
+		if n.NodePorts.Contains(a) || slices.Contains(n.NodePorts.LoopbackAddresses(), a) {
 			p.nodePortAddrs[a] = isServed
 		}
 	}
@@ -270,9 +217,6 @@ func (p *plan) find(at frontendKey) (target, bool) {
 
 // isStale decides about one flow.
 func (p *plan) isStale(f flow) bool {
-	if f.proto == protoTCP && p.options.TCP == DropHalfOpenTCP && !f.halfOpen() {
-		return false
-	}
 	at := frontendKey{f.proto, f.dest}
 	if f.dest.Addr().IsLoopback() && !f.translated() {
 		return false // A process of the node answers there.
@@ -296,21 +240,22 @@ func (p *plan) isUnowned(at frontendKey) bool {
 // no endpoint would ever get them.
 func (p *plan) isStaleReply(f flow) bool {
 	t, _ := p.find(frontendKey{f.proto, f.source})
-	return t.isNew && f.proto != protoTCP && !f.translated()
+	return t.isNew && !f.translated()
 }
 
-// wanted returns the protocols of one family of which flows may be stale, sorted, and the
-// number of frontends whose flows may be.
+// wanted returns the protocols of one family of which flows may be stale, and the number of frontends whose flows may be.
 func (p *plan) wanted(family v1.IPFamily) (protocols []protocol, frontends int) {
-	for at := range p.targets {
-		if ipaddr.FamilyOf(at.addr.Addr()) == family {
-			protocols = append(protocols, at.proto)
-			frontends++
+	isNew := slices.ContainsFunc(p.ranges, func(r netip.Prefix) bool { return ipaddr.FamilyOf(r.Addr()) == family })
+	for _, proto := range [...]protocol{protoUDP, protoSCTP} {
+		before := frontends
+		for at := range p.targets {
+			if at.proto == proto && ipaddr.FamilyOf(at.addr.Addr()) == family {
+				frontends++
+			}
+		}
+		if isNew || frontends > before {
+			protocols = append(protocols, proto)
 		}
 	}
-	if slices.ContainsFunc(p.ranges, func(r netip.Prefix) bool { return ipaddr.FamilyOf(r.Addr()) == family }) {
-		protocols = append(protocols, protoUDP, protoSCTP)
-	}
-	slices.Sort(protocols)
-	return slices.Compact(protocols), frontends
+	return protocols, frontends
 }

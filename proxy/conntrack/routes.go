@@ -13,19 +13,14 @@ import (
 type kept struct {
 	port *proxy.ServicePort
 	by   map[proxy.TrafficRoute]set[netip.AddrPort]
-	// servers are all endpoints.
-	servers set[netip.AddrPort]
-	// lacking are the results of lacks: many frontends have equal routes.
-	lacking map[[2]proxy.TrafficRoute]bool
 }
 
 func newKept(p *proxy.ServicePort) *kept {
-	return &kept{port: p, by: map[proxy.TrafficRoute]set[netip.AddrPort]{}, lacking: map[[2]proxy.TrafficRoute]bool{}}
+	return &kept{port: p, by: map[proxy.TrafficRoute]set[netip.AddrPort]{}}
 }
 
 // of returns the endpoints of one route.
 func (k *kept) of(r proxy.TrafficRoute) set[netip.AddrPort] {
-	r.Masquerade = 0
 	all, known := k.by[r]
 	if known {
 		return all
@@ -45,60 +40,11 @@ func (k *kept) of(r proxy.TrafficRoute) set[netip.AddrPort] {
 	return all
 }
 
-// hasServer reports whether any endpoint has an address.
-func (k *kept) hasServer(at netip.AddrPort) bool {
-	if k == nil {
-		return false
-	}
-	if k.servers == nil {
-		k.servers = k.port.Servers()
-	}
-	return k.servers.has(at)
-}
-
-// sides are the routes of the flows of pods, of the node and of all others.
-func sides(f *proxy.Frontend) [3]proxy.TrafficRoute {
-	pod, node, outside := f.Routes()
-	return [...]proxy.TrafficRoute{pod, node, outside}
-}
-
 // isUniform reports whether flows of all sources go to the same endpoints.
 func isUniform(f *proxy.Frontend) bool {
-	all := sides(f)
-	for i := range all {
-		all[i].Masquerade = 0
-	}
-	return all[0] == all[1] && all[1] == all[2]
-}
-
-// excludes reports whether flows that were right before a change of a frontend may be stale: it denies some
-// of their sources, or excludes some of their endpoints.
-func (k *kept) excludes(f *proxy.Frontend, before *kept, was *proxy.Frontend) bool {
-	if f.Restricted && (!was.Restricted || !slices.Equal(f.AllowedSources, was.AllowedSources)) {
-		return true
-	}
-	now, then := sides(f), sides(was)
-	for i := range now {
-		if k.lacks(now[i], before, then[i]) {
-			return true
-		}
-	}
-	return false
-}
-
-// lacks reports whether a route lacks an endpoint of another route of the port before a change.
-func (k *kept) lacks(now proxy.TrafficRoute, before *kept, then proxy.TrafficRoute) bool {
-	pair := [...]proxy.TrafficRoute{now, then}
-	lacks, known := k.lacking[pair]
-	if known {
-		return lacks
-	}
-	have := k.of(now)
-	for e := range before.of(then) {
-		lacks = lacks || !have.has(e)
-	}
-	k.lacking[pair] = lacks
-	return lacks
+	pod, node, outside := f.Routes()
+	pod.Masquerade, node.Masquerade, outside.Masquerade = 0, 0, 0
+	return pod == node && node == outside
 }
 
 // owner is the frontend that a flow is for: what [proxy.Route] says about it.

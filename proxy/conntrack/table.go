@@ -14,7 +14,6 @@ import (
 type protocol uint8
 
 const (
-	protoTCP  = protocol(ipaddr.TCP)
 	protoUDP  = protocol(ipaddr.UDP)
 	protoSCTP = protocol(ipaddr.SCTP)
 )
@@ -50,8 +49,6 @@ type flow struct {
 	source, dest netip.AddrPort
 	// server is the destination after translation.
 	server netip.AddrPort
-	// state is the TCP state as the kernel counts them.
-	state uint8
 	// tuple and id identify the flow to the kernel.
 	tuple, id []byte
 }
@@ -64,12 +61,6 @@ func (f *flow) translated() bool { return f.server != f.dest }
 // the entry, an answer under way would be lost, or begin a flow from the frontend, to which the client's next
 // datagrams would belong: they would not be captured.
 func (f *flow) carried() bool { return ipaddr.IsListener(f.server.Addr()) }
-
-// halfOpen reports whether a TCP flow has not been established.
-func (f *flow) halfOpen() bool {
-	const synSent, synReceived, synSent2 = 1, 2, 9
-	return f.state == synSent || f.state == synReceived || f.state == synSent2
-}
 
 // filter selects the flows of one family and protocol.
 type filter struct {

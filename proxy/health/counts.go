@@ -10,50 +10,39 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// counts are the ready local endpoints of the Services that have a health check
-// node port.
+// counts are the Services that have a health check node port.
 type counts map[types.NamespacedName]*service
 
 // service is one Service of this kind.
 type service struct {
 	port uint16
-	// claims counts the service ports by health check node port. They agree
-	// unless one of them could not be programmed.
-	claims   map[uint16]int
-	families map[v1.IPFamily]*familyCount // those with service ports
+	// ports are its service ports. Their health check node ports agree unless one of them could not be programmed.
+	ports map[proxy.ServicePortName]*proxy.ServicePort
 }
 
-// familyCount counts the service ports and endpoints of a Service in one family.
-type familyCount struct {
-	ports int
-	// addrs counts for each address of an endpoint the service ports that have it.
-	addrs map[netip.Addr]int
-}
-
-// update counts changes, and reports whether the port of a Service has changed.
+// update follows changes, and reports whether the port of a Service has changed.
 func (c counts) update(changes iter.Seq[proxy.Change]) (isMoved bool) {
 	touched := map[types.NamespacedName]*service{}
-	add := func(p *proxy.ServicePort, by int) {
-		if p != nil && p.HealthCheckNodePort != 0 {
-			s := c[p.Name.NamespacedName]
-			if s == nil {
-				s = &service{claims: map[uint16]int{}, families: map[v1.IPFamily]*familyCount{}}
-				c[p.Name.NamespacedName] = s
-			}
-			s.add(p, by)
-			touched[p.Name.NamespacedName] = s
+	set := func(p *proxy.ServicePort, isThere bool) {
+		if p == nil || p.HealthCheckNodePort == 0 {
+			return
 		}
+		s := c[p.Name.NamespacedName]
+		if s == nil {
+			s = &service{ports: map[proxy.ServicePortName]*proxy.ServicePort{}}
+			c[p.Name.NamespacedName] = s
+		}
+		if delete(s.ports, p.Name); isThere {
+			s.ports[p.Name] = p
+		}
+		touched[p.Name.NamespacedName] = s
 	}
 	for change := range changes {
-		add(change.Old, -1)
-		add(change.New, +1)
+		set(change.Old, false)
+		set(change.New, true)
 	}
 	for name, s := range touched {
-		if s.claims[s.port] == 0 {
-			s.port = 0
-			for port := range s.claims {
-				s.port = max(s.port, port)
-			}
+		if s.choosePort() {
 			isMoved = true
 		}
 		if s.port == 0 {
@@ -63,40 +52,41 @@ func (c counts) update(changes iter.Seq[proxy.Change]) (isMoved bool) {
 	return isMoved
 }
 
-// add counts a service port that is added (+1) or removed (-1).
-func (s *service) add(p *proxy.ServicePort, by int) {
-	addTo(s.claims, p.HealthCheckNodePort, by)
-	f := s.families[p.Name.Family]
-	if f == nil {
-		f = &familyCount{addrs: map[netip.Addr]int{}}
-		s.families[p.Name.Family] = f
-	}
-	if f.ports += by; f.ports == 0 {
-		delete(s.families, p.Name.Family)
-	}
-	for _, e := range p.Local {
-		if e.Local && e.Ready {
-			addTo(f.addrs, e.Addr.Addr(), by)
+// choosePort keeps the port while one of the service ports has it, and else takes the highest. It reports whether the
+// port has changed.
+func (s *service) choosePort() (isMoved bool) {
+	highest := uint16(0)
+	for _, p := range s.ports {
+		if p.HealthCheckNodePort == s.port {
+			return false
 		}
+		highest = max(highest, p.HealthCheckNodePort)
 	}
+	s.port = highest
+	return true
 }
 
-func addTo[K comparable](m map[K]int, key K, by int) {
-	if m[key] += by; m[key] == 0 {
-		delete(m, key)
-	}
-}
-
-// of returns the number of endpoints for requests of one family.
+// of returns the number of ready local endpoints for requests of one family. A single-stack Service has only one.
 func (s *service) of(family v1.IPFamily) int {
 	if s == nil {
 		return 0
 	}
-	if own := s.families[family]; own != nil {
-		return len(own.addrs)
+	all := map[v1.IPFamily]map[netip.Addr]struct{}{}
+	for _, p := range s.ports {
+		if all[p.Name.Family] == nil {
+			all[p.Name.Family] = map[netip.Addr]struct{}{}
+		}
+		for _, e := range p.Local {
+			if e.Local && e.Ready {
+				all[p.Name.Family][e.Addr.Addr()] = struct{}{}
+			}
+		}
 	}
-	for _, other := range s.families {
-		return len(other.addrs)
+	if own := all[family]; own != nil {
+		return len(own)
+	}
+	for _, other := range all {
+		return len(other)
 	}
 	return 0
 }

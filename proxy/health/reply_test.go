@@ -254,8 +254,9 @@ func TestInvalidOptions(t *testing.T) {
 	}{
 		{Options{Timeout: -1}, "health: Options.Timeout is -1ns, and must not be negative"},
 		{Options{Address: "10256"}, `health: Options.Address is "10256": want host:port`},
-		{Options{Address: "10.0.0.300:80"}, `health: Options.Address is "10.0.0.300:80": "10.0.0.300" is not an IP address`},
-		{Options{Address: "[fd00::x]:80"}, `health: Options.Address is "[fd00::x]:80": "fd00::x" is not an IP address`},
+		{Options{Address: "10.0.0.300:80"}, `health: Options.Address is "10.0.0.300:80": "10.0.0.300" is neither an IP address nor the name of a host`},
+		{Options{Address: "[fd00::x]:80"}, `health: Options.Address is "[fd00::x]:80": "fd00::x" is neither an IP address nor the name of a host`},
+		{Options{Address: "a b:80"}, `health: Options.Address is "a b:80": "a b" is neither an IP address nor the name of a host`},
 		{Options{Pages: map[string]http.Handler{":http2": nil}}, `health: Options.Pages has ":http2": "http2" is not the number of a port`},
 		{Options{Pages: map[string]http.Handler{":65536": nil}}, `health: Options.Pages has ":65536": "65536" is not the number of a port`},
 	} {
@@ -263,7 +264,7 @@ func TestInvalidOptions(t *testing.T) {
 			t.Errorf("%+v: got error %v, want %s", c.o, err, c.want)
 		}
 	}
-	for _, address := range []string{"", ":0", "0.0.0.0:10256", "[::]:10256", "[fe80::1%eth0]:80", "localhost:80", "node-1.example:80"} {
+	for _, address := range []string{"", ":0", "0.0.0.0:10256", "[::]:10256", "[fe80::1%eth0]:80", "localhost:80", "Node-1.example:80"} {
 		if _, err := New(Options{Address: address}); err != nil {
 			t.Errorf("%q: got error %v, want none", address, err)
 		}
@@ -318,7 +319,7 @@ func TestPageWithoutHandler(t *testing.T) {
 
 // Servers limit the time of connections and the size of headers.
 func TestLimitsOfServers(t *testing.T) {
-	s := newCheckServers(&net.ListenConfig{}, nil, 1<<20)
+	s := newCheckServers(&net.ListenConfig{}, nil)
 	defer s.close()
 	s.set(types.NamespacedName{}, http.NotFoundHandler(), []hostPort{{"tcp", "127.0.0.1:0"}})
 	s.open(context.WithoutCancel(t.Context()))

@@ -274,6 +274,7 @@ func TestConflict(t *testing.T) {
 
 // backend reports drift, and can hang and fail.
 type backend struct {
+	proxy.NoAbilities
 	mu              sync.Mutex
 	drifted, hangs  bool
 	err             error
@@ -295,14 +296,14 @@ func (b *backend) Apply(ctx context.Context, _, _ proxy.Snapshot) error {
 
 func (b *backend) Cleanup(context.Context) error { return nil }
 
-func (b *backend) Drifted(context.Context) bool {
+func (b *backend) Abilities() proxy.Abilities { return proxy.Abilities{Drifted: b.isDrifted} }
+
+func (b *backend) isDrifted(context.Context) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.checks++
 	return b.drifted
 }
-
-func (*backend) WaitDrift(context.Context) error { return proxy.ErrUnsupported }
 
 func (b *backend) set(drifted, hangs bool, err error) {
 	b.mu.Lock()

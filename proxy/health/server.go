@@ -15,6 +15,7 @@ import (
 
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -95,8 +96,9 @@ func checkAddress(address string) error {
 	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
 		return fmt.Errorf("%q is not the number of a port", port)
 	}
-	if _, err := netip.ParseAddr(host); err != nil && strings.Trim(host, "0123456789.") == "" && host != "" || strings.Contains(host, ":") && err != nil {
-		return fmt.Errorf("%q is not an IP address", host)
+	isNumeric := strings.Trim(host, "0123456789.") == ""
+	if _, err := netip.ParseAddr(host); err != nil && host != "" && (isNumeric || validation.IsDNS1123Subdomain(strings.ToLower(host)) != nil) {
+		return fmt.Errorf("%q is neither an IP address nor the name of a host", host)
 	}
 	return nil
 }

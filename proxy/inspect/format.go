@@ -1,7 +1,6 @@
 package inspect
 
 import (
-	"fmt"
 	"html/template"
 	"iter"
 	"net/netip"
@@ -31,7 +30,6 @@ func functions() template.FuncMap {
 		"ago":       ago,
 		"count":     count,
 		"round":     round,
-		"bars":      bars,
 		"protocols": func() []v1.Protocol { return protocols() },
 		"add":       func(a, b int) int { return a + b },
 	}
@@ -93,45 +91,4 @@ func round(d time.Duration) time.Duration {
 		}
 	}
 	return d.Round(time.Second)
-}
-
-// The chart of sync times, in pixels.
-const (
-	barWidth    = 8
-	chartHeight = 60
-)
-
-// bar is a sync in the chart.
-type bar struct {
-	X, Y, Height int
-	Class, Title string
-}
-
-// chart is a picture of durations.
-type chart struct {
-	Bars          []bar
-	Width, Height int
-	Longest       time.Duration
-}
-
-func bars(all []syncRecord) chart {
-	c := chart{Width: maxSyncs * barWidth, Height: chartHeight}
-	for _, s := range all {
-		c.Longest = max(c.Longest, s.Duration)
-	}
-	for i, s := range all {
-		height := max(2, int(int64(chartHeight)*int64(s.Duration)/max(1, int64(c.Longest))))
-		b := bar{X: i * barWidth, Y: chartHeight - height, Height: height, Class: "part"}
-		kind := "changes"
-		switch {
-		case s.Failed:
-			b.Class, kind = "failed", "failed"
-		case s.Full:
-			b.Class, kind = "full", "full"
-		}
-		b.Title = fmt.Sprintf("%s: %s, %s, %s, %s", s.Start.Format(time.TimeOnly), kind, round(s.Duration),
-			count(s.Changed, "service port"), count(s.Operations, "operation"))
-		c.Bars = append(c.Bars, b)
-	}
-	return c
 }

@@ -10,13 +10,11 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// TestSyncs checks what the page tells of syncs: numbers, errors, refused ports, repairs, and a
-// chart of the last ones.
+// TestSyncs checks what the page tells of syncs: numbers, errors, refused ports, repairs, and the last one.
 func TestSyncs(t *testing.T) {
 	p := New("Mode test")
 	synced, verified := p.Observer(nil).Synced, p.Observer(nil).Verified
@@ -39,57 +37,11 @@ func TestSyncs(t *testing.T) {
 	held, state := p.history.state()
 	want := syncs{
 		Count: 5, Failed: 1, Repairs: 1, Refused: 1, Error: "no <kernel>", Held: start.Add(time.Millisecond),
-		Recent: state.Recent, Errored: state.Errored, Verified: state.Verified,
+		Last:    &syncRecord{End: start.Add(time.Millisecond), Duration: time.Millisecond, Changed: 1, Operations: 4},
+		Errored: state.Errored, Verified: state.Verified,
 	}
 	if diff := cmp.Diff(want, state); diff != "" || state.Verified.IsZero() || held.Operations != 4 {
 		t.Errorf("got a last sync of %d operations, verified at %v (-want +got):\n%s", held.Operations, state.Verified, diff)
-	}
-	for range maxSyncs {
-		next(proxy.Sync{Applied: s})
-	}
-	if _, later := p.history.state(); len(later.Recent) != maxSyncs || later.Count != maxSyncs+5 || !later.Recent[maxSyncs-1].Start.Equal(start) {
-		t.Errorf("got %d syncs in the chart of %d, want %d, the newest last", len(later.Recent), later.Count, maxSyncs)
-	}
-	if len(state.Recent) != 5 || !state.Recent[0].Full {
-		t.Error("later syncs changed the list that was returned before")
-	}
-}
-
-// TestChart checks the heights and colours of the bars.
-func TestChart(t *testing.T) {
-	c := bars([]syncRecord{{Duration: time.Second, Full: true}, {Duration: time.Millisecond}, {Duration: time.Second / 2, Failed: true, Full: true}})
-	if c.Longest != time.Second || c.Bars[0].Height != chartHeight || c.Bars[1].Height != 2 || c.Bars[2].Height != chartHeight/2 {
-		t.Errorf("got %+v, want bars of full, least and half height", c)
-	}
-	if got := c.Bars[0].Class + c.Bars[1].Class + c.Bars[2].Class; got != "fullpartfailed" {
-		t.Errorf("got classes %s, want full, part and failed", got)
-	}
-	if c := bars([]syncRecord{{}}); c.Bars[0].Height != 2 {
-		t.Errorf("a sync that took no time: got height %d, want 2", c.Bars[0].Height)
-	}
-}
-
-// TestChangedAt checks the time of the last change of a service port: none for those of the first
-// sync, that of the sync otherwise, and none for a port that was removed.
-func TestChangedAt(t *testing.T) {
-	h := &history{changed: map[proxy.ServicePortName]time.Time{}}
-	start := time.Unix(1000, 0)
-	port := clusterPort("default/web", "10.96.0.10:80")
-	other := clusterPort("default/other", "10.96.0.11:80")
-	h.synced(proxy.Sync{Start: start, Applied: proxy.NewSnapshot(&proxy.Node{}, port, other)})
-	changed := *port
-	changed.Cluster = snapshots.Endpoints("10.244.1.11:8080 U")
-	h.synced(proxy.Sync{Start: start.Add(time.Minute), Applied: proxy.NewSnapshot(&proxy.Node{}, &changed, other)})
-	h.synced(proxy.Sync{Start: start.Add(2 * time.Minute)}) // what is held is unknown
-	if at, since := h.changedAt(port.Name); !at.Equal(start.Add(time.Minute)) || !since.Equal(start) {
-		t.Errorf("got a change at %v, known since %v, want one a minute after the start", at, since)
-	}
-	if at, _ := h.changedAt(other.Name); !at.IsZero() {
-		t.Errorf("the other port: got a change at %v, want none", at)
-	}
-	h.synced(proxy.Sync{Start: start.Add(3 * time.Minute), Applied: proxy.NewSnapshot(&proxy.Node{}, other)})
-	if len(h.changed) != 0 {
-		t.Errorf("got times of changes %v after the port was removed, want none", h.changed)
 	}
 }
 
@@ -112,7 +64,7 @@ func TestTexts(t *testing.T) {
 // The page says how changes of other programs are noticed since everything was verified.
 func TestHowDriftIsNoticed(t *testing.T) {
 	p := newPage(snapshot(t, service("web", "10.96.0.10")))
-	testenv.NoError(t, p.Observer(nil).Begin(&proxy.Runner{ResyncInterval: time.Minute}))
+	testenv.NoError(t, p.Observer(nil).Begin(&proxy.Runner{Backend: checker{}, ResyncInterval: time.Minute}))
 	w := httptest.NewRecorder()
 	p.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", http.NoBody))
 	if want := "changes of other programs are noticed at the next resync, each 1m0s"; !strings.Contains(w.Body.String(), want) {

@@ -20,31 +20,11 @@ func isOwn(s proxy.Snapshot, a netip.Addr) bool {
 		return true
 	case slices.ContainsFunc(n.ServiceCIDRs, func(p netip.Prefix) bool { return p.Contains(a) }):
 		return false
-	}
-	switch isCluster, isExternal := uses(s, a); {
-	case isCluster:
-		return false
-	case isExternal && runtime.GOOS == "windows":
-		// There, node ports answer only at the addresses of the Node; and the interface to which
-		// addresses of Services are added has others, too.
-		return false
+	case runtime.GOOS == "windows":
+		return false // There, node ports answer only at the addresses of the Node.
 	}
 	all, err := net.InterfaceAddrs()
 	return err == nil && has(all, a) && !isAtServiceDevice(a)
-}
-
-// uses reports whether an address is the ClusterIP, and whether it is an external address of a
-// Service.
-func uses(s proxy.Snapshot, a netip.Addr) (isCluster, isExternal bool) {
-	for p := range s.All() {
-		for i := range p.Frontends {
-			if f := &p.Frontends[i]; f.Addr.Addr() == a {
-				isCluster = isCluster || f.Kind == proxy.ClusterIP
-				isExternal = isExternal || f.Kind != proxy.ClusterIP
-			}
-		}
-	}
-	return isCluster, isExternal
 }
 
 // isAtServiceDevice reports whether a device that is only for addresses of Services has an address.

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"embed"
 	"encoding/json"
-	"fmt"
 	"html/template"
 	"io"
 	"net/http"
@@ -12,7 +11,6 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
-	"time"
 
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -24,7 +22,6 @@ var files embed.FS
 type Page struct {
 	title   string
 	html    *template.Template
-	invalid error // of html
 	runner  atomic.Pointer[proxy.Runner]
 	tracker atomic.Pointer[proxy.ServiceChangeTracker]
 	history history
@@ -33,15 +30,12 @@ type Page struct {
 // New makes a page. It has content once a Runner calls its [Page.Observer]. The title says what is
 // shown, such as the kind of the dataplane.
 func New(title string) *Page {
-	p := &Page{title: title}
-	p.history.changed = map[proxy.ServicePortName]time.Time{}
-	p.html, p.invalid = template.New("page.html").Funcs(functions()).ParseFS(files, "*.html")
-	return p
+	return &Page{title: title, html: template.Must(template.New("page.html").Funcs(functions()).ParseFS(files, "*.html"))}
 }
 
 // Observer returns what the Runner must call: an element of Runner.Observers. From the tracker,
 // whose snapshots the Runner gets, the page knows the endpoints that are in no pool; nil is
-// allowed. If the Runner's Backend checks settings of the node (backends.NodeChecker), they are
+// allowed. If the Runner's Backend checks settings of the node (CheckNode of [proxy.Abilities]), they are
 // problems on the page: each request checks them.
 func (p *Page) Observer(tracker *proxy.ServiceChangeTracker) proxy.Observer {
 	p.tracker.Store(tracker)
@@ -59,16 +53,11 @@ func (p *Page) SetLimits(limits []*proxy.Problem) { p.history.setBeside(limits) 
 // checkNode returns the problems of the node, if the Runner's Backend knows them.
 func (p *Page) checkNode(s proxy.Snapshot) []*proxy.Problem {
 	if r := p.runner.Load(); r != nil && !s.IsZero() {
-		if b, can := r.Backend.(nodeChecker); can {
-			return b.CheckNode(s)
+		if check := r.Backend.Abilities().CheckNode; check != nil {
+			return check(s)
 		}
 	}
 	return nil
-}
-
-// nodeChecker is implemented by backends (backends.NodeChecker).
-type nodeChecker interface {
-	CheckNode(proxy.Snapshot) []*proxy.Problem
 }
 
 // ServeHTTP serves the page under any path: as HTML, or as JSON to a client that accepts
@@ -76,17 +65,14 @@ type nodeChecker interface {
 func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	v := p.view(r.URL.Query())
 	var body bytes.Buffer
-	kind, status, err := "text/html; charset=utf-8", http.StatusOK, p.invalid
-	switch {
-	case strings.Contains(r.Header.Get("Accept"), "application/json"):
-		kind, err = "application/json", json.NewEncoder(&body).Encode(v)
+	kind, status, encode := "text/html; charset=utf-8", http.StatusOK, func() error { return p.html.Execute(&body, v) }
+	if strings.Contains(r.Header.Get("Accept"), "application/json") {
+		kind, encode = "application/json", func() error { return json.NewEncoder(&body).Encode(v) }
 		if v.Error != "" {
 			status = http.StatusBadRequest
 		}
-	case err == nil:
-		err = p.html.Execute(&body, v)
 	}
-	if err != nil {
+	if err := encode(); err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
@@ -114,8 +100,6 @@ type view struct {
 	listing
 	answer
 	Service *serviceView
-	// FilterError is Error, if that is about the filter.
-	FilterError string `json:"-"`
 }
 
 func (p *Page) view(parameters url.Values) *view {
@@ -133,15 +117,7 @@ func (p *Page) view(parameters url.Values) *view {
 	v.Problems = appendTexts(appendTexts(nil, slices.Values(p.checkNode(s))), s.Problems())
 	v.Limits = appendTexts(nil, slices.Values(applied.Limits))
 	v.Refused = refusals(applied)
-	f := newFilter(q.Filter)
-	if len(f) > maxWords {
-		v.listing = listing{Total: s.Len(), Page: 1, Pages: 1}
-		v.FilterError = fmt.Sprintf("filter must have at most %d words, not %d", maxWords, len(f))
-		v.Error = v.FilterError
-		return v
-	}
-	v.listing = list(s, f, q.Page)
-	v.ServicePorts = p.withDraining(v.ServicePorts)
+	v.listing = list(s, q.Filter, q.Page)
 	if v.Query.asks() {
 		v.answer = v.Query.answer(s)
 	}

@@ -101,14 +101,12 @@ func TestPage(t *testing.T) {
 		"empty":     {"?protocol=UDP&destination=10.96.0.10:80", []string{`<p><span class="reject">reject</span>`}, nil},
 		"TCP":       {"?destination=10.96.0.10:80", []string{"<p>TCP from <code>192.0.2.1:40000</code>, this node, to <code>10.96.0.10:80</code>:</p>", "<p>" + forward}, nil},
 		"udp":       {"?protocol=udp&interface=eth0&source=198.51.100.1&destination=10.96.0.10:80", []string{"<p>UDP from <code>198.51.100.1:40000</code> by eth0 to <code>10.96.0.10:80</code>:</p>", "<option selected>UDP</option>", `<p><span class="reject">reject</span>`}, nil},
-		"name":      {"?destination=other.default&filter=web", []string{"to <code>10.96.0.11:80</code>", `value="other.default"`, `name="filter" value="web"`}, nil},
+		"name":      {"?destination=default/other:80&filter=web", []string{"to <code>10.96.0.11:80</code>", `value="default/other:80"`, `name="filter" value="web"`}, nil},
 		"ICMP":      {"?protocol=ICMP&destination=10.96.0.10:80", []string{"protocol must be one of [TCP UDP SCTP], not &#34;ICMP&#34;"}, []string{"<ol>"}},
-		"no target": {"?source=10.244.1.11", []string{"destination is required"}, []string{"<ol>"}},
-		"no port":   {"?destination=10.96.0.10", []string{"has no port"}, []string{"<ol>"}},
+		"no target": {"?source=10.244.1.11", []string{"destination must be address:port"}, []string{"<ol>"}},
 		"bad name":  {"?destination=10.96.0.10:80&source=x", []string{"source must be an IP address, or address:port, not &#34;x&#34;"}, []string{"<ol>"}},
 		"no family": {"?destination=[fd00::1]:80", []string{"source is required"}, []string{"<ol>"}},
-		"no match":  {"?filter=nobody", []string{"0 of 2 service ports", "No name, address or port matches all words of the filter."}, []string{"<table", "no Services to serve"}},
-		"words":     {"?filter=a+b+c+d+e+f+g+h+i+j+k+l+m+n+o+p+q+r+s+t+u", []string{`role="alert">filter must have at most 20 words, not 21`}, []string{"service ports.</p>\n<table"}},
+		"no match":  {"?filter=nobody", []string{"0 of 2 service ports", "No name and no address has the text of the filter."}, []string{"<table", "no Services to serve"}},
 		"last sync": {"", []string{"<dt>Last sync", "took 0s", `<span class="done">done</span>`, "shows what was programmed"}, nil},
 		"bad page":  {"?page=-3", []string{"2 of 2 service ports.</p>"}, nil},
 		"far page":  {"?page=99", []string{"2 of 2 service ports.</p>", "default/other"}, nil},
@@ -165,7 +163,7 @@ type checker struct {
 	check func(proxy.Snapshot) []*proxy.Problem
 }
 
-func (c checker) CheckNode(s proxy.Snapshot) []*proxy.Problem { return c.check(s) }
+func (c checker) Abilities() proxy.Abilities { return proxy.Abilities{CheckNode: c.check} }
 
 // The problems of the node are listed before those of objects, in the HTML and in the JSON.
 func TestChecks(t *testing.T) {
@@ -303,15 +301,6 @@ func at(value any, path string) any {
 		}
 	}
 	return value
-}
-
-// The JSON has all entries of a service port, and so fewer service ports if these have very many.
-func TestJSONIsBounded(t *testing.T) {
-	many := objects.Many(maxEntries/2, func(i int) string { return fmt.Sprintf("10.244.%d.%d:80 U", i>>8, i&255) })
-	l := list(proxy.NewSnapshot(&proxy.Node{}, snapshots.Port("a", "", many...), snapshots.Port("b", "", many...), snapshots.Port("c", "", many...), snapshots.Port("d", "", many...)), nil, 1)
-	if len(l.ServicePorts) != 2 || l.Matches != 4 || l.Pages != 2 {
-		t.Errorf("got %d service ports of %d on the first of %d pages, want 2 of 4 on the first of 2", len(l.ServicePorts), l.Matches, l.Pages)
-	}
 }
 
 // Limits are listed apart from problems, each once, in the HTML and in the JSON.

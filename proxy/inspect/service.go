@@ -3,13 +3,9 @@ package inspect
 import (
 	"iter"
 	"maps"
-	"net/netip"
 	"net/url"
 	"slices"
 	"strings"
-	"time"
-
-	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/endpoints"
 	"github.com/vipkit/vipkit/proxy"
@@ -25,8 +21,6 @@ type serviceView struct {
 // portView is a service port on the page of its Service.
 type portView struct {
 	*proxy.ServicePort
-	// Changed is when the port changed last; the zero time if it has not since Since.
-	Changed, Since time.Time
 	// Refused is why the last sync could not program the port.
 	Refused string
 	// All are the endpoints of the port, with the reasons why pools have them or not.
@@ -98,7 +92,6 @@ func refusals(held proxy.Sync) (all []refusal) {
 
 func (p *Page) servicePort(port *proxy.ServicePort, held proxy.Sync) portView {
 	out := portView{ServicePort: port}
-	out.Changed, out.Since = p.history.changedAt(port.Name)
 	if err := held.Refused[port.Name]; err != nil {
 		out.Refused = err.Error()
 	}
@@ -109,40 +102,4 @@ func (p *Page) servicePort(port *proxy.ServicePort, held proxy.Sync) portView {
 		}
 	}
 	return out
-}
-
-// withDraining returns service ports, those of TCP with the terminating endpoints outside of their
-// pools: these keep their open connections, although backends need not know them.
-func (p *Page) withDraining(ports []*proxy.ServicePort) []*proxy.ServicePort {
-	tracker := p.tracker.Load()
-	if tracker == nil {
-		return ports
-	}
-	out := slices.Clone(ports)
-	for i, port := range out {
-		if port.Name.Protocol != v1.ProtocolTCP {
-			continue
-		}
-		if draining := drainingOutside(port, tracker); len(draining) > 0 {
-			shown := *port
-			shown.Draining = draining
-			out[i] = &shown
-		}
-	}
-	return out
-}
-
-// drainingOutside returns the terminating endpoints that no pool of a service port has.
-func drainingOutside(port *proxy.ServicePort, tracker *proxy.ServiceChangeTracker) (draining []*endpoints.Endpoint) {
-	all, _ := tracker.ExplainEndpoints(port.Name)
-	pools := map[netip.AddrPort]struct{}{}
-	for _, e := range slices.Concat(port.Cluster, port.Local) {
-		pools[e.Addr] = struct{}{}
-	}
-	for _, e := range all {
-		if _, isIn := pools[e.Addr]; e.Terminating && !isIn {
-			draining = append(draining, e)
-		}
-	}
-	return draining
 }

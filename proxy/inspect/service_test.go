@@ -31,7 +31,7 @@ func TestServicePage(t *testing.T) {
 	s := synced(t, tracker)
 	name := proxy.ServicePortName{NamespacedName: types.NamespacedName{Namespace: "default", Name: "web"}, Port: "http", Protocol: v1.ProtocolTCP, Family: v1.IPv4Protocol}
 	page := New("Mode test")
-	testenv.NoError(t, page.Observer(tracker).Begin(&proxy.Runner{}))
+	testenv.NoError(t, page.Observer(tracker).Begin(&proxy.Runner{Backend: checker{}}))
 	page.Observer(tracker).Synced(proxy.Sync{
 		Applied: s, Start: time.Now(), Refused: proxy.PortErrors{name: errors.New("<full>")},
 		Limits: []*proxy.Problem{{Kind: "Service", NamespacedName: name.NamespacedName, Field: "spec.x", Err: errors.New("half")}},
@@ -48,7 +48,7 @@ func TestServicePage(t *testing.T) {
 		"<title>default/web on node-1</title>", "<h1>Service default/web</h1>", "<h2>default/web:http/TCP/IPv4</h2>", "Not programmed: &lt;full&gt;",
 		"external Local", "2 endpoints", "&#34;&lt;nonsense&gt;&#34; is not an IP address", "spec.x: half", "&lt;node-2&gt;",
 		`<td data-label="Local pool"><span class="forward">in</span>: ready, on this node`, `<td data-label="Local pool"><span class="pass">out</span>: on another node`,
-		`<td data-label="Cluster pool"><span class="pass">out</span>: not ready`, "none since the first sync",
+		`<td data-label="Cluster pool"><span class="pass">out</span>: not ready`,
 		"what was programmed <time", `<a href="?destination=10.96.0.10%3A80&amp;protocol=TCP#packet">`,
 	} {
 		if !strings.Contains(body, part) {
@@ -106,52 +106,6 @@ func TestNeverProgrammed(t *testing.T) {
 		}
 		if strings.Contains(body, "default/other") || t.Failed() {
 			t.Errorf("query %q: got page\n%s", query, body)
-		}
-	}
-}
-
-// TestWordsOfAFilter checks how many words a filter may have: equal ones count once.
-func TestWordsOfAFilter(t *testing.T) {
-	page := New("Mode test")
-	page.Observer(nil).Synced(proxy.Sync{Applied: synced(t, track(service("abcdefghijklmnopqrstu", "10.96.0.10")))})
-	for words, want := range map[int]int{maxWords: http.StatusOK, maxWords + 1: http.StatusBadRequest} {
-		filter := strings.Repeat("a+", 1000)
-		for i := range words {
-			filter += "+" + string(rune('a'+i))
-		}
-		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/x?filter="+filter, http.NoBody)
-		r.Header.Set("Accept", "application/json")
-		w := httptest.NewRecorder()
-		page.ServeHTTP(w, r)
-		if w.Code != want || strings.Contains(w.Body.String(), `"Matches":1`) != (want == http.StatusOK) {
-			t.Errorf("%d words: got status %d and %s, want %d", words, w.Code, w.Body, want)
-		}
-	}
-}
-
-// TestDrainingTCP checks that the list has the terminating endpoints of TCP that no pool has, and
-// that the snapshot stays as it is.
-func TestDrainingTCP(t *testing.T) {
-	tracker := track(service("web", "10.96.0.10"))
-	tracker.UpdateEndpointSlice(objects.Slice("b", "web", "10.244.2.11", "10.244.2.12 T", "10.244.2.13 S"))
-	s := synced(t, tracker)
-	page := New("Mode test")
-	testenv.NoError(t, page.Observer(tracker).Begin(&proxy.Runner{}))
-	page.Observer(tracker).Synced(proxy.Sync{Applied: s, Snapshot: s, Changed: 1, Operations: 1})
-	ports := page.view(nil).ServicePorts
-	if len(ports) != 1 || len(ports[0].Draining) != 1 || ports[0].Draining[0].Addr.String() != "10.244.2.12:8080" {
-		t.Fatalf("got %+v, want one port with 10.244.2.12 draining", ports)
-	}
-	for p := range s.All() {
-		if p.Draining != nil {
-			t.Errorf("the snapshot: got %v draining, want none", p.Draining)
-		}
-	}
-	r := httptest.NewRecorder()
-	page.ServeHTTP(r, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil))
-	for _, want := range []string{"draining, 1<", "1 service port, 1 operation<", "1 service port, 1 operation</title>"} {
-		if !strings.Contains(r.Body.String(), want) {
-			t.Errorf("the page: want %s", want)
 		}
 	}
 }

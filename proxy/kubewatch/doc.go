@@ -7,9 +7,9 @@
 //
 // # What is watched
 //
-// The API server selects: Services with a ClusterIP that have no label for another
-// service proxy (see [Source].ProxyName), EndpointSlices that do not belong to headless
-// Services, and the one Node. A Service that is labelled later for another proxy is
+// The API server selects: Services with a ClusterIP, EndpointSlices that do not belong to headless
+// Services, and the one Node. Of the Services, those without a label for another service proxy
+// (see [Source].ProxyName) are passed on. A Service that is labelled later for another proxy is
 // deleted from the tracker. A client of [NewClient] transfers all of it as protobuf.
 //
 // The client must be allowed to list and watch services and nodes, endpointslices of the
@@ -19,9 +19,9 @@
 //
 // # No cache
 //
-// A Source passes objects on as it receives them and does not keep them; it keeps only
-// their names, to report deletions that it missed while the connection was down. So there is
-// no periodic resync either. While the API server streams its first list, objects wait
+// A Source passes objects on as it receives them and does not keep them. It keeps only
+// their names, to report deletions that it missed while the connection was down, and the ClusterIPs
+// of Services for other proxies. So there is no periodic resync either. While the API server streams its first list, objects wait
 // until the list is complete, without the fields that no service proxy needs.
 //
 // # Services of other proxies

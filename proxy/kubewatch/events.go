@@ -48,15 +48,18 @@ type Events struct {
 
 // Services returns the event handler for an informer of Services.
 func (e *Events) Services() cache.ResourceEventHandler {
-	return both{
-		events[*v1.Service]{
-			kept: &e.services, generation: e.services.next(e.Handler.DeleteService), update: e.Handler.UpdateService, report: e.Report,
-			selects: func(s *v1.Service) bool { return e.isOurs(s) && s.Spec.ClusterIP != v1.ClusterIPNone },
-		},
-		events[*v1.Service]{
-			kept: &e.foreign, generation: e.foreign.next(e.theirs.remove), update: e.theirs.update,
-			selects: func(s *v1.Service) bool { return !e.isOurs(s) },
-		},
+	ours := events[*v1.Service]{
+		kept: &e.services, generation: e.services.next(e.Handler.DeleteService), update: e.Handler.UpdateService, report: e.Report,
+		selects: func(s *v1.Service) bool { return e.isOurs(s) && s.Spec.ClusterIP != v1.ClusterIPNone },
+	}
+	others := events[*v1.Service]{
+		kept: &e.foreign, generation: e.foreign.next(e.theirs.remove), update: e.theirs.update,
+		selects: func(s *v1.Service) bool { return !e.isOurs(s) },
+	}
+	return cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(o any) { ours.OnAdd(o, false); others.OnAdd(o, false) },
+		UpdateFunc: func(before, now any) { ours.OnUpdate(before, now); others.OnUpdate(before, now) },
+		DeleteFunc: func(o any) { ours.OnDelete(o); others.OnDelete(o) },
 	}
 }
 
@@ -85,21 +88,20 @@ func (e *Events) Nodes() cache.ResourceEventHandler {
 	}
 }
 
-// ServiceCIDRs returns the event handler for an informer of ServiceCIDRs. A Handler that is no
-// [ServiceCIDRHandler] receives nothing. Where API servers do not have ServiceCIDRs, as before 1.33, or
-// do not allow to list them, such an informer never syncs, so AwaitSynced must not wait for it.
+// ServiceCIDRs returns the event handler for an informer of ServiceCIDRs. Where API
+// servers do not have ServiceCIDRs, as before 1.33, or do not allow to list them, such an informer never
+// syncs, so AwaitSynced must not wait for it.
 //
 // AwaitSynced leaves the ranges of former event handlers alone until the new one has received
 // some. So a program that does not wait for it keeps its ranges while it makes informers anew;
 // once its informer has synced, another call of AwaitSynced removes ranges that exist no more.
 func (e *Events) ServiceCIDRs() cache.ResourceEventHandler {
-	handler, can := e.Handler.(ServiceCIDRHandler)
 	if e.ranges == nil {
-		e.ranges = newRanges(func(all []netip.Prefix) { handler.UpdateServiceCIDRs(all) })
+		e.ranges = newRanges(e.Handler.UpdateServiceCIDRs)
 	}
 	return events[*networkingv1.ServiceCIDR]{
 		kept: &e.cidrs, generation: e.cidrs.next(e.ranges.remove), update: e.ranges.update, report: e.Report,
-		selects: func(*networkingv1.ServiceCIDR) bool { return can },
+		selects: func(*networkingv1.ServiceCIDR) bool { return true },
 	}
 }
 

@@ -123,18 +123,3 @@ func TestEventsForeignAmongNewInformers(t *testing.T) {
 		t.Errorf("after it has synced: got error %v and foreign=%t, want the address of the new Service alone", err, e.Foreign(a))
 	}
 }
-
-// TestEventsWithoutRanges checks that a Handler that does not want ServiceCIDRs gets none.
-func TestEventsWithoutRanges(t *testing.T) {
-	r := newRecorder()
-	e := &Events{Handler: plain{r}}
-	h := e.ServiceCIDRs()
-	h.OnAdd(cidr("a", "10.96.0.0/16"), true)
-	h.OnDelete(cidr("a", "10.96.0.0/16"))
-	h.OnDelete(cache.DeletedFinalStateUnknown{Key: "a"})
-	select {
-	case <-r.changed:
-		t.Errorf("the handler got something: %+v", r.state)
-	default:
-	}
-}

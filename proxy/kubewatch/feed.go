@@ -11,7 +11,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
@@ -30,24 +29,27 @@ type list interface {
 	metav1.ListInterface
 }
 
-// feedOptions says what to watch, and which functions receive it.
+// feedOptions says what to watch, and which event handlers receive it.
 type feedOptions[T object, L list] struct {
 	list           func(context.Context, metav1.ListOptions) (L, error)
 	watch          func(context.Context, metav1.ListOptions) (watch.Interface, error)
 	labels, fields string
 	client         any // may say that it cannot stream lists
-	update         func(T)
-	remove         func(types.NamespacedName)
+	events         func() cache.ResourceEventHandler
+	kept           []*kept // by the event handlers
 	// isOptional says that the API server may not have this kind of objects, or may
 	// forbid this client to list them.
 	isOptional bool
 }
 
-// feed is the watch of one kind of objects.
+// feed is the watch of one kind of objects. It is the store of its reflector, passes objects on and keeps only their
+// names. The reflector calls it from one goroutine.
 type feed struct {
 	lister cache.ListerWatcher
 	kind   object
-	store  func(synced func()) cache.ReflectorStore
+	events func() cache.ResourceEventHandler
+	kept   []*kept
+	newest cache.ResourceEventHandler
 	// synced is called when the first list has been passed on, or when the API server
 	// refuses an optional one; perhaps more than once. It is set before run.
 	synced func()
@@ -55,7 +57,7 @@ type feed struct {
 
 func newFeed[T object, L list](o feedOptions[T, L], report func(error)) *feed {
 	var kind T
-	f := &feed{kind: kind}
+	f := &feed{kind: kind, events: o.events, kept: o.kept}
 	check := func(ctx context.Context, verb string, err error) error {
 		if err != nil {
 			err = fmt.Errorf("kubewatch: %s %T: %w", verb, kind, err)
@@ -87,9 +89,6 @@ func newFeed[T object, L list](o feedOptions[T, L], report func(error)) *feed {
 		},
 	}
 	f.lister = cache.ToListWatcherWithWatchListSemantics(lw, o.client)
-	f.store = func(synced func()) cache.ReflectorStore {
-		return &passing[T]{update: o.update, remove: o.remove, synced: synced, known: map[types.NamespacedName]struct{}{}}
-	}
 	return f
 }
 
@@ -140,85 +139,38 @@ func retry(ctx context.Context, try func() (watch.Interface, error)) (watch.Inte
 
 // run watches until ctx ends.
 func (f *feed) run(ctx context.Context) {
-	cache.NewReflectorWithOptions(f.lister, f.kind, f.store(f.synced), cache.ReflectorOptions{
+	cache.NewReflectorWithOptions(f.lister, f.kind, f, cache.ReflectorOptions{
 		Name: fmt.Sprintf("kubewatch %T", f.kind),
 	}).RunWithContext(ctx)
 }
 
-// passing is the store of a reflector that passes objects on and keeps only their
-// names. A reflector calls it from one goroutine.
-type passing[T object] struct {
-	update func(T)
-	remove func(types.NamespacedName)
-	synced func() // nil once it was called
-	known  map[types.NamespacedName]struct{}
-}
-
-var errKind = errors.New("the API server sent an object of another kind than requested")
-
-func nameOf(o metav1.Object) types.NamespacedName {
-	return types.NamespacedName{Namespace: o.GetNamespace(), Name: o.GetName()}
-}
-
-func (p *passing[T]) Add(o any) error { return p.Update(o) }
-
-func (p *passing[T]) Update(o any) error {
-	t, ok := o.(T)
-	if !ok {
-		return fmt.Errorf("%w: %T", errKind, o)
-	}
-	p.known[nameOf(t)] = struct{}{}
-	p.update(t)
-	return nil
-}
-
-func (p *passing[T]) Delete(o any) error {
-	if gone, ok := o.(cache.DeletedFinalStateUnknown); ok {
-		o = gone.Obj
-	}
-	t, ok := o.(T)
-	if !ok {
-		return fmt.Errorf("%w: %T", errKind, o)
-	}
-	p.forget(nameOf(t))
-	return nil
-}
-
-func (p *passing[T]) forget(name types.NamespacedName) {
-	delete(p.known, name)
-	p.remove(name)
-}
-
-// Replace passes on all objects that exist, and removes the others.
-func (p *passing[T]) Replace(all []any, _ string) error {
-	gone := p.known
-	p.known = make(map[types.NamespacedName]struct{}, len(all))
+// Replace passes on all objects that exist to a new event handler, and removes the others.
+func (f *feed) Replace(all []any, _ string) error {
+	f.newest = f.events()
 	for _, o := range all {
-		if err := p.Update(o); err != nil {
-			// Objects that may still exist are not deleted.
-			for name := range gone {
-				p.known[name] = struct{}{}
-			}
-			return err
-		}
+		f.newest.OnAdd(o, true)
 	}
-	for name := range gone {
-		if _, exists := p.known[name]; !exists {
-			p.forget(name)
-		}
+	for _, k := range f.kept {
+		k.removeFormer(k.newest())
 	}
-	if p.synced != nil {
-		p.synced()
-		p.synced = nil
-	}
+	f.synced()
 	return nil
 }
+
+// Add passes on a new object.
+func (f *feed) Add(o any) error { return f.Update(o) }
+
+// Update passes on an object that is new or has changed.
+func (f *feed) Update(o any) error { f.newest.OnAdd(o, false); return nil }
+
+// Delete removes an object.
+func (f *feed) Delete(o any) error { f.newest.OnDelete(o); return nil }
 
 // Resync has nothing to do: there is no cache that a handler could differ from.
-func (p *passing[T]) Resync() error { return nil }
+func (f *feed) Resync() error { return nil }
 
 // Transformer returns what is applied to objects that wait for the end of a streamed list.
-func (p *passing[T]) Transformer() cache.TransformFunc { return strip }
+func (f *feed) Transformer() cache.TransformFunc { return strip }
 
 // strip removes the large fields that no service proxy needs. Other annotations stay:
 // a handler may select Services by them, and must decide the same at the next update.

@@ -18,11 +18,7 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-var (
-	_ Handler            = (*proxy.ServiceChangeTracker)(nil)
-	_ ServiceCIDRHandler = (*proxy.ServiceChangeTracker)(nil)
-	_ ServiceCIDRHandler = (*recorder)(nil)
-)
+var _ Handler = (*proxy.ServiceChangeTracker)(nil)
 
 // state is what a handler has received.
 type state struct {

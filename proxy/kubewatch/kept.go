@@ -5,8 +5,8 @@ import (
 	"sync"
 
 	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/tools/cache"
 )
 
 // kept are the objects of one kind that event handlers have passed on. Only the newest event handler
@@ -125,23 +125,6 @@ func clusterIPs(s *v1.ServiceSpec) (all []netip.Addr) {
 	return all
 }
 
-// both passes each event to two event handlers.
-type both [2]cache.ResourceEventHandler
-
-func (b both) OnAdd(o any, isInInitialList bool) {
-	for _, h := range b {
-		h.OnAdd(o, isInInitialList)
-	}
-}
-
-func (b both) OnUpdate(before, now any) {
-	for _, h := range b {
-		h.OnUpdate(before, now)
-	}
-}
-
-func (b both) OnDelete(o any) {
-	for _, h := range b {
-		h.OnDelete(o)
-	}
+func nameOf(o metav1.Object) types.NamespacedName {
+	return types.NamespacedName{Namespace: o.GetNamespace(), Name: o.GetName()}
 }

@@ -6,7 +6,6 @@ import (
 	"weak"
 
 	discoveryv1 "k8s.io/api/discovery/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
@@ -14,7 +13,8 @@ import (
 // Objects that were passed on are not kept: only their names are.
 func TestNothingIsKept(t *testing.T) {
 	h := newRecorder()
-	p := &passing[*discoveryv1.EndpointSlice]{update: h.UpdateEndpointSlice, remove: h.DeleteEndpointSlice, known: map[types.NamespacedName]struct{}{}}
+	e := &Events{Handler: h}
+	p := &feed{events: e.EndpointSlices, kept: []*kept{&e.slices}, synced: func() {}}
 	passOn := func() (all []weak.Pointer[discoveryv1.EndpointSlice]) {
 		listed, watched := slice("a", "10.0.0.1"), slice("b", "10.0.0.2")
 		testenv.NoError(t, p.Replace([]any{listed}, "1"))
@@ -28,8 +28,8 @@ func TestNothingIsKept(t *testing.T) {
 			t.Errorf("object %d is still in memory", i)
 		}
 	}
-	if len(p.known) != 2 {
-		t.Errorf("got names %v, want two", p.known)
+	if len(e.slices.known) != 2 {
+		t.Errorf("got names %v, want two", e.slices.known)
 	}
 	runtime.KeepAlive(h)
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 
 	"github.com/go-logr/logr"
 	v1 "k8s.io/api/core/v1"
@@ -13,7 +14,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
@@ -31,11 +31,6 @@ type Handler interface {
 	UpdateNode(*v1.Node)
 	// Synced is called once, after all objects that existed at the start.
 	Synced()
-}
-
-// ServiceCIDRHandler is an optional ability of a [Handler]. The trackers of package
-// proxy have it.
-type ServiceCIDRHandler interface {
 	// UpdateServiceCIDRs receives all ranges that ClusterIPs are allocated from, sorted,
 	// each once. It is called before Synced if the API server has any.
 	UpdateServiceCIDRs([]netip.Prefix)
@@ -62,7 +57,7 @@ type Source struct {
 	// Logger receives the log of client-go's reflectors; the zero value discards it.
 	Logger logr.Logger
 
-	foreign foreign
+	events Events // what it watches goes through them
 }
 
 // NewClient returns a client that uses protobuf wherever the API server does. It copies
@@ -83,11 +78,17 @@ func (s *Source) Run(ctx context.Context) error {
 		return errors.New("kubewatch: Client and Handler are required")
 	}
 	ctx = logr.NewContext(ctx, s.Logger)
-	s.foreign.set(func() (map[netip.Addr]struct{}, error) { return s.listForeign(ctx) })
-	feeds := s.feeds()
-	barrier := &barrier{then: s.Handler.Synced, left: len(feeds)}
+	e := &s.events
+	e.Handler, e.NodeName, e.ProxyName, e.Report = s.Handler, s.NodeName, s.ProxyName, s.report
+	feeds := s.feeds(e)
+	var left atomic.Int64
+	left.Store(int64(len(feeds)))
 	for _, f := range feeds {
-		f.synced = sync.OnceFunc(barrier.done)
+		f.synced = sync.OnceFunc(func() {
+			if left.Add(-1) == 0 {
+				e.synced.Do(s.Handler.Synced)
+			}
+		})
 	}
 	var wg sync.WaitGroup
 	for _, f := range feeds {
@@ -97,67 +98,39 @@ func (s *Source) Run(ctx context.Context) error {
 	return nil
 }
 
-func (s *Source) feeds() []*feed {
-	core, h := s.Client.CoreV1(), s.Handler
+// Foreign reports whether an address may be a ClusterIP of a Service for another proxy, for the Options of package
+// conntrack. Until the list of Services is complete, every address may be one. It may be called from any goroutine.
+func (s *Source) Foreign(a netip.Addr) bool { return s.events.Foreign(a) }
+
+func (s *Source) feeds(e *Events) []*feed {
+	core := s.Client.CoreV1()
 	services, slices, nodes := core.Services(""), s.Client.DiscoveryV1().EndpointSlices(""), core.Nodes()
 	feeds := []*feed{
 		newFeed(feedOptions[*v1.Service, *v1.ServiceList]{
-			list: services.List, watch: services.Watch, client: s.Client, update: h.UpdateService, remove: h.DeleteService,
-			labels: serviceLabels(s.ProxyName), fields: "spec.clusterIP!=" + v1.ClusterIPNone,
+			list: services.List, watch: services.Watch, client: s.Client, events: e.Services, kept: []*kept{&e.services, &e.foreign},
+			fields: "spec.clusterIP!=" + v1.ClusterIPNone,
 		}, s.report),
 		newFeed(feedOptions[*discoveryv1.EndpointSlice, *discoveryv1.EndpointSliceList]{
-			list: slices.List, watch: slices.Watch, client: s.Client, update: h.UpdateEndpointSlice, remove: h.DeleteEndpointSlice,
+			list: slices.List, watch: slices.Watch, client: s.Client, events: e.EndpointSlices, kept: []*kept{&e.slices},
 			labels: "!" + v1.IsHeadlessService,
 		}, s.report),
 	}
 	if s.NodeName != "" {
 		feeds = append(feeds, newFeed(feedOptions[*v1.Node, *v1.NodeList]{
-			list: nodes.List, watch: nodes.Watch, client: s.Client, update: h.UpdateNode,
-			remove: func(types.NamespacedName) { h.UpdateNode(nil) },
+			list: nodes.List, watch: nodes.Watch, client: s.Client, events: e.Nodes, kept: []*kept{&e.nodes},
 			fields: fields.OneTermEqualSelector(metav1.ObjectNameField, s.NodeName).String(),
 		}, s.report))
 	}
-	if handler, ok := h.(ServiceCIDRHandler); ok {
-		cidrs := s.Client.NetworkingV1().ServiceCIDRs()
-		ranges := newRanges(func(all []netip.Prefix) {
-			s.foreign.forget()
-			handler.UpdateServiceCIDRs(all)
-		})
-		feeds = append(feeds, newFeed(feedOptions[*networkingv1.ServiceCIDR, *networkingv1.ServiceCIDRList]{
-			list: cidrs.List, watch: cidrs.Watch, client: s.Client, update: ranges.update, remove: ranges.remove,
-			// API servers before 1.33 lack them; everything else works without.
-			isOptional: true,
-		}, s.report))
-	}
-	return feeds
-}
-
-func serviceLabels(proxyName string) string {
-	if proxyName == "" {
-		return "!" + labelProxyName
-	}
-	return labelProxyName + "=" + proxyName
+	cidrs := s.Client.NetworkingV1().ServiceCIDRs()
+	return append(feeds, newFeed(feedOptions[*networkingv1.ServiceCIDR, *networkingv1.ServiceCIDRList]{
+		list: cidrs.List, watch: cidrs.Watch, client: s.Client, events: e.ServiceCIDRs, kept: []*kept{&e.cidrs},
+		// API servers before 1.33 lack them; everything else works without.
+		isOptional: true,
+	}, s.report))
 }
 
 func (s *Source) report(err error) {
 	if s.Report != nil {
 		s.Report(err)
-	}
-}
-
-// barrier calls a function when all feeds have synced.
-type barrier struct {
-	then func()
-	mu   sync.Mutex
-	left int
-}
-
-func (b *barrier) done() {
-	b.mu.Lock()
-	b.left--
-	isLast := b.left == 0
-	b.mu.Unlock()
-	if isLast {
-		b.then()
 	}
 }

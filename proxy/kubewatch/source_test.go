@@ -1,7 +1,6 @@
 package kubewatch
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -11,14 +10,11 @@ import (
 	"testing/synctest"
 
 	"github.com/google/go-cmp/cmp"
-	v1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 	clienttesting "k8s.io/client-go/testing"
-	"k8s.io/client-go/tools/cache"
 
 	"github.com/vipkit/vipkit/internal/testing/objects"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
@@ -112,33 +108,28 @@ func TestServerUnreachable(t *testing.T) {
 
 func TestSelectors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		for proxyName, label := range map[string]string{
-			"":      "!service.kubernetes.io/service-proxy-name",
-			"other": "service.kubernetes.io/service-proxy-name=other",
-		} {
-			server, client := newAPIServer(t, true)
-			h := newRecorder()
-			start(t, &Source{Client: client, Handler: h, NodeName: "n1", ProxyName: proxyName})
-			h.until(t, "the start", func(s *state) bool { return s.synced == 1 })
-			got := map[string]string{}
-			server.mu.Lock()
-			for _, r := range server.requests {
-				q := r.URL.Query()
-				got[r.URL.Path] = q.Get("labelSelector") + " " + q.Get("fieldSelector")
-				if accept := r.Header.Get("Accept"); !strings.HasPrefix(accept, "application/vnd.kubernetes.protobuf") || !strings.Contains(accept, ",application/json") {
-					t.Errorf("%s: got Accept %q, want protobuf first, and JSON for servers that lack it", r.URL.Path, accept)
-				}
+		server, client := newAPIServer(t, true)
+		h := newRecorder()
+		start(t, &Source{Client: client, Handler: h, NodeName: "n1"})
+		h.until(t, "the start", func(s *state) bool { return s.synced == 1 })
+		got := map[string]string{}
+		server.mu.Lock()
+		for _, r := range server.requests {
+			q := r.URL.Query()
+			got[r.URL.Path] = q.Get("labelSelector") + " " + q.Get("fieldSelector")
+			if accept := r.Header.Get("Accept"); !strings.HasPrefix(accept, "application/vnd.kubernetes.protobuf") || !strings.Contains(accept, ",application/json") {
+				t.Errorf("%s: got Accept %q, want protobuf first, and JSON for servers that lack it", r.URL.Path, accept)
 			}
-			server.mu.Unlock()
-			want := map[string]string{
-				"/api/v1/services": label + " spec.clusterIP!=None",
-				"/api/v1/nodes":    " metadata.name=n1",
-				"/apis/discovery.k8s.io/v1/endpointslices": "!service.kubernetes.io/headless ",
-				"/apis/networking.k8s.io/v1/servicecidrs":  " ",
-			}
-			if diff := cmp.Diff(want, got); diff != "" {
-				t.Errorf("selectors (-want +got):\n%s", diff)
-			}
+		}
+		server.mu.Unlock()
+		want := map[string]string{
+			"/api/v1/services": " spec.clusterIP!=None",
+			"/api/v1/nodes":    " metadata.name=n1",
+			"/apis/discovery.k8s.io/v1/endpointslices": "!service.kubernetes.io/headless ",
+			"/apis/networking.k8s.io/v1/servicecidrs":  " ",
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("selectors (-want +got):\n%s", diff)
 		}
 	})
 }
@@ -192,33 +183,6 @@ func testSyncedWaitsForRanges(t *testing.T, refusal error) {
 func TestBadSource(t *testing.T) {
 	if err := (&Source{}).Run(t.Context()); err == nil {
 		t.Error("Run without Client and Handler: no error, want one")
-	}
-}
-
-func TestPassing(t *testing.T) {
-	h := newRecorder()
-	p := &passing[*v1.Service]{update: h.UpdateService, remove: h.DeleteService, known: map[types.NamespacedName]struct{}{}}
-	steps := []error{
-		p.Replace([]any{service("a", "x"), service("b", "x")}, ""),
-		p.Delete(cache.DeletedFinalStateUnknown{Key: "test/a", Obj: service("a", "x")}),
-		p.Resync(),
-	}
-	if i := slices.IndexFunc(steps, func(err error) bool { return err != nil }); i >= 0 {
-		t.Errorf("step %d: %v", i, steps[i])
-	}
-	if len(h.get().services) != 1 || len(p.known) != 1 {
-		t.Errorf("got Services %v and names %v, want only b", h.get().services, p.known)
-	}
-	for _, err := range []error{p.Delete(objects.Node("n", "")), p.Delete(cache.DeletedFinalStateUnknown{Key: "test/b"}), p.Add(objects.Node("n", ""))} {
-		if !errors.Is(err, errKind) {
-			t.Errorf("an object of another kind: got error %v, want %v", err, errKind)
-		}
-	}
-	if err := p.Replace([]any{objects.Node("n", "")}, ""); err == nil {
-		t.Error("an object of another kind: no error, want one")
-	}
-	if len(h.get().services) != 1 || len(p.known) != 1 {
-		t.Errorf("after a bad list: got Services %v and names %v, want still b", h.get().services, p.known)
 	}
 }
 

@@ -1,12 +1,10 @@
 package manifest
 
 import (
-	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -88,7 +86,7 @@ func (f *file) load(ctx context.Context, s state, last bool) (changed bool, err 
 		return false, nil
 	}
 	if unreadable == nil {
-		if next, err = readContent(ctx, f.path, data, f.objects); err != nil {
+		if next, err = readContent(ctx, f.path, data); err != nil {
 			return false, err
 		}
 		for i := range next.objects {
@@ -123,20 +121,11 @@ func readFile(path string, s state) (data []byte, err error) {
 	if size := s.info.Size(); size > maxFile {
 		return nil, fmt.Errorf("too large: %d bytes, limit %d", size, maxFile)
 	}
-	f, err := os.Open(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, errUnsteady
-	} else if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, f.Close()) }()
-	data = make([]byte, s.info.Size())
-	_, short := io.ReadFull(f, data)
-	after, err := f.Stat()
-	if err == nil && !s.same(state{info: after}) {
+	data, err = os.ReadFile(path)
+	if !s.same(stateOf(path)) {
 		return nil, errUnsteady
 	}
-	return data, cmp.Or(short, err)
+	return data, err
 }
 
 // listFiles returns the paths of the files to read: those in a folder, by their names, or the file.

@@ -191,14 +191,6 @@ func service(name string, port int) string {
 	return fmt.Sprintf("apiVersion: v1\nkind: Service\nmetadata:\n  name: %s\nspec:\n  ports:\n  - port: %d\n", name, port)
 }
 
-func conditions(ready, serving, terminating bool) discoveryv1.EndpointConditions {
-	return discoveryv1.EndpointConditions{Ready: &ready, Serving: &serving, Terminating: &terminating}
-}
-
-func pod(name, uid string) *v1.ObjectReference {
-	return &v1.ObjectReference{Kind: "Pod", Namespace: "shop", Name: name, UID: types.UID(uid)}
-}
-
 // TestScenarios plays the archives in testdata/scenarios. Their sections are
 // read in order: at a section "look" the source checks until all files are stable; the section
 // lists the calls of the handler since the last one, and all current problems and

@@ -3,7 +3,6 @@ package manifest
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"net"
 	"os"
@@ -163,7 +162,7 @@ func TestReadContentCanceled(t *testing.T) {
 		"apiVersion: v1\nkind: List\nitems:\n- {apiVersion: v1, kind: Service, metadata: {name: web}}\n",
 		`{"apiVersion": "v1", "kind": "List", "items": [{"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"}}]}`,
 	} {
-		if _, err := readContent(ctx, "a.yaml", []byte(text), nil); !errors.Is(err, context.Canceled) {
+		if _, err := readContent(ctx, "a.yaml", []byte(text)); !errors.Is(err, context.Canceled) {
 			t.Errorf("%.20q: got error %v, want %v", text, err, context.Canceled)
 		}
 	}
@@ -232,33 +231,11 @@ func TestCoarseClock(t *testing.T) {
 	})
 }
 
-// When a file is read again, an object that is the same is not held twice: it has the value from before,
-// at its new line.
-func TestSameObjectIsNotHeldTwice(t *testing.T) {
-	const service = "apiVersion: v1\nkind: Service\nmetadata: {name: %s}\nspec: {clusterIP: %s, ports: [{port: 80}]%s}\n---\n"
-	text := fmt.Sprintf(service+service+service, "same", "10.0.0.1", "", "other", "10.0.0.2", "", "odd", "10.0.0.3", ", no: 1")
-	read := func(text string, before []object) content {
-		t.Helper()
-		c, err := readContent(t.Context(), "a.yaml", []byte(text), before)
-		if err != nil || len(c.objects) != 3 || len(c.warnings) != 1 || len(c.errs) > 0 {
-			t.Fatalf("readContent: got %d objects, warnings %v, errors %v, error %v, want 3 objects and a warning", len(c.objects), c.warnings, c.errs, err)
-		}
-		return c
-	}
-	first := read(text, nil)
-	again := read("# moved\n"+strings.Replace(text, "10.0.0.2", "10.0.0.9", 1), first.objects)
-	for i, want := range []bool{true, false, true} {
-		testenv.Same(t, want, again.objects[i].value == first.objects[i].value, "%v is the same one", again.objects[i].key)
-		testenv.Same(t, first.objects[i].line+1, again.objects[i].line, "line of %v", again.objects[i].key)
-	}
-	testenv.Same(t, first.warnings[0].Line+1, again.warnings[0].Line, "line of the warning")
-}
-
 // Objects have no room that the decoder left: with ten endpoints that was a third.
 func TestNoSpareRoom(t *testing.T) {
 	const text = `{"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "metadata": {"name": "a", "labels": {"kubernetes.io/service-name": "a"}}, "endpoints": [` +
 		`{"addresses": ["10.0.0.1"]}, {"addresses": ["10.0.0.2"]}, {"addresses": ["10.0.0.3"]}, {"addresses": ["10.0.0.4"]}, {"addresses": ["10.0.0.5"]}]}`
-	c, err := readContent(t.Context(), "a.json", []byte(text), nil)
+	c, err := readContent(t.Context(), "a.json", []byte(text))
 	if err != nil || len(c.objects) != 1 {
 		t.Fatalf("readContent: got %d objects, errors %v, error %v, want an object", len(c.objects), c.errs, err)
 	}
@@ -278,7 +255,7 @@ items:
   metadata: {name: two, name: two}
 - {apiVersion: v1, kind: Node, metadata: {name: three}}
 `)
-	if want := `a.yaml:7: items[1]: key "name" already set in map`; err == nil || !strings.HasSuffix(err.Error(), want) {
+	if want := `a.yaml:7: items[1]: mapping key "name" already defined`; err == nil || !strings.HasSuffix(err.Error(), want) {
 		t.Errorf("got error %v, want %s", err, want)
 	}
 	if got, want := r.names(), []string{"Node one", "Node three"}; !slices.Equal(got, want) {

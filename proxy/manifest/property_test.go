@@ -1,8 +1,6 @@
 package manifest
 
 import (
-	"bytes"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -12,11 +10,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/rogpeppe/go-internal/txtar"
-	yaml "go.yaml.in/yaml/v3"
 
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
@@ -204,7 +200,7 @@ func FuzzRead(f *testing.F) {
 	addSeeds(f)
 	f.Fuzz(func(t *testing.T, data []byte) {
 		elapsed := testenv.ProcessorTime(t)
-		c, err := readContent(t.Context(), "a.yaml", data, nil)
+		c, err := readContent(t.Context(), "a.yaml", data)
 		if err != nil {
 			t.Fatalf("readContent: %v, want only errors of documents", err)
 		}
@@ -223,43 +219,4 @@ func FuzzRead(f *testing.F) {
 			}
 		}
 	})
-}
-
-// FuzzYAML compares the JSON of a YAML document with what the parser's own decoder makes of it.
-func FuzzYAML(f *testing.F) {
-	addSeeds(f)
-	f.Fuzz(func(t *testing.T, data []byte) {
-		var node yaml.Node
-		if len(data) > 1<<16 || yaml.Unmarshal(data, &node) != nil || len(node.Content) == 0 {
-			return
-		}
-		got, err := (&converter{left: maxExpanded}).json(node.Content[0])
-		if err != nil {
-			return
-		}
-		var decoded any
-		if err := node.Decode(&decoded); err != nil {
-			return // Duplicate merge keys, and binary data, for example.
-		}
-		want, err := json.Marshal(decoded)
-		if err != nil || bytes.Contains(data, []byte("!")) || hasTime(decoded) {
-			return // Other keys than texts, other tags, and times, which stay as they are written.
-		}
-		if diff := cmp.Diff(string(want), string(got)); diff != "" {
-			t.Errorf("-want +got:\n%s", diff)
-		}
-	})
-}
-
-// hasTime reports whether a decoded value contains a time.
-func hasTime(v any) bool {
-	switch v := v.(type) {
-	case time.Time:
-		return true
-	case []any:
-		return slices.ContainsFunc(v, hasTime)
-	case map[string]any:
-		return slices.ContainsFunc(slices.Collect(maps.Values(v)), hasTime)
-	}
-	return false
 }

@@ -2,7 +2,6 @@ package manifest
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -13,8 +12,6 @@ import (
 	"unicode/utf8"
 
 	"go.yaml.in/yaml/v3"
-	"k8s.io/apimachinery/pkg/api/equality"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	kjson "sigs.k8s.io/json"
@@ -33,16 +30,11 @@ type content struct {
 	objects        []object
 	errs, warnings problems
 	ignored        map[string]int
-	// former has the objects that the file had before, while it is read.
-	former map[key]metav1.Object
 }
 
-// readContent reads the documents of a file that had some objects before. The only error is the context's.
-func readContent(ctx context.Context, path string, text []byte, before []object) (content, error) {
-	c := content{ignored: make(map[string]int), former: make(map[key]metav1.Object, len(before))}
-	for _, o := range before {
-		c.former[o.key] = o.value
-	}
+// readContent reads the documents of a file. The only error is the context's.
+func readContent(ctx context.Context, path string, text []byte) (content, error) {
+	c := content{ignored: make(map[string]int)}
 	text = bytes.TrimPrefix(text, []byte("\ufeff"))
 	if !utf8.Valid(text) {
 		c.errs.add(0, noItem, errEncoding)
@@ -62,7 +54,6 @@ func readContent(ctx context.Context, path string, text []byte, before []object)
 	for _, e := range slices.Concat(c.errs, c.warnings) {
 		e.File = path
 	}
-	c.former = nil
 	return c, nil
 }
 
@@ -124,16 +115,11 @@ type part struct {
 	line int // of the file where it begins
 	item int // position in its List, or noItem
 	data []byte
-	yaml yamlDocument // its nodes, if it is not from JSON
-	// items are the items of a List that is not from JSON, whose data has none; convert converts them.
-	items   []*yaml.Node
-	convert *converter
-}
-
-// lineOf returns the line of a field, or else where the part begins. The path is that of a decoder:
-// "spec.ports[0].nodePort".
-func (p part) lineOf(path string) int {
-	return cmp.Or(p.yaml.lineOf(path), p.line)
+	// node is the part if it is in YAML, and before the lines of the file before those that its nodes count.
+	node   *yaml.Node
+	before int
+	// items are the items of a List in YAML, whose data has none.
+	items []*yaml.Node
 }
 
 // add adds an object or the items of a List, or counts what is of another kind. What a List of one kind
@@ -162,24 +148,14 @@ func (c *content) add(ctx context.Context, p part, listed kind) {
 		for i, data := range frame.Items {
 			c.add(ctx, part{line: p.line, item: i, data: data}, k)
 		}
-		c.addItems(ctx, p, k)
+		for i, n := range p.items {
+			p.items[i] = nil // It is not needed any more.
+			c.addNode(ctx, part{item: i, node: n, before: p.before}, k)
+		}
 	case k == otherKind:
 		c.ignored[frame.APIVersion+" "+frame.Kind]++
 	default:
 		c.addObject(p, k)
-	}
-}
-
-// addItems adds the items of a List in YAML.
-func (c *content) addItems(ctx context.Context, list part, k kind) {
-	for i, n := range list.items {
-		list.items[i] = nil // It is not needed any more.
-		data, err := list.convert.json(n)
-		if err != nil {
-			c.errs.add(list.yaml.before+list.convert.line, i, err)
-			continue
-		}
-		c.add(ctx, part{line: list.yaml.before + n.Line, item: i, data: data, yaml: yamlDocument{n, list.yaml.before}}, k)
 	}
 }
 
@@ -197,12 +173,9 @@ func (c *content) addObject(p part, k kind) {
 		c.errs.add(p.line, p.item, fmt.Errorf("%v without metadata.name", k))
 		return
 	}
-	if old := c.former[o.key]; equality.Semantic.DeepEqual(old, o.value) {
-		o.value = old // A large file in which little changed is not held twice.
-	}
 	c.objects = append(c.objects, o)
 	for _, err := range unknown {
-		c.warnings.add(p.lineOf(fieldOf(err)), p.item, fmt.Errorf("%v: %w", o.key, withSuggestion(err, o.value)))
+		c.warnings.add(p.lineOf(fieldOf(err)), p.item, fmt.Errorf("%v: %w", o.key, err))
 	}
 	if len(unknown) > 0 {
 		return // What the object seems to lack may have the name that is unknown.

@@ -3,26 +3,17 @@ package manifest
 import (
 	"errors"
 	"fmt"
-	"maps"
-	"reflect"
-	"slices"
-	"strings"
 
 	v1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-
-	"github.com/vipkit/vipkit/internal/nearest"
 )
 
 // needsClusterIP reports whether a Service is only served at a ClusterIP.
 func needsClusterIP(s *v1.Service) bool {
 	return s.Spec.ClusterIP != v1.ClusterIPNone && s.Spec.Type != v1.ServiceTypeExternalName
 }
-
-// maxNamed is how many ports the warnings about an EndpointSlice name.
-const maxNamed = 10
 
 // portID is what a port of an EndpointSlice and the port of its Service have in common.
 type portID struct {
@@ -84,46 +75,6 @@ func lacking(value metav1.Object) (field string, err error) {
 	return "", nil
 }
 
-// withSuggestion adds the known field that an unknown one may mean, if a decoder has found an unknown one.
-func withSuggestion(err error, value metav1.Object) error {
-	path := fieldOf(err)
-	steps := strings.Split(path, ".")
-	at, last := reflect.TypeOf(value), len(steps)-1
-	for _, step := range steps[:last] {
-		name, _, _ := strings.Cut(step, "[")
-		if at = fieldTypes(at)[name]; at == nil {
-			return err
-		}
-	}
-	known := fieldTypes(at)
-	if known[steps[last]] != nil {
-		return err // The field is there twice.
-	}
-	if name, ok := nearest.Name(steps[last], slices.Sorted(maps.Keys(known))...); ok {
-		return fmt.Errorf("%w: did you mean %s?", err, name)
-	}
-	return err
-}
-
-// fieldTypes returns the types of the fields of a struct, or of the structs of a list, by their names in JSON.
-func fieldTypes(t reflect.Type) map[string]reflect.Type {
-	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice {
-		t = t.Elem()
-	}
-	if t.Kind() != reflect.Struct {
-		return nil
-	}
-	types := map[string]reflect.Type{}
-	for f := range t.Fields() {
-		if name, _, _ := strings.Cut(f.Tag.Get("json"), ","); name != "" {
-			types[name] = f.Type
-		} else {
-			maps.Copy(types, fieldTypes(f.Type)) // embedded
-		}
-	}
-	return types
-}
-
 // checkSlice compares an EndpointSlice with its Service, which is nil if no file has it, and known ports.
 func checkSlice(slice *discoveryv1.EndpointSlice, name types.NamespacedName, service *v1.Service, known map[portID]bool) (errs []error) {
 	switch {
@@ -134,17 +85,10 @@ func checkSlice(slice *discoveryv1.EndpointSlice, name types.NamespacedName, ser
 	case !needsClusterIP(service) || len(service.Spec.Ports) == 0:
 		return nil
 	}
-	unknown := 0
 	for i, p := range slice.Ports {
-		if known[portID{name, *p.Name, *p.Protocol}] {
-			continue
-		}
-		if unknown++; unknown <= maxNamed {
+		if !known[portID{name, *p.Name, *p.Protocol}] {
 			errs = append(errs, fmt.Errorf("ports[%d]: the Service %v has no port %q/%s", i, name, *p.Name, *p.Protocol))
 		}
-	}
-	if unknown > maxNamed {
-		errs = append(errs, fmt.Errorf("ports: the Service %v does not have %d more of them", name, unknown-maxNamed))
 	}
 	return errs
 }

@@ -19,8 +19,6 @@ const (
 	maxYAML = 8 << 20
 	// maxExpanded bounds a document with its aliases expanded.
 	maxExpanded = 2 * maxYAML
-	// maxDepth bounds the nesting with aliases expanded: an anchor may contain its own alias.
-	maxDepth = 1000
 )
 
 // readYAML reads YAML, of which a line with ... may end a document.
@@ -39,24 +37,65 @@ func (c *content) readYAML(ctx context.Context, text document) {
 			c.errs.add(min(text.line-1+line, last.line), noItem, reason)
 			return
 		}
-		doc := yamlDocument{root: node.Content[0], before: text.line - 1}
-		if doc.root.Tag == "!!null" {
+		root := node.Content[0]
+		if root.Tag == "!!null" {
 			continue
 		}
-		convert := &converter{left: maxExpanded}
-		items := doc.takeItems()
-		data, err := convert.json(doc.root)
-		if err != nil {
-			c.errs.add(doc.before+convert.line, noItem, err)
+		if prepare(root, make(map[*yaml.Node]int)) > maxExpanded {
+			c.errs.add(text.line-1+root.Line, noItem, fmt.Errorf("with aliases expanded, larger than %d bytes", maxExpanded))
 			continue
 		}
-		c.add(ctx, part{line: doc.before + doc.root.Line, item: noItem, data: data, yaml: doc, items: items, convert: convert}, otherKind)
+		c.addNode(ctx, part{item: noItem, node: root, before: text.line - 1}, otherKind)
 	}
 }
 
-// syntaxError returns the line from the parser's message, counted from 1, and the rest.
+// addNode adds an object in YAML, or a List. The items of a List are taken out of it, and each is converted when
+// the one before is read: the nodes of a large List take much memory, and its JSON would take as much again.
+func (c *content) addNode(ctx context.Context, p part, listed kind) {
+	p.line = p.before + p.node.Line
+	if _, items := child(p.node, "items"); items != nil && items.Kind == yaml.SequenceNode {
+		p.items, items.Content = items.Content, nil
+	}
+	var value any
+	err := p.node.Decode(&value)
+	if err == nil {
+		p.data, err = json.Marshal(value)
+	}
+	if err != nil {
+		line, reason := syntaxError(err)
+		c.errs.add(max(p.line, p.before+line), p.item, reason)
+		return
+	}
+	c.add(ctx, p, listed)
+}
+
+// prepare makes texts of keys and times, as JSON has them, and returns the size of a node with its aliases
+// expanded, or maxExpanded+1 if it is larger. sizes has the nodes that aliases name.
+func prepare(n *yaml.Node, sizes map[*yaml.Node]int) int {
+	const perValue, perAlias = 2, 64 // the shortest text of one, and more, as manifests have few aliases
+	if n.Kind == yaml.AliasNode {
+		return perAlias + sizes[n.Alias] // Without a size, it contains itself: Decode refuses it.
+	}
+	size := perValue + len(n.Value)
+	for i, c := range n.Content {
+		isKey := n.Kind == yaml.MappingNode && i%2 == 0 && c.Tag != "!!merge"
+		if c.Kind == yaml.ScalarNode && (isKey || c.Tag == "!!timestamp") {
+			c.Tag = "!!str"
+		}
+		size = min(size+prepare(c, sizes), maxExpanded+1)
+	}
+	if n.Anchor != "" {
+		sizes[n] = size
+	}
+	return size
+}
+
+// syntaxError returns the line from the first message of the parser, counted from 1, and the rest.
 func syntaxError(err error) (line int, reason error) {
 	text := strings.TrimPrefix(err.Error(), "yaml: ")
+	if all, ok := errors.AsType[*yaml.TypeError](err); ok {
+		text = all.Errors[0]
+	}
 	if _, err := fmt.Sscanf(text, "line %d: ", &line); err != nil {
 		return 1, errors.New(text)
 	}
@@ -64,21 +103,17 @@ func syntaxError(err error) (line int, reason error) {
 	if strings.HasPrefix(text, "did not find expected ") {
 		line++ // The parser's grammar counts lines from 0.
 	}
+	text, _, _ = strings.Cut(text, " at line ") // of the other one of two keys, and not counted in the file
 	return line, errors.New(text)
 }
 
-// yamlDocument is a document of a file, or an item of its List.
-type yamlDocument struct {
-	root   *yaml.Node
-	before int // lines of the file before those that the nodes count
-}
-
-// lineOf returns the line of a field of the document, or of the nearest part around it that exists.
-func (d yamlDocument) lineOf(path string) int {
-	if d.root == nil {
-		return 0
+// lineOf returns the line of a field, or of the nearest part around it that exists. The path is that of a decoder:
+// "spec.ports[0].nodePort".
+func (p part) lineOf(path string) int {
+	if p.node == nil {
+		return p.line
 	}
-	line, at := d.root.Line, d.root
+	line, at := p.node.Line, p.node
 	for step := range strings.FieldsFuncSeq(path, func(c rune) bool { return c == '.' || c == '[' || c == ']' }) {
 		mark, value := child(at, step)
 		if value == nil {
@@ -86,22 +121,7 @@ func (d yamlDocument) lineOf(path string) int {
 		}
 		line, at = mark.Line, value
 	}
-	return d.before + line
-}
-
-// takeItems takes the items of a List out of the document. Each is converted when the one before is read: the
-// nodes of a large List take much memory, and its JSON would take as much again.
-func (d yamlDocument) takeItems() (items []*yaml.Node) {
-	_, value := child(d.root, "items")
-	if d.root.Kind != yaml.MappingNode || value == nil || value.Kind != yaml.SequenceNode {
-		return nil
-	}
-	for i, n := range d.root.Content {
-		if n == value {
-			d.root.Content[i] = &yaml.Node{Kind: yaml.SequenceNode, Tag: value.Tag, Line: value.Line}
-		}
-	}
-	return value.Content
+	return p.before + line
 }
 
 // child returns the value of a key of a mapping and the key, or the entry of a sequence at an index,
@@ -119,101 +139,4 @@ func child(n *yaml.Node, step string) (mark, value *yaml.Node) {
 		}
 	}
 	return nil, nil
-}
-
-// converter converts the nodes of a document to JSON.
-type converter struct {
-	left int // of maxExpanded
-	line int // of the node that is converted, or that has an error
-}
-
-func (c *converter) json(n *yaml.Node) ([]byte, error) {
-	value, err := c.value(n, 0)
-	if err != nil {
-		return nil, err
-	}
-	c.line = n.Line
-	return json.Marshal(value)
-}
-
-func (c *converter) value(n *yaml.Node, depth int) (any, error) {
-	const perValue, perAlias = 2, 64 // the shortest text of one, and more, as manifests have few aliases
-	c.line = n.Line
-	if c.left -= perValue + len(n.Value); c.left < 0 || depth > maxDepth {
-		return nil, fmt.Errorf("with aliases expanded, larger than %d bytes or deeper than %d", maxExpanded, maxDepth)
-	}
-	switch {
-	case n.Kind == yaml.AliasNode:
-		c.left -= perAlias
-		return c.value(n.Alias, depth+1)
-	case n.Kind == yaml.SequenceNode:
-		return c.sequence(n, depth+1)
-	case n.Kind == yaml.MappingNode:
-		return c.mapping(n, depth+1)
-	case n.Tag == "!!str" || n.Tag == "!!timestamp":
-		return n.Value, nil
-	}
-	var v any
-	err := n.Decode(&v)
-	return v, err
-}
-
-func (c *converter) sequence(n *yaml.Node, depth int) ([]any, error) {
-	list := make([]any, 0, len(n.Content))
-	for _, e := range n.Content {
-		v, err := c.value(e, depth)
-		if err != nil {
-			return nil, err
-		}
-		list = append(list, v)
-	}
-	return list, nil
-}
-
-// mapping converts a mapping. Its own keys override what it merges with <<.
-func (c *converter) mapping(n *yaml.Node, depth int) (map[string]any, error) {
-	m := make(map[string]any, len(n.Content)/2)
-	var merged []any
-	for i := 0; i+1 < len(n.Content); i += 2 {
-		key, err := c.value(n.Content[i], depth)
-		if err != nil {
-			return nil, err
-		}
-		v, err := c.value(n.Content[i+1], depth)
-		if err != nil {
-			return nil, err
-		}
-		name := fmt.Sprint(key)
-		switch _, twice := m[name]; {
-		case n.Content[i].Tag == "!!merge":
-			merged = append(merged, v)
-		case twice:
-			c.line = n.Content[i].Line
-			return nil, fmt.Errorf("key %q already set in map", name)
-		default:
-			m[name] = v
-		}
-	}
-	return m, merge(m, merged)
-}
-
-// merge adds the keys that a mapping lacks from another one, or from each of a list.
-func merge(into map[string]any, from any) error {
-	switch from := from.(type) {
-	case map[string]any:
-		for k, v := range from {
-			if _, ok := into[k]; !ok {
-				into[k] = v
-			}
-		}
-	case []any:
-		for _, each := range from {
-			if err := merge(into, each); err != nil {
-				return err
-			}
-		}
-	default:
-		return errors.New("<< needs a mapping, or a list of mappings")
-	}
-	return nil
 }

@@ -13,7 +13,7 @@ func newCarried(m *Metrics) carried {
 		return prometheus.NewDesc("vipkit_userspace_"+name, help, labels, nil)
 	}
 	return carried{
-		m, desc("connections", "TCP connections that are open."), desc("sessions", "UDP sessions that there are."),
+		m, desc("connections", "TCP connections that are open."), desc("sessions", "Current UDP sessions."),
 		desc("accepted_connections_total", "TCP connections that were accepted."),
 		desc("refused_total", "Connections and sessions that were not served, by reason.", "reason"),
 		desc("listener_errors_total", "Errors of listeners."),
@@ -29,12 +29,12 @@ func (c carried) Describe(to chan<- *prometheus.Desc) {
 
 func (c carried) Collect(to chan<- prometheus.Metric) {
 	c.mu.Lock()
-	counter := c.can.connections
+	count := c.can.CountConnections
 	c.mu.Unlock()
-	if counter == nil {
+	if count == nil {
 		return
 	}
-	n := counter.CountConnections()
+	n := count()
 	gauge := func(d *prometheus.Desc, v int) {
 		to <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(v))
 	}

@@ -44,7 +44,7 @@
 //	vipkit_object_problems{kind}                problems of API objects
 //	vipkit_node_problems{setting}               settings of the node that break Services
 //
-// With [Options.Traffic], and a backend that counts ([proxy.TrafficCounter]), also by service port,
+// With [Options.Traffic], and a backend that counts (CountTraffic of [proxy.Abilities]), also by service port,
 // with the labels namespace, service, port, protocol and family:
 //
 //	vipkit_service_connections_total            connections that were forwarded to endpoints
@@ -52,10 +52,10 @@
 //	vipkit_service_bytes_total{direction}       their bytes
 //	vipkit_service_traffic_failures_total       scrapes without these, because reading them failed
 //
-// With a backend that carries connections itself ([proxy.ConnectionCounter]), also:
+// With a backend that carries connections itself (CountConnections of [proxy.Abilities]), also:
 //
 //	vipkit_userspace_connections                 TCP connections that are open
-//	vipkit_userspace_sessions                    UDP sessions that there are
+//	vipkit_userspace_sessions                    current UDP sessions
 //	vipkit_userspace_accepted_connections_total  TCP connections that were accepted
 //	vipkit_userspace_refused_total{reason}       connections and sessions that were not served
 //	vipkit_userspace_listener_errors_total       errors of listeners
@@ -69,7 +69,7 @@
 // queue: until the Runner takes it up; apply: until it is in the kernel, all attempts
 // included; total: all of that. Changes before the tracker is synced, and those without effect
 // on this node, are not timed. Operations, commits and repairs need a backend that counts
-// ([proxy.OperationCounter]); a repair together with another change is not counted.
+// (Operations of [proxy.Abilities]); a repair together with another change is not counted.
 //
 // There is no global registry: New registers all metrics with the registry that it is given.
 package prommetrics

@@ -15,7 +15,7 @@ import (
 )
 
 // nothing is a backend that does nothing.
-type nothing struct{}
+type nothing struct{ proxy.NoAbilities }
 
 func (nothing) Apply(context.Context, proxy.Snapshot, proxy.Snapshot) error { return nil }
 func (nothing) Cleanup(context.Context) error                               { return nil }

@@ -55,6 +55,7 @@ func newMetrics(t *testing.T, mode string) (*Metrics, *prometheus.Registry) {
 
 // backend needs some time for an Apply, and returns an error that a test sets.
 type backend struct {
+	proxy.NoAbilities
 	mu    sync.Mutex
 	takes time.Duration
 	err   error
@@ -84,10 +85,12 @@ func (b *backend) Apply(_ context.Context, old, new proxy.Snapshot) error {
 
 func (b *backend) Cleanup(context.Context) error { return nil }
 
-func (b *backend) Operations() uint64 {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.ops
+func (b *backend) Abilities() proxy.Abilities {
+	return proxy.Abilities{Operations: func() uint64 {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		return b.ops
+	}}
 }
 
 func (b *backend) set(change func(*backend)) {

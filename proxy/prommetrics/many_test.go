@@ -23,7 +23,7 @@ func manyServices(t *testing.T, count int) *prometheus.Registry {
 	t.Helper()
 	m, r := newMetrics(t, "nftables")
 	tracker := proxy.NewServiceChangeTracker(proxy.TrackerOptions{})
-	testenv.NoError(t, m.begin(&proxy.Runner{Source: tracker}))
+	testenv.NoError(t, m.begin(&proxy.Runner{Source: tracker, Backend: &backend{}}))
 	change := func(version int) {
 		for i := range count {
 			s := service(fmt.Sprintf("s%d", i), fmt.Sprintf("10.%d.%d.%d", 96+version, i/200, 1+i%200))

@@ -17,11 +17,11 @@ import (
 type Options struct {
 	// Mode is kube-proxy's name for the kind of backend: "nftables", "iptables"
 	// or "ipvs" bring the failure counters that kube-proxy has in this mode, and "iptables" the numbers
-	// of rules, if the backend counts them ([proxy.RuleCounter]). "userspace", "kernelspace" and ""
+	// of rules, if the backend counts them (CountRules of [proxy.Abilities]). "userspace", "kernelspace" and ""
 	// bring neither.
 	Mode string
 	// Traffic adds the metrics of what is forwarded, if the backend counts it
-	// ([proxy.TrafficCounter]): five time series for each service port. Each scrape reads them
+	// (CountTraffic of [proxy.Abilities]): five time series for each service port. Each scrape reads them
 	// from the kernel.
 	Traffic bool
 }
@@ -33,8 +33,8 @@ type Metrics struct {
 	own  ownMetrics
 
 	mu sync.Mutex
-	// can are the abilities of the runner's backend.
-	can     abilities
+	// can are the abilities of the runner's backend: none until the runner begins.
+	can     proxy.Abilities
 	changes changes
 	// tracker has received the changes; nil if it is not known. taken is the newest snapshot that
 	// the runner has begun to apply.
@@ -46,19 +46,6 @@ type Metrics struct {
 	// unsure says that the dataplane was lost, or was never known; failing that the last sync
 	// failed.
 	unsure, failing bool
-}
-
-// nodeChecker is the optional ability of backends of this name.
-type nodeChecker interface {
-	CheckNode(s proxy.Snapshot) []*proxy.Problem
-}
-
-// abilities are what a backend can do: nil where it cannot, or until the runner begins.
-type abilities struct {
-	node        nodeChecker
-	traffic     proxy.TrafficCounter
-	connections proxy.ConnectionCounter
-	rules       proxy.RuleCounter
 }
 
 // New makes the metrics and registers them. If that fails, none is registered. A Mode that does not
@@ -123,10 +110,7 @@ func (m *Metrics) Observer(tracker *proxy.ServiceChangeTracker) proxy.Observer {
 func (m *Metrics) begin(r *proxy.Runner) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.can.node, _ = r.Backend.(nodeChecker)
-	m.can.traffic, _ = r.Backend.(proxy.TrafficCounter)
-	m.can.connections, _ = r.Backend.(proxy.ConnectionCounter)
-	m.can.rules, _ = r.Backend.(proxy.RuleCounter)
+	m.can = r.Backend.Abilities()
 	return nil
 }
 

@@ -135,8 +135,10 @@ func TestUnknownMode(t *testing.T) {
 // ruling is a backend that writes rules of iptables.
 type ruling struct{ backend }
 
-func (*ruling) CountRules() []proxy.RuleCount {
-	return []proxy.RuleCount{{Family: v1.IPv4Protocol, Table: "nat", Existing: 10, Written: 2}, {Family: v1.IPv6Protocol, Table: "filter", Existing: 5}}
+func (*ruling) Abilities() proxy.Abilities {
+	return proxy.Abilities{CountRules: func() []proxy.RuleCount {
+		return []proxy.RuleCount{{Family: v1.IPv4Protocol, Table: "nat", Existing: 10, Written: 2}, {Family: v1.IPv6Protocol, Table: "filter", Existing: 5}}
+	}}
 }
 
 // Rules are counted in mode iptables, as in kube-proxy, and not in other modes whose backends write some, too.

@@ -20,6 +20,7 @@ import (
 // oracle is a backend that measures changes itself, from the change of a Service to the end of
 // the first Apply with it that succeeds.
 type oracle struct {
+	proxy.NoAbilities
 	mu       sync.Mutex
 	rnd      *rand.Rand
 	received map[string]time.Time // not in any Apply yet

@@ -41,7 +41,8 @@ func (f *flows) fail(err error) {
 	f.err = err
 }
 
-func (f *flows) Due() bool { return false }
+func (*flows) Due() bool                 { return false }
+func (*flows) Find([]*proxy.ServicePort) {}
 
 // history runs a proxy with observers in an order through a history of changes, failures of the
 // backend and of the flows, and repairs. It returns all responses and scrapes, and all syncs.

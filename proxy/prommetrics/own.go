@@ -43,7 +43,7 @@ type snapshotCounts struct {
 
 func newSnapshotCounts(m *Metrics) snapshotCounts {
 	return snapshotCounts{
-		m, prometheus.NewDesc("vipkit_service_ports", "Service ports that there are.", nil, nil),
+		m, prometheus.NewDesc("vipkit_service_ports", "Number of service ports.", nil, nil),
 		prometheus.NewDesc("vipkit_object_problems", "What is wrong with API objects, by kind of object.", []string{"kind"}, nil),
 		prometheus.NewDesc("vipkit_node_problems", "Settings of the node that break Services.", []string{"setting"}, nil),
 	}
@@ -57,11 +57,11 @@ func (o snapshotCounts) Describe(to chan<- *prometheus.Desc) {
 
 func (o snapshotCounts) Collect(to chan<- prometheus.Metric) {
 	o.mu.Lock()
-	s, node := o.latest, o.can.node
+	s, check := o.latest, o.can.CheckNode
 	o.mu.Unlock()
-	if node != nil && !s.IsZero() {
+	if check != nil && !s.IsZero() {
 		settings := map[string]int{}
-		for _, p := range node.CheckNode(s) {
+		for _, p := range check(s) {
 			settings[p.Field]++
 		}
 		for setting, n := range settings {

@@ -24,12 +24,12 @@ func (r rules) Describe(to chan<- *prometheus.Desc) {
 
 func (r rules) Collect(to chan<- prometheus.Metric) {
 	r.mu.Lock()
-	counter := r.can.rules
+	count := r.can.CountRules
 	r.mu.Unlock()
-	if counter == nil {
+	if count == nil {
 		return
 	}
-	for _, n := range counter.CountRules() {
+	for _, n := range count() {
 		to <- prometheus.MustNewConstMetric(r.exist, prometheus.GaugeValue, float64(n.Existing), n.Table, string(n.Family))
 		to <- prometheus.MustNewConstMetric(r.last, prometheus.GaugeValue, float64(n.Written), n.Table, string(n.Family))
 	}

@@ -180,7 +180,9 @@ type nodeFaults struct {
 	found []*proxy.Problem
 }
 
-func (b *nodeFaults) CheckNode(proxy.Snapshot) []*proxy.Problem { return b.found }
+func (b *nodeFaults) Abilities() proxy.Abilities {
+	return proxy.Abilities{CheckNode: func(proxy.Snapshot) []*proxy.Problem { return b.found }}
+}
 
 // After random changes, the number of ports without local endpoints equals that of a recount.
 func TestNoLocalEndpoints(t *testing.T) {

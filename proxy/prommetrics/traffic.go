@@ -49,11 +49,11 @@ const maxRead = 5 * time.Second
 // Collect leaves the traffic out if it cannot be read: an error would make all metrics fail.
 func (t traffic) Collect(to chan<- prometheus.Metric) {
 	t.mu.Lock()
-	counter, held := t.can.traffic, t.applied
+	count, held := t.can.CountTraffic, t.applied
 	t.mu.Unlock()
-	if counter != nil && !held.IsZero() {
+	if count != nil && !held.IsZero() {
 		ctx, cancel := context.WithTimeout(context.Background(), maxRead)
-		err := counter.CountTraffic(ctx, held, func(n proxy.ServicePortName, x proxy.Traffic) {
+		err := count(ctx, held, func(n proxy.ServicePortName, x proxy.Traffic) {
 			labels := []string{n.Namespace, n.Name, n.Port, string(n.Protocol), string(n.Family)}
 			send := func(d *prometheus.Desc, v uint64, direction ...string) {
 				to <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), append(direction, labels...)...)

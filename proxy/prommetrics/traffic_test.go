@@ -21,7 +21,9 @@ type counting struct {
 	reads  int
 }
 
-func (c *counting) CountTraffic(_ context.Context, s proxy.Snapshot, each func(proxy.ServicePortName, proxy.Traffic)) error {
+func (c *counting) Abilities() proxy.Abilities { return proxy.Abilities{CountTraffic: c.countTraffic} }
+
+func (c *counting) countTraffic(_ context.Context, s proxy.Snapshot, each func(proxy.ServicePortName, proxy.Traffic)) error {
 	c.reads++
 	for p := range s.All() {
 		if p.Name.Name != c.except {
@@ -75,10 +77,12 @@ func ports(services ...string) []*proxy.ServicePort {
 // carrying is a backend that carries connections itself.
 type carrying struct{ backend }
 
-func (*carrying) CountConnections() proxy.ConnectionCounts {
-	return proxy.ConnectionCounts{
-		Connections: 1, Sessions: 2, Accepted: 3, Failed: 4, Denied: 5, Crowded: 6, Faults: 7, BytesIn: 8, BytesOut: 9,
-	}
+func (*carrying) Abilities() proxy.Abilities {
+	return proxy.Abilities{CountConnections: func() proxy.ConnectionCounts {
+		return proxy.ConnectionCounts{
+			Connections: 1, Sessions: 2, Accepted: 3, Failed: 4, Denied: 5, Crowded: 6, Faults: 7, BytesIn: 8, BytesOut: 9,
+		}
+	}}
 }
 
 // Connections are those of the backend at each scrape; a backend that carries none has none.

@@ -33,7 +33,7 @@ func (r *remains) add(object, command string) {
 	r.objects, r.commands = append(r.objects, object), append(r.commands, command)
 }
 
-// CheckNode returns problems as [backends.NodeChecker] does: objects of other kinds under their default
+// CheckNode is CheckNode of [proxy.Abilities]: it returns problems of objects of other kinds under their default
 // identities, and of kube-proxy, which also translate connections to Services.
 func (i *Instance) CheckNode(s proxy.Snapshot) (found []*proxy.Problem) {
 	i.mu.Lock()

@@ -1,8 +1,7 @@
-// Package nodecheck finds settings of a node that break Services, for backends that
-// implement backends.NodeChecker. Which settings those are depends on how a dataplane
-// carries packets:
+// Package nodecheck finds settings of a node that break Services. Which settings those are
+// depends on how a dataplane carries packets:
 //
-//	func (b *backend) CheckNode(s proxy.Snapshot) []*proxy.Problem { return nodecheck.Translation(s) }
+//	proxy.Abilities{CheckNode: nodecheck.Translation}
 //
 // It reads rules of other programs only in chains that drop packets by default, as [Firewalls] says.
 // It does not look for rules that drop: that would cost too much.

@@ -3,7 +3,6 @@ package stagetest
 import (
 	"context"
 	"errors"
-	"io"
 	"os"
 	"runtime"
 	"runtime/debug"
@@ -35,17 +34,9 @@ func RunClose[O any](t *testing.T, options O, open func(O) (proxy.Backend, error
 		if n := s.Operations(t) - operations; n != 0 {
 			t.Errorf("after a restart: got %d operations, want none: Close must leave what is programmed", n)
 		}
-		d, can := s.Backend.(proxy.DriftChecker)
-		if !can {
-			t.Fatalf("backend %T: not a DriftChecker", s.Backend)
-		}
 		waiting := make(chan error, 1)
-		go func() { waiting <- waitDrift(t.Context(), d) }()
-		c, can := s.Backend.(io.Closer)
-		if !can {
-			t.Fatalf("backend %T: not an io.Closer", s.Backend)
-		}
-		if err := c.Close(); err != nil {
+		go func() { waiting <- waitDrift(t.Context(), s.Backend.Abilities().WaitDrift) }()
+		if err := s.Backend.Close(); err != nil {
 			t.Error(err)
 		}
 		if err := <-waiting; err == nil || errors.Is(err, context.Canceled) {
@@ -59,10 +50,10 @@ func RunClose[O any](t *testing.T, options O, open func(O) (proxy.Backend, error
 
 // waitDrift calls WaitDrift again and again for a millisecond each, so that one of the calls begins during Close. It
 // returns the first result that is not the end of this time.
-func waitDrift(ctx context.Context, d proxy.DriftChecker) error {
+func waitDrift(ctx context.Context, wait func(context.Context) error) error {
 	for {
 		short, stop := context.WithTimeout(ctx, time.Millisecond)
-		err := d.WaitDrift(short)
+		err := wait(short)
 		stop()
 		if !errors.Is(err, context.DeadlineExceeded) {
 			return err

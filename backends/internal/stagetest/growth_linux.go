@@ -67,7 +67,7 @@ func (g Growth) Run(t *testing.T, r *rand.Rand) {
 		if t.Failed() {
 			return
 		}
-		if d, ok := w.backend.(proxy.DriftChecker); ok && d.Drifted(t.Context()) {
+		if drifted := w.backend.Abilities().Drifted; drifted == nil || drifted(t.Context()) {
 			w.applied = proxy.Snapshot{} // the fault was a change by another program
 			w.step(what+", once more", w.last, false)
 		}

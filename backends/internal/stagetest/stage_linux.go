@@ -3,7 +3,6 @@ package stagetest
 import (
 	"testing"
 
-	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/internal/kernel/netns"
 	"github.com/vipkit/vipkit/internal/testing/lab"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
@@ -65,14 +64,12 @@ func (s *Stage[O]) Apply(t testing.TB, want proxy.Snapshot) {
 		t.Fatalf("Apply: got error %v, want none", err)
 	}
 	full := s.Applied.IsZero()
-	if f, can := s.Backend.(backends.Finder); can && full {
-		if c, cleans := s.Flows.(interface{ Find([]*proxy.ServicePort) }); cleans {
-			c.Find(f.Found())
-		}
-	}
 	s.Applied = want
 	if s.Flows == nil {
 		return
+	}
+	if full {
+		s.Flows.Find(s.Backend.Abilities().Flows())
 	}
 	if err := s.Flows.Follow(t.Context(), want, full); err != nil {
 		t.Fatalf("Follow: got error %v, want none", err)
@@ -82,9 +79,5 @@ func (s *Stage[O]) Apply(t testing.TB, want proxy.Snapshot) {
 // Operations returns the number of operations that the backend has counted.
 func (s *Stage[O]) Operations(t testing.TB) uint64 {
 	t.Helper()
-	c, ok := s.Backend.(proxy.OperationCounter)
-	if !ok {
-		t.Fatalf("%T does not count its operations", s.Backend)
-	}
-	return c.Operations()
+	return s.Backend.Abilities().Operations()
 }

@@ -19,8 +19,7 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// Backend is a [proxy.Backend], a [proxy.DriftChecker], a [proxy.OperationCounter] and an
-// [io.Closer]. It has one part for each IP family, with tables and programs of its own, so that a
+// Backend is a [proxy.Backend]. It has one part for each IP family, with tables and programs of its own, so that a
 // failure of one does not affect the other.
 type Backend struct {
 	at *netns.NS
@@ -77,6 +76,7 @@ func (b *Backend) add(c *Config, f Family) error {
 			return fmt.Errorf("iptables: %w: %w", proxy.ErrUnsupported, err)
 		}
 		k.native, k.watch = &native{conn: b.nft, family: nft.FamilyOf(f.Family), names: c.Names}, b.commits
+		k.piece = pieceSize
 	}
 	b.kernels = append(b.kernels, k)
 	b.families = append(b.families, backends.New(k.Render, backends.Target[Key, string](k)))
@@ -133,6 +133,11 @@ func (b *Backend) LacksIPv6() bool { return b.lacksIPv6 }
 
 // Apply implements [proxy.Backend].
 func (b *Backend) Apply(ctx context.Context, old, new proxy.Snapshot) error {
+	if node := new.Node(); node != nil {
+		if err := CheckInterfaces(node.LocalTraffic); err != nil {
+			return err
+		}
+	}
 	for _, k := range b.kernels {
 		k.counts.begin()
 		if !old.IsZero() {
@@ -150,9 +155,16 @@ func (b *Backend) Apply(ctx context.Context, old, new proxy.Snapshot) error {
 	return backends.JoinErrors(!old.IsZero(), errs...)
 }
 
-// WaitDrift implements [proxy.DriftChecker]: it waits for changes of tables by other programs, all
-// in the flavour that uses nf_tables, and those of the number of rules in the legacy flavour.
-func (b *Backend) WaitDrift(ctx context.Context) error {
+// Abilities implements [proxy.Backend]. Operations are rules and chains that were written or removed.
+func (b *Backend) Abilities() proxy.Abilities {
+	return proxy.Abilities{
+		Operations: b.Operations, Drifted: b.Drifted, WaitDrift: b.waitDrift, Flows: b.flows, CheckLimits: b.checkLimits, CountRules: b.countRules,
+	}
+}
+
+// waitDrift waits for changes of tables by other programs, all in the flavour that uses nf_tables, and
+// those of the number of rules in the legacy flavour.
+func (b *Backend) waitDrift(ctx context.Context) error {
 	waiting, stop := context.WithCancel(ctx)
 	defer stop()
 	results := make(chan error, len(b.watchers))
@@ -166,24 +178,19 @@ func (b *Backend) WaitDrift(ctx context.Context) error {
 	return first
 }
 
-// Drifted implements [proxy.DriftChecker]. A missing extension may have become available.
+// Drifted is Drifted of [proxy.Abilities]. A missing extension may have become available.
 func (b *Backend) Drifted(context.Context) bool {
 	return slices.ContainsFunc(b.kernels, func(k *kernel) bool { return len(k.missingExtensions) > 0 || k.watch.drifted() })
 }
 
-// NeedsFlows implements [backends.FlowNeeder]: connection tracking remembers translations.
-func (*Backend) NeedsFlows() bool { return true }
-
-// Found implements [backends.Finder].
-func (b *Backend) Found() (all []*proxy.ServicePort) {
+func (b *Backend) flows() (all []*proxy.ServicePort) {
 	for _, k := range b.kernels {
 		all = append(all, k.finds.Take()...)
 	}
 	return all
 }
 
-// CheckLimits implements [backends.LimitChecker].
-func (b *Backend) CheckLimits(_ *proxy.Node, port *proxy.ServicePort) []*proxy.Problem {
+func (b *Backend) checkLimits(_ *proxy.Node, port *proxy.ServicePort) []*proxy.Problem {
 	for _, k := range b.kernels {
 		if port.Name.Family == k.Family.Family && k.Family.CheckLimits != nil {
 			return k.Family.CheckLimits(port)
@@ -192,8 +199,7 @@ func (b *Backend) CheckLimits(_ *proxy.Node, port *proxy.ServicePort) []*proxy.P
 	return nil
 }
 
-// CountRules implements [proxy.RuleCounter].
-func (b *Backend) CountRules() (all []proxy.RuleCount) {
+func (b *Backend) countRules() (all []proxy.RuleCount) {
 	for _, k := range b.kernels {
 		exist, last := k.counts.now()
 		for _, t := range k.names.tables() {
@@ -203,7 +209,15 @@ func (b *Backend) CountRules() (all []proxy.RuleCount) {
 	return all
 }
 
-// Close implements [io.Closer]. It closes in reverse, as what was opened later uses what was opened before.
+// Operations is Operations of [proxy.Abilities].
+func (b *Backend) Operations() (n uint64) {
+	for _, k := range b.kernels {
+		n += k.ops.Load()
+	}
+	return n
+}
+
+// Close implements [proxy.Backend]. It closes in reverse, as what was opened later uses what was opened before.
 func (b *Backend) Close() error {
 	var errs []error
 	for _, c := range slices.Backward(b.held) {
@@ -219,12 +233,4 @@ func (b *Backend) Cleanup(ctx context.Context) error {
 		errs = append(errs, f.Cleanup(ctx))
 	}
 	return errors.Join(errs...)
-}
-
-// Operations implements [proxy.OperationCounter].
-func (b *Backend) Operations() (n uint64) {
-	for _, k := range b.kernels {
-		n += k.ops.Load()
-	}
-	return n
 }

@@ -1,20 +1,11 @@
 package xtables
 
 import (
-	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
-	"strings"
 	"testing"
-	"time"
-
-	"github.com/google/go-cmp/cmp"
-	"golang.org/x/sys/unix"
-	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/internal/kernel/netns"
@@ -38,78 +29,13 @@ func mustNamespace(t *testing.T) *netns.NS {
 	return at
 }
 
-// A program is killed with the thread that started it, and is not waited for without limit.
-func TestCommand(t *testing.T) {
-	t.Parallel()
-	var out bytes.Buffer
-	in := newInput([]byte("x"))
-	p := program{path: "/bin/true", args: []string{"a", "b"}, in: in, out: &out}
-	cmd := p.command(t.Context())
-	if want := []string{"/bin/true", "a", "b"}; !slices.Equal(cmd.Args, want) || cmd.Stdin != in || cmd.Stdout != &out {
-		t.Errorf("command: got arguments %q, input %v and output %v, want %q, %v and %v", cmd.Args, cmd.Stdin, cmd.Stdout, want, in, &out)
-	}
-	if a := cmd.SysProcAttr; cmd.WaitDelay != outputWait || !a.Setpgid || a.Pdeathsig != unix.SIGKILL {
-		t.Errorf("command: got WaitDelay %v, Setpgid %t, Pdeathsig %v; want %v, true and %v", cmd.WaitDelay, a.Setpgid, a.Pdeathsig, outputWait, unix.SIGKILL)
-	}
-}
-
-// recordingStubs installs stubs of the programs of each flavour and family first in PATH.
-// They write their arguments and input to the file calls in their folder.
-func recordingStubs(t *testing.T) (folder string) {
-	t.Helper()
-	folder = t.TempDir()
-	for _, name := range []string{"iptables", "ip6tables"} {
-		for _, flavour := range []Flavour{Legacy, NFT} {
-			shell(t, folder, fmt.Sprintf("%s-%s-save", name, flavour), "exit 0")
-			shell(t, folder, fmt.Sprintf("%s-%s-restore", name, flavour), `(echo "$0 $@"; cat) >>`+folder+"/calls")
-		}
-		shell(t, folder, name+"-save", "exit 0")
-		shell(t, folder, name+"-restore", `[ "$1" = --version ] && echo 'v1.8.9 (nf_tables)' && exit; (echo "$0 $@"; cat) >>`+folder+"/calls")
-	}
-	t.Setenv("PATH", folder+":"+os.Getenv("PATH"))
-	return folder
-}
-
-// iptables-restore is called with the time to wait for the xtables lock in whole seconds, and
-// reads the script from its input.
-func TestRestoreIsCalled(t *testing.T) {
-	folder := recordingStubs(t)
-	at := mustNamespace(t)
-	var want strings.Builder
-	for _, c := range []struct {
-		identity string
-		flavour  Flavour
-		wait     time.Duration
-		seconds  string
-	}{{"vipkit", NFT, 1999 * time.Millisecond, "1"}, {"other", Legacy, 7 * time.Second, "7"}, {"third", Default, time.Minute, "60"}} {
-		for _, family := range []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol} {
-			o, err := Options{Flavour: c.flavour, LockWait: c.wait}.Complete()
-			testenv.NoError(t, err)
-			p, err := findPrograms(t.Context(), &Config{Options: o, Names: newNames(c.identity)}, family, at)
-			testenv.NoError(t, err)
-			testenv.NoError(t, p.restore(t.Context(), []byte("*nat\nCOMMIT\n")))
-			stem := map[v1.IPFamily]string{v1.IPv4Protocol: "iptables", v1.IPv6Protocol: "ip6tables"}[family]
-			stem += strings.TrimSuffix("-"+string(c.flavour), "-")
-			flavour := map[Flavour]Flavour{Legacy: Legacy, NFT: NFT, Default: NFT}[c.flavour] // as the stub's --version
-			fmt.Fprintf(&want, "%s/%s-restore --noflush -w %s\n*nat\nCOMMIT\n", folder, stem, c.seconds)
-			if p.saver != filepath.Join(folder, stem+"-save") || p.flavour != flavour || p.family != family {
-				t.Errorf("%s %s: got %s, flavour %q, tables of %s", c.identity, family, p.saver, p.flavour, p.family)
-			}
-		}
-	}
-	got, err := os.ReadFile(filepath.Join(folder, "calls"))
-	if diff := cmp.Diff(want.String(), string(got)); diff != "" || err != nil {
-		t.Errorf("calls: error %v (-want +got):\n%s", err, diff)
-	}
-}
-
 // The end of a program is reported as an error that callers act on.
 func TestRunExplainsFailures(t *testing.T) {
 	t.Parallel()
 	folder, at := t.TempDir(), mustNamespace(t)
-	p := &programs{process: process{namespace: at}, wait: "1"}
+	p := &programs{namespace: at, wait: "1"}
 	p.restorer = filepath.Join(folder, "missing")
-	ran, err := p.process.run(t.Context(), program{path: p.restorer})
+	ran, err := p.run(t.Context(), nil, nil, p.restorer)
 	if ran || !errors.Is(err, backends.ErrUnavailable) || !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("missing program: got ran: %t, error %v, want false and %v", ran, err, backends.ErrUnavailable)
 	}

@@ -83,6 +83,6 @@ type Family struct {
 	// Refresh is called before each full Apply, in the network namespace, and reads settings on
 	// which rules depend.
 	Refresh func() error
-	// CheckLimits is as in [backends.LimitChecker], for service ports of the family.
+	// CheckLimits is as in [proxy.Abilities], for service ports of the family.
 	CheckLimits func(*proxy.ServicePort) []*proxy.Problem
 }

@@ -69,6 +69,10 @@ func constantObjects(n Names, family v1.IPFamily, withSets bool) (all []Object) 
 	return all
 }
 
+// allHooks are the kernel's own chains of all tables.
+const allHooks = "*mangle\n:PREROUTING ACCEPT\n:INPUT ACCEPT\n:FORWARD ACCEPT\n:OUTPUT ACCEPT\n:POSTROUTING ACCEPT\nCOMMIT\n" +
+	"*nat\n:PREROUTING ACCEPT\n:INPUT ACCEPT\n:OUTPUT ACCEPT\n:POSTROUTING ACCEPT\nCOMMIT\n*filter\n:INPUT ACCEPT\n:FORWARD ACCEPT\n:OUTPUT ACCEPT\nCOMMIT\n"
+
 // newConstant makes a stage with foreign rules. Rules use sets if the kernel and the programs
 // have them.
 func newConstant(t *testing.T, flavour Flavour) *stage {
@@ -91,7 +95,9 @@ func newConstant(t *testing.T, flavour Flavour) *stage {
 	}
 	s.Options = constant(flavour, err == nil)
 	s.Restart(t)
-	testenv.NoError(t, s.NS.Do(func() error { return Prepare(t.Context(), s.Options) }))
+	testenv.NoError(t, s.NS.Do(func() error {
+		return stagetest.MakeHooks(t.Context(), string(flavour), allHooks)
+	}))
 	for _, stem := range []string{"iptables", "ip6tables"} {
 		s.run(t, "*mangle\n:CNI - [0:0]\n-A INPUT -j CNI\n-A POSTROUTING -j CNI\nCOMMIT\n*nat\n:INPUT ACCEPT [0:0]\n:CNI - [0:0]\n-A OUTPUT -p tcp -j CNI\nCOMMIT\n", stem+"-restore", "--noflush", "-w", "5")
 	}
@@ -168,8 +174,7 @@ func (s *stage) isAdopted(t *testing.T, want string) {
 		t.Errorf("rules (-before +after a restart):\n%s", diff)
 	}
 	isNFT := s.Options.Options.Flavour == NFT
-	b, ok := s.Backend.(proxy.DriftChecker)
-	if !ok || b.Drifted(t.Context()) == isNFT {
+	if s.Backend.Abilities().Drifted(t.Context()) == isNFT {
 		t.Errorf("drifted: got %t, want %t: the generation of nf_tables shows drift", isNFT, !isNFT)
 	}
 }
@@ -177,42 +182,13 @@ func (s *stage) isAdopted(t *testing.T, want string) {
 // repairs requires that a full apply makes the rules as they were.
 func (s *stage) repairs(t *testing.T, want, damage string) {
 	t.Helper()
-	if b, ok := s.Backend.(proxy.DriftChecker); !ok || !b.Drifted(t.Context()) {
+	if !s.Backend.Abilities().Drifted(t.Context()) {
 		t.Errorf("after %q: drifted: got false, want true", damage)
 	}
 	s.Applied = proxy.Snapshot{}
 	s.Apply(t, someSnapshot())
 	if diff := cmp.Diff(want, s.dump(t)); diff != "" {
 		t.Errorf("after %q: rules (-want +repaired):\n%s", damage, diff)
-	}
-}
-
-// Rules of table mangle that iptables cannot print do not prevent that the rules are applied,
-// adopted and removed. Rules in base chains of table mangle that iptables can use are kept.
-func TestUnprintableMangle(t *testing.T) {
-	t.Parallel()
-	s := newConstant(t, NFT)
-	for _, chain := range []string{"PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"} {
-		s.nft(t, "add rule ip mangle "+chain+" numgen random mod 2 0 counter\n")
-	}
-	for _, what := range []string{"a first load", "a resync", "a repair"} {
-		if what == "a repair" {
-			s.nft(t, "flush chain ip mangle VIPKIT-FWMARK\nflush chain ip nat PREROUTING\n")
-		}
-		s.Applied = proxy.Snapshot{}
-		s.Apply(t, someSnapshot())
-		out, err := netnstest.Run(t, s.NS, "", netnstest.NFT(t), "list", "ruleset", "ip")
-		testenv.NoError(t, err)
-		for text, want := range map[string]int{"numgen random": 5, "jump VIPKIT-FWMARK": 2, "jump VIPKIT-NOTHING": 4, "jump VIPKIT-MARK": 2, "jump CNI": 3} {
-			if got := strings.Count(out, text); got != want {
-				t.Errorf("%s: rules with %q: got %d, want %d:\n%s", what, text, got, want, out)
-			}
-		}
-	}
-	testenv.NoError(t, s.Backend.Cleanup(t.Context()))
-	out, err := netnstest.Run(t, s.NS, "", netnstest.NFT(t), "list", "ruleset", "ip")
-	if err != nil || strings.Contains(out, "VIPKIT") || strings.Count(out, "numgen random") != 5 {
-		t.Errorf("after Cleanup: error %v; got\n%s\nwant the rules of others alone", err, out)
 	}
 }
 

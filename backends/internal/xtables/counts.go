@@ -45,7 +45,6 @@ func (c *counts) hold(ops []Op, start bool) {
 	for i := range ops {
 		o := &ops[i]
 		switch {
-		case o.Key.Table == refused:
 		case o.Key.Rule == "":
 			ref, n := chainRef{o.Key.Table, o.Key.Chain}, 0
 			if o.Kind != backends.Remove {

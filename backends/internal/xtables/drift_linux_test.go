@@ -81,13 +81,13 @@ func TestWaitDrift(t *testing.T) {
 				s, b := newBackend(t, f)
 				s.Apply(t, proxy.NewSnapshot(stagetest.Node(), stagetest.Port(v1.IPv4Protocol, 0, 3)))
 				ctx, cancel := context.WithTimeout(t.Context(), 2*lookInterval)
-				if err := b.WaitDrift(ctx); err == nil {
+				if err := b.waitDrift(ctx); err == nil {
 					t.Errorf("%s: waiting after own changes: got no error, want none to be noticed", what)
 				}
 				cancel()
 				waited := make(chan error, 1)
 				begun := time.Now()
-				go func() { waited <- b.WaitDrift(t.Context()) }()
+				go func() { waited <- b.waitDrift(t.Context()) }()
 				s.run(t, script, "iptables-restore", "--noflush", "-w", "5")
 				if err := <-waited; err != nil {
 					t.Errorf("%s: waiting: got error %v, want none", what, err)

@@ -10,18 +10,14 @@ import (
 // A chain and a jump to it, as input for iptables-restore.
 func ExampleScript() {
 	chain := xtables.Prefix("vipkit") + "POSTROUTING"
-	text, err := xtables.Script([]xtables.Op{
+	fmt.Print(xtables.Script([]xtables.Op{
 		{
 			Kind:  backends.Add,
 			Key:   xtables.Key{Table: xtables.NAT, Chain: chain},
 			Value: xtables.Lines([]string{"-m connmark --mark 0x4000/0x4000 -j MASQUERADE --random-fully"}),
 		},
 		{Kind: backends.Add, Key: xtables.Key{Table: xtables.NAT, Chain: "POSTROUTING", Rule: "-j " + chain}},
-	})
-	if err != nil {
-		fmt.Println(err)
-	}
-	fmt.Print(text)
+	}))
 	// Output:
 	// *nat
 	// :VIPKIT-POSTROUTING - [0:0]

@@ -5,71 +5,53 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
+	"slices"
 	"strings"
 
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// stopError is the failure of a program.
+// stopError is the failure of a program. If isRefusal is true, the program refused what it was asked for, and
+// may do something else.
 type stopError struct {
-	// output is the end of the program's output, and kind the error that it means: nil if the
-	// program refuses what it was asked for.
-	output string
-	kind   error
-	err    error
+	error
+	isRefusal bool
 }
 
-func (e *stopError) Error() string {
-	text := "iptables: " + e.output
-	if e.output == "" {
-		text += e.err.Error()
-	}
-	if e.kind != nil {
-		text += " (" + e.kind.Error() + ")"
-	}
-	return text
-}
-
-func (e *stopError) Unwrap() []error {
-	if e.kind == nil {
-		return []error{e.err}
-	}
-	return []error{e.kind, e.err}
-}
+func (e *stopError) Unwrap() error { return e.error }
 
 // explain turns the failure of a program into an error that callers can act on. Only what no
 // smaller or other input could avoid is told apart.
 func explain(err error, stderr []byte) error {
-	e := &stopError{output: lastLines(stderr), err: err}
-	var exit *exec.ExitError
-	if !errors.As(err, &exit) || !exit.Exited() {
-		e.kind = proxy.ErrDataplaneLost
-		return e
-	}
+	output := lastLines(stderr)
 	has := func(texts ...string) bool {
-		for _, text := range texts {
-			if strings.Contains(e.output, text) {
-				return true
-			}
-		}
-		return false
+		return slices.ContainsFunc(texts, func(text string) bool { return strings.Contains(output, text) })
 	}
+	if output == "" {
+		output = "no output"
+	}
+	stop := func(kind error) error {
+		return &stopError{error: fmt.Errorf("iptables: %s: %w (%w)", output, err, kind)}
+	}
+	exit, exited := errors.AsType[*exec.ExitError](err)
 	switch {
+	case !exited || !exit.Exited():
+		return stop(proxy.ErrDataplaneLost)
 	case has("holding the xtables lock"):
-		e.kind = fmt.Errorf("%w: %w", backends.ErrUnavailable, ErrLocked)
+		return stop(fmt.Errorf("%w: %w", backends.ErrUnavailable, ErrLocked))
 	case has("Cannot allocate memory", "Memory allocation problem", "No buffer space"):
-		e.kind = fmt.Errorf("%w: the system is short of memory", backends.ErrUnavailable)
+		return stop(fmt.Errorf("%w: the system is short of memory", backends.ErrUnavailable))
 	case has("Permission denied", "must be root", "Operation not permitted"):
-		e.kind = fmt.Errorf("%w: %w: CAP_NET_ADMIN is needed in the network namespace, and CAP_NET_RAW for iptables-legacy", backends.ErrUnavailable, proxy.ErrUnsupported)
+		return stop(fmt.Errorf("%w: %w: CAP_NET_ADMIN is needed in the network namespace, and CAP_NET_RAW for iptables-legacy", backends.ErrUnavailable, proxy.ErrUnsupported))
 	}
-	return e
+	return &stopError{fmt.Errorf("iptables: %s: %w", output, err), true}
 }
 
 // isRefusal reports whether a program refused what it was asked for, and may do something else.
 func isRefusal(err error) bool {
 	stop, stopped := errors.AsType[*stopError](err)
-	return stopped && stop.kind == nil
+	return stopped && stop.isRefusal
 }
 
 // isKernels reports whether it was the kernel that refused something, in the legacy flavour. It names

@@ -41,7 +41,7 @@ func (k *kernel) diagnose(ctx context.Context, cause error) error {
 // refresh reads the settings on which rules depend, and tries missing extensions again, before a full apply.
 func (k *kernel) refresh(ctx context.Context) (err error) {
 	if k.Refresh != nil {
-		err = k.programs.process.namespace.Do(k.Refresh)
+		err = k.programs.namespace.Do(k.Refresh)
 	}
 	if err == nil && len(k.missingExtensions) > 0 {
 		k.missingExtensions, err = k.missing(ctx, k.missingExtensions)
@@ -49,7 +49,7 @@ func (k *kernel) refresh(ctx context.Context) (err error) {
 	return err
 }
 
-// Check implements [backends.Checker]: it refuses service ports that need a missing extension.
+// Check is Check of [backends.Abilities]: it refuses service ports that need a missing extension.
 func (k *kernel) Check(_ *proxy.Node, port *proxy.ServicePort) error {
 	for i := range k.missingExtensions {
 		if port.Name.Family == k.Family.Family && k.missingExtensions[i].IsFor(port) {
@@ -62,47 +62,34 @@ func (k *kernel) Check(_ *proxy.Node, port *proxy.ServicePort) error {
 // missing returns which of some extensions are missing. If a table refuses everything, that is the table
 // alone, or nothing if the reason is another one.
 func (k *kernel) missing(ctx context.Context, of []Extension) (missing []Extension, err error) {
-	var tried []chainRef
 	for _, t := range k.names.tables() {
 		some := slices.DeleteFunc(slices.Clone(of), func(e Extension) bool { return e.Table != t })
 		if len(some) == 0 {
 			continue
 		}
-		lacking, err := k.missingOf(ctx, t, some)
-		if err != nil {
-			return nil, err
+		refusal := k.probe(ctx, t, "")
+		if says := fmt.Sprint(refusal); isRefusal(refusal) {
+			if some[0].Rule == "" && (strings.Contains(says, "does not exist") || strings.Contains(says, "insmod")) {
+				missing = append(missing, some[0])
+			}
+			continue
 		}
-		missing, tried = append(missing, lacking...), append(tried, chainRef{t, k.names.Canary()})
-	}
-	_, err = k.removeChains(ctx, slices.SortedFunc(slices.Values(tried), byTable))
-	return missing, err
-}
-
-// missingOf does the same for extensions of one table.
-func (k *kernel) missingOf(ctx context.Context, t Table, of []Extension) (missing []Extension, err error) {
-	refused, err := k.refusal(ctx, t, "")
-	switch isMissing := strings.Contains(refused, "does not exist") || strings.Contains(refused, "insmod"); {
-	case isMissing && of[0].Rule == "":
-		return of[:1], nil
-	case refused != "" || err != nil:
-		return nil, err
-	}
-	for _, e := range of {
-		if refused, err = k.refusal(ctx, t, e.Rule); err != nil {
-			return nil, err
+		for _, e := range some {
+			if err := k.probe(ctx, t, e.Rule); isRefusal(err) {
+				missing = append(missing, e)
+			} else if err != nil {
+				return nil, err
+			}
 		}
-		if refused != "" {
-			missing = append(missing, e)
+		if err := k.write(ctx, []Op{{Kind: backends.Remove, Key: Key{Table: t, Chain: k.names.Canary()}}}, gently); err != nil {
+			return nil, err
 		}
 	}
 	return missing, nil
 }
 
-// refusal tries a rule, or a table without one, and returns why a program refused it.
-func (k *kernel) refusal(ctx context.Context, t Table, rule string) (string, error) {
+// probe tries a rule, or a table without one.
+func (k *kernel) probe(ctx context.Context, t Table, rule string) error {
 	_, err := k.try(ctx, []Op{{Key: Key{Table: t, Rule: rule, Chain: k.names.Canary()}}}, nil)
-	if isRefusal(err) {
-		return err.Error(), nil
-	}
-	return "", err
+	return err
 }

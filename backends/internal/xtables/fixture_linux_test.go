@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"os/exec"
 	"strings"
 	"testing"
 
@@ -34,8 +35,10 @@ func config(flavour Flavour) Config {
 // or the kernel lacks their tables.
 func newStage(t testing.TB, c Config) *stage {
 	t.Helper()
-	err := netnstest.NewNS(t).Do(func() error { return Prepare(t.Context(), c) })
-	if errors.Is(err, proxy.ErrUnsupported) {
+	err := netnstest.NewNS(t).Do(func() error {
+		return stagetest.MakeHooks(t.Context(), string(c.Options.Flavour), "*nat\n:OUTPUT ACCEPT\nCOMMIT\n")
+	})
+	if errors.Is(err, exec.ErrNotFound) {
 		testenv.CannotRun(t, err.Error())
 	}
 	testenv.NoError(t, err)
@@ -77,7 +80,9 @@ func (s *stage) nft(t *testing.T, ruleset string) {
 func (s *stage) dump(t *testing.T) (out string) {
 	t.Helper()
 	err := s.NS.Do(func() (err error) {
-		out, err = Dump(context.WithoutCancel(t.Context()), s.Options)
+		n := s.Options.Names
+		owns := func(chain string) bool { return n.Owns(NAT, chain) || n.Owns(Filter, chain) || n.Owns(Mangle, chain) }
+		out, err = stagetest.DumpChains(context.WithoutCancel(t.Context()), string(s.Options.Options.Flavour), owns, n.IsOpen)
 		return err
 	})
 	testenv.NoError(t, err)

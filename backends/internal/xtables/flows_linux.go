@@ -2,6 +2,7 @@ package xtables
 
 import (
 	"net/netip"
+	"regexp"
 	"strconv"
 	"strings"
 
@@ -10,40 +11,24 @@ import (
 	"github.com/vipkit/vipkit/internal/ipaddr"
 )
 
-// findFrontends records the frontends that rules translate.
+// findFrontends records the frontends that rules translate: those that match a port, of an address or of any one.
+// TCP needs none. A comment may contain anything but quotes, and is before the port.
 func (k *kernel) findFrontends(s saved) {
 	k.finds.Take() // of an earlier listing
+	form := regexp.MustCompile(`^(?:-d (\S+)/(?:32|128) )?-p (udp|sctp) (?:.* )?--dport (\d+) `)
 	for ref, rules := range s {
 		if ref.table != NAT || !k.names.IsOpen(ref.name) {
 			continue
 		}
 		for _, rule := range rules {
-			if protocol, at, ok := frontendOf(rule); ok {
-				k.finds.Add(k.Family.Family, protocol, at)
+			m := form.FindStringSubmatch(rule)
+			if m == nil {
+				continue
+			}
+			addr, _ := netip.ParseAddr(m[1]) // none for a node port
+			if port, err := strconv.ParseUint(m[3], 10, 16); err == nil {
+				k.finds.Add(k.Family.Family, ipaddr.ProtocolNumber(v1.Protocol(strings.ToUpper(m[2]))), netip.AddrPortFrom(addr, uint16(port)))
 			}
 		}
 	}
-}
-
-// frontendOf returns what a rule matches as iptables-save prints it, if that is a port, of an address or
-// of any one. A comment may contain anything but quotes, and is before the port.
-func frontendOf(rule string) (protocol uint8, at netip.AddrPort, ok bool) {
-	head, _, _ := strings.Cut(rule, " -m ")
-	words := strings.Fields(head)
-	addr := netip.Addr{}
-	if len(words) > 2 && words[0] == "-d" {
-		p, err := netip.ParsePrefix(words[1])
-		if err != nil || !p.IsSingleIP() {
-			return 0, at, false
-		}
-		addr, words = p.Addr(), words[2:]
-	}
-	i := strings.LastIndex(rule, " --dport ")
-	if len(words) != 2 || words[0] != "-p" || i < 0 {
-		return 0, at, false
-	}
-	text, _, _ := strings.Cut(rule[i+len(" --dport "):], " ")
-	port, err := strconv.ParseUint(text, 10, 16)
-	protocol = ipaddr.ProtocolNumber(v1.Protocol(strings.ToUpper(words[1])))
-	return protocol, netip.AddrPortFrom(addr, uint16(port)), err == nil && protocol != 0
 }

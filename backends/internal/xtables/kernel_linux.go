@@ -1,7 +1,6 @@
 package xtables
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,6 +20,8 @@ type kernel struct {
 	// native is nil for the legacy flavour.
 	native *native
 	watch  watcher
+	// piece is about how many bytes of new chains go into one commit; 0 is all.
+	piece  int
 	ops    atomic.Uint64
 	counts counts
 	// missingExtensions are missing extensions of iptables that not all service ports need.
@@ -29,6 +30,11 @@ type kernel struct {
 	finds backends.Finds
 	// around may be nil, see [Config.Around].
 	around func(commit func() error) error
+}
+
+// Abilities implements [backends.Target].
+func (k *kernel) Abilities() backends.Abilities[Key, string] {
+	return backends.Abilities[Key, string]{Check: k.Check, Replace: k.Replace, Cleanup: k.Cleanup}
 }
 
 // List implements [backends.Target]: what exists is read by a [replacement].
@@ -46,10 +52,7 @@ func (k *kernel) commit(ctx context.Context, ops []Op) error {
 	if k.programs.flavour == NFT && hasManyRemovals(ops) {
 		return fmt.Errorf("%w: too many rules of a chain to remove one by one", backends.ErrReplace)
 	}
-	s, err := newScript(ops, k.piece())
-	if err != nil {
-		return err
-	}
+	s := newScript(ops, k.piece, gently)
 	return k.disturb(func() error {
 		err := k.restore(ctx, s)
 		if err == nil {
@@ -85,102 +88,69 @@ func (k *kernel) disturb(commit func() error) error {
 
 // find reads the chains and rules of the identity.
 func (k *kernel) find(ctx context.Context) (*existing, error) {
-	if k.native == nil {
-		return k.programs.find(ctx, k.names, knowledge{})
-	}
-	chains, known, woken, err := k.native.read(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("iptables: nf_tables: %w", err)
-	}
-	k.ops.Add(woken)
-	e, err := k.programs.find(ctx, k.names, known)
+	e, err := k.programs.find(ctx, k.names)
 	if errors.Is(err, errIncompatible) {
-		return &existing{chains: chains, isUnprintable: true, knowledge: known}, nil
+		return k.reread(ctx)
 	}
 	return e, err
 }
 
-// Cleanup implements [backends.Cleaner]. Rules that reject ports of virtual IPs go first: without
+// reread does the same after a program has refused what the listing suggests.
+func (k *kernel) reread(ctx context.Context) (*existing, error) {
+	if k.native == nil {
+		return k.programs.find(ctx, k.names)
+	}
+	e, err := k.native.find(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("iptables: nf_tables: %w", err)
+	}
+	return e, nil
+}
+
+// Cleanup is Cleanup of [backends.Abilities]. Rules that reject ports of virtual IPs go first: without
 // translation they would reject packets to another backend that has taken over, and serves them after
-// table filter. Rewriting has this order.
+// table filter.
 func (k *kernel) Cleanup(ctx context.Context) error {
 	e, err := k.find(ctx)
 	if err != nil {
 		return err
 	}
-	if err := k.removeJumps(ctx, e); err != nil {
+	if err := k.native.removeJumps(ctx, e.handles); err != nil {
 		return err
 	}
-	ops, unwanted := e.plan(k.names, nil, rewriting)
-	if err := k.write(ctx, ops); err != nil {
+	ops, unwanted := e.plan(k.names, nil, atOnce)
+	if err := k.write(ctx, ops, gently); err != nil {
 		return err
 	}
-	kept, err := k.removeChains(ctx, slices.SortedFunc(slices.Values(unwanted), byTable))
-	if err != nil {
-		return err
+	if err := k.removeChains(ctx, e, unwanted); err != nil {
+		return fmt.Errorf("iptables: chains were emptied but cannot be removed, because rules of other programs jump to them: %w", err)
 	}
 	k.counts.hold(nil, true)
-	if len(kept) > 0 {
+	if len(e.used) > 0 {
+		var kept []string
+		for ref := range e.used {
+			kept = append(kept, ref.name)
+		}
+		slices.Sort(kept)
 		return fmt.Errorf("iptables: chains were emptied but cannot be removed, because rules of other programs jump to them: %v", kept)
 	}
 	return nil
 }
 
-// removeJumps removes jumps that iptables cannot find by their text.
-func (k *kernel) removeJumps(ctx context.Context, e *existing) error {
-	if !e.isUnprintable {
-		return nil
-	}
-	if err := k.native.removeJumps(ctx, e.hooks); err != nil {
-		return fmt.Errorf("%w: iptables: removing jumps that new ones have replaced: %w", proxy.ErrDataplaneLost, err)
-	}
-	return nil
-}
-
-// byTable orders chains for removeChains.
-func byTable(a, b chainRef) int { return cmp.Compare(b.table, a.table) }
-
-// removeChains removes chains, ordered by table, and returns those that stay, with the reasons. Each table is a
-// commit of its own, so that a refusal in one table leaves no chain of another one half done. If one is
-// refused, removeChains halves it until it has found the chains that stay.
-func (k *kernel) removeChains(ctx context.Context, chains []chainRef) (kept []string, err error) {
-	at := slices.IndexFunc(chains, func(c chainRef) bool { return c.table != chains[0].table })
-	if at < 0 {
-		var ops []Op
-		for _, c := range chains {
-			ops = append(ops, Op{Kind: backends.Remove, Key: c.key()})
-		}
-		err = k.write(ctx, ops)
-		switch at = len(chains) / 2; {
-		case !isRefusal(err):
-			return nil, err
-		case at == 0:
-			return []string{fmt.Sprintf("%s (%v)", chains[0].name, err)}, nil
+// removeChains removes empty chains to which no rule leads.
+func (k *kernel) removeChains(ctx context.Context, e *existing, chains []chainRef) error {
+	var ops []Op
+	for _, ref := range chains {
+		if !e.used[ref] {
+			ops = append(ops, Op{Kind: backends.Remove, Key: ref.key()})
 		}
 	}
-	kept, err = k.removeChains(ctx, chains[:at])
-	if err != nil {
-		return kept, err
-	}
-	more, err := k.removeChains(ctx, chains[at:])
-	return append(kept, more...), err
+	return k.write(ctx, ops, gently)
 }
 
 // write commits operations.
-func (k *kernel) write(ctx context.Context, ops []Op) error {
-	s, err := newScript(ops, k.piece())
-	if err != nil {
-		return err
-	}
-	return k.restore(ctx, s)
-}
-
-// piece is about how many bytes of new chains go into one commit; 0 is all.
-func (k *kernel) piece() int {
-	if k.programs.flavour == NFT {
-		return pieceSize
-	}
-	return 0
+func (k *kernel) write(ctx context.Context, ops []Op, s scope) error {
+	return k.restore(ctx, newScript(ops, k.piece, s))
 }
 
 // restore runs a script, unless it is empty, while the watch is told about it.

@@ -29,7 +29,7 @@ type legacyWatch struct {
 // are.
 const lookInterval = time.Second
 
-// Close implements [io.Closer].
+// Close ends a wait that is running.
 func (w *legacyWatch) Close() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -14,85 +14,51 @@ type listing struct {
 	existing
 	// ended are chains of the kernel after a foreign rule that ends the traversal of all packets.
 	ended map[chainRef]bool
-	// read is how many rules of each of the kernel's own chains have been read.
-	read map[chainRef]int
 	// table is the table of the current line, if it is one that is used.
 	table   Table
 	inTable bool
 	// begun is the start of a line that is not complete yet.
 	begun []byte
-	// open are the lines of a rule with quotes that are not closed yet.
-	open     []string
-	openSize int
-	err      error
+	err   error
 }
 
-const (
-	// longestLine bounds a line in bytes; foreign rules may be long.
-	longestLine = 1 << 20
-	// longestQuote bounds a rule of several lines in bytes. Comments may contain newlines:
-	// the kernel keeps 255 bytes of each comment.
-	longestQuote = 4 << 10
-)
-
-func newListing(n Names, known knowledge) *listing {
+func newListing(n Names) *listing {
 	return &listing{
-		names: n, ended: map[chainRef]bool{}, read: map[chainRef]int{},
-		existing: existing{chains: saved{}, jumps: saved{}, late: map[chainRef]bool{}, knowledge: known},
+		names: n, ended: map[chainRef]bool{},
+		existing: existing{chains: saved{}, jumps: saved{}, late: map[chainRef]bool{}, used: map[chainRef]bool{}},
 	}
 }
 
 // Write parses a piece. It always accepts all of it, so that the program does not block;
 // end returns the error.
 func (l *listing) Write(piece []byte) (int, error) {
-	n := len(piece)
-	for l.err == nil {
-		line, rest, ended := bytes.Cut(piece, []byte{'\n'})
-		if len(l.begun)+len(line) > longestLine {
-			l.err = fmt.Errorf("a line is longer than %d bytes", longestLine)
-			break
-		}
-		if !ended {
-			l.begun = append(l.begun, line...)
-			break
-		}
-		piece = rest
-		if len(l.begun) > 0 {
-			line = append(l.begun, line...)
+	for rest := piece; len(rest) > 0; {
+		line, after, ended := bytes.Cut(rest, []byte{'\n'})
+		l.begun = append(l.begun, line...)
+		if ended {
+			l.line(string(l.begun))
 			l.begun = l.begun[:0]
 		}
-		l.line(string(line))
+		rest = after
 	}
-	return n, nil
+	return len(piece), nil
 }
 
 // end returns what was found in the whole output.
 func (l *listing) end() (*existing, error) {
-	if l.err == nil && len(l.begun) > 0 {
-		l.line(string(l.begun))
-		l.begun = nil
-	}
-	for len(l.open) > 0 {
-		l.splitRule()
-	}
+	l.line(string(l.begun))
 	return &l.existing, l.err
 }
 
+// line parses a line. A comment of another program with a newline makes several lines of a rule; only the
+// first one begins like a rule.
 func (l *listing) line(line string) {
 	switch {
-	case len(l.open) > 0:
-		l.continueRule(line)
-	case strings.HasPrefix(line, "-A "):
-		if !l.inTable {
-			return
-		}
-		if !isWhole(line) {
-			l.open, l.openSize = append(l.open, line), len(line)
-			return
-		}
+	case l.inTable && strings.HasPrefix(line, "-A "):
 		l.rule(line)
 	case strings.HasPrefix(line, "# Table `") && strings.Contains(line, "is incompatible, use 'nft' tool"):
-		if name, _, _ := strings.Cut(strings.TrimPrefix(line, "# Table `"), "'"); l.isUsed(name) {
+		name, _, _ := strings.Cut(strings.TrimPrefix(line, "# Table `"), "'")
+		if _, isUsed := l.names.tableNamed(name); isUsed {
 			l.err = fmt.Errorf("%w: nft list table ip %s, or ip6, shows them", errIncompatible, name)
 		}
 	case strings.HasPrefix(line, "*"):
@@ -105,30 +71,6 @@ func (l *listing) line(line string) {
 	}
 }
 
-// continueRule adds a line to a rule of several lines.
-func (l *listing) continueRule(line string) {
-	l.open, l.openSize = append(l.open, line), l.openSize+1+len(line)
-	if whole := strings.Join(l.open, "\n"); isWhole(whole) {
-		l.open = l.open[:0]
-		l.rule(whole)
-		return
-	}
-	if l.openSize > longestQuote {
-		l.splitRule()
-	}
-}
-
-// splitRule parses a rule whose quotes are never closed: its first line is a rule, and the
-// other lines are parsed again.
-func (l *listing) splitRule() {
-	lines := l.open
-	l.open = nil
-	l.rule(lines[0])
-	for _, line := range lines[1:] {
-		l.line(line)
-	}
-}
-
 func (l *listing) rule(line string) {
 	chain, rule, _ := strings.Cut(strings.TrimPrefix(line, "-A "), " ")
 	ref := chainRef{l.table, chain}
@@ -138,22 +80,15 @@ func (l *listing) rule(line string) {
 	}
 	isOwn := l.names.ownsComment(rule)
 	if isHook(chain) {
-		if at := l.read[ref]; at < len(l.hooks[ref]) && l.hooks[ref][at].isMisprinted {
-			rule = "" // what is printed says nothing
-		}
-		l.read[ref]++
 		isOwn = l.names.ownsJump(l.table, rule)
 		l.ended[ref] = l.ended[ref] || !isOwn && endsTraversal(rule)
 	}
 	if isOwn {
 		l.jumps[ref] = append(l.jumps[ref], rule)
 		l.late[ref] = l.late[ref] || l.ended[ref]
+	} else if to := rule[strings.LastIndex(rule, " ")+1:]; l.names.Owns(l.table, to) {
+		l.used[chainRef{l.table, to}] = true
 	}
-}
-
-func (l *listing) isUsed(table string) bool {
-	_, ok := l.names.tableNamed(table)
-	return ok
 }
 
 // errIncompatible marks tables that only the program nft can read.

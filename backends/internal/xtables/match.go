@@ -21,7 +21,7 @@ func CheckInterfaces(t proxy.LocalTraffic) error {
 			return r <= ' ' || r > '~' || strings.ContainsRune("\"'\\/!+", r)
 		})
 		if bad || len(name) > longestInterface || strings.HasPrefix(name, "-") {
-			return fmt.Errorf("invalid interface name %q", name)
+			return fmt.Errorf("iptables: the interface of pods has an invalid name %q: correct the option", name)
 		}
 	}
 	return nil

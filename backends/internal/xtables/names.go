@@ -80,11 +80,6 @@ func (n Names) Comment(purpose string) string {
 // owner ends each own comment.
 func (n Names) owner() string { return " (" + strings.TrimSuffix(n.Prefix, "-") + ")" }
 
-// isOwner reports whether a comment is one of Comment.
-func (n Names) isOwner(comment string) bool {
-	return !n.Uncommented && strings.HasPrefix(comment, "kubernetes ") && strings.HasSuffix(comment, n.owner())
-}
-
 // tables returns the tables that are used.
 func (n Names) tables() []Table {
 	return slices.DeleteFunc([]Table{NAT, Filter, Mangle}, func(t Table) bool { return !n.uses(t) })

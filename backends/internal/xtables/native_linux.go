@@ -2,14 +2,18 @@ package xtables
 
 import (
 	"context"
-	"maps"
+	"errors"
+	"fmt"
+	"strings"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/vipkit/vipkit/internal/kernel/nfnetlink"
+	"github.com/vipkit/vipkit/proxy"
 )
 
-// native reads the tables of the flavour nft from nf_tables itself, as far as iptables cannot tell:
-// other programs can add rules that iptables does not print, or prints without the parts that it does
-// not know.
+// native reads and removes chains of the flavour nft in nf_tables itself, without programs: other
+// programs can add rules that iptables does not list as they are.
 type native struct {
 	conn   *nfnetlink.Conn
 	family nfnetlink.Family
@@ -20,74 +24,138 @@ func (n *native) table(t Table) nfnetlink.Table {
 	return nfnetlink.Table{Family: n.family, Name: t.String()}
 }
 
-// read returns the chains of the identity and what is misprinted. It wakes dormant tables, and returns how
-// many.
-func (n *native) read(ctx context.Context) (chains saved, u knowledge, woken uint64, err error) {
-	chains, u = saved{}, knowledge{misread: map[chainRef]bool{}, hooks: map[chainRef][]hookRule{}}
+// RemoveNFT removes the chains of a consumer that has ended, in the flavour nft and both IP families,
+// in one transaction, with all rules that lead to them. It needs no program. Without such chains it
+// writes nothing.
+func RemoveNFT(ctx context.Context, conn *nfnetlink.Conn, names Names) error {
 	var b nfnetlink.Batch
-	var tables []nfnetlink.TableInfo
-	if err := n.conn.Tables(ctx, n.family, nfnetlink.Collect(&tables)); err != nil {
-		return nil, u, 0, err
-	}
-	for _, info := range tables {
-		t, isUsed := n.names.tableNamed(info.Name)
-		if !isUsed {
-			continue
-		}
-		if info.IsDormant() {
-			b.WakeTable(n.table(t))
-			woken++
-		}
-		if err := n.readRules(ctx, t, &u); err != nil {
-			return nil, u, 0, err
-		}
-		own, err := ownChains(ctx, n.conn, n.table(t), func(chain string) bool { return n.names.Owns(t, chain) })
-		if err != nil {
-			return nil, u, 0, err
-		}
-		for name := range own {
-			chains[chainRef{t, name}] = nil
+	for _, family := range [...]nfnetlink.Family{nfnetlink.IPv4, nfnetlink.IPv6} {
+		n := &native{conn: conn, family: family, names: names}
+		for _, t := range names.tables() {
+			if err := n.addRemovals(ctx, &b, t); err != nil {
+				return err
+			}
 		}
 	}
-	if woken > 0 {
-		err = n.conn.Commit(ctx, &b)
-	}
-	return chains, u, woken, err
+	return conn.Commit(ctx, &b)
 }
 
-// readRules reads the rules of a table.
-func (n *native) readRules(ctx context.Context, t Table, u *knowledge) error {
-	return n.conn.Rules(ctx, n.table(t), nfnetlink.Visitor[nfnetlink.RuleInfo]{
-		Begin: func() {
-			maps.DeleteFunc(u.misread, func(ref chainRef, _ bool) bool { return ref.table == t })
-			maps.DeleteFunc(u.hooks, func(ref chainRef, _ []hookRule) bool { return ref.table == t })
-		},
+// addRemovals adds the removals of the chains in a table, after the removals of rules that lead to them.
+func (n *native) addRemovals(ctx context.Context, b *nfnetlink.Batch, t Table) error {
+	exists, err := n.existIn(ctx, t)
+	if err != nil || !exists {
+		return err
+	}
+	own, jumps, err := n.read(ctx, t)
+	for _, j := range jumps {
+		b.DelRule(n.table(t), j.from, j.handle)
+	}
+	for chain := range own {
+		b.FlushChain(n.table(t), chain)
+	}
+	for chain := range own {
+		b.DelChain(n.table(t), chain)
+	}
+	return err
+}
+
+// existIn reports whether a table has one of the chains that exist whatever the service ports are. Unlike
+// a list of the chains, that is known also while other programs commit all the time.
+func (n *native) existIn(ctx context.Context, t Table) (bool, error) {
+	for _, chain := range n.names.Chains[t] {
+		_, err := n.conn.Chain(ctx, n.table(t), n.names.Prefix+chain)
+		if !errors.Is(err, unix.ENOENT) {
+			return err == nil, err
+		}
+	}
+	return false, nil
+}
+
+// jump is a rule of a chain of the kernel or of another program that leads to a chain of the identity.
+type jump struct {
+	from, to string
+	handle   uint64
+	// isSelective is true if the rule matches anything but the state of a connection.
+	isSelective bool
+}
+
+// read returns the names of the identity's chains in a table, and the jumps to them.
+func (n *native) read(ctx context.Context, t Table) (own map[string]bool, jumps []jump, err error) {
+	var chains []nfnetlink.Chain
+	if err := n.conn.Chains(ctx, n.table(t), nfnetlink.Collect(&chains)); err != nil {
+		return nil, nil, err
+	}
+	own = map[string]bool{}
+	for i := range chains {
+		if n.names.Owns(t, chains[i].Name) {
+			own[chains[i].Name] = true
+		}
+	}
+	err = n.conn.Rules(ctx, n.table(t), nfnetlink.Visitor[nfnetlink.RuleInfo]{
+		Begin: func() { jumps = nil },
 		Each: func(r *nfnetlink.RuleInfo) error {
-			ref := chainRef{t, r.Chain}
-			switch {
-			case isHook(r.Chain):
-				rule := n.readRule(r)
-				u.hooks[ref] = append(u.hooks[ref], hookRule{r.Handle, rule.isOwn(t), rule.isMisprinted})
-			case n.names.Owns(t, r.Chain) && n.readRule(r).isMisprinted:
-				u.misread[ref] = true
+			if j := readJump(r); own[j.to] && !own[j.from] {
+				jumps = append(jumps, j)
 			}
 			return nil
 		},
 	})
+	return own, jumps, err
 }
 
-// removeJumps removes own jumps from the kernel's own chains.
-func (n *native) removeJumps(ctx context.Context, hooks map[chainRef][]hookRule) error {
-	var b nfnetlink.Batch
-	for ref, rules := range hooks {
-		for _, r := range rules {
-			if r.isOwn {
-				b.DelRule(n.table(ref.table), ref.name, r.handle)
+func readJump(r *nfnetlink.RuleInfo) jump {
+	j := jump{from: r.Chain, handle: r.Handle}
+	for s := range r.Steps() {
+		switch string(s.Name) {
+		case "counter":
+		case "immediate":
+			_, to, _ := s.Verdict()
+			j.to = string(to)
+		case "match":
+			name := strings.TrimRight(string(s.Bytes(unix.NFTA_MATCH_NAME)), "\x00")
+			j.isSelective = j.isSelective || name != "conntrack" && name != "comment"
+		default:
+			j.isSelective = true
+		}
+	}
+	return j
+}
+
+// find reads the names of the identity's chains and the jumps to them.
+func (n *native) find(ctx context.Context) (*existing, error) {
+	e := &existing{chains: saved{}, used: map[chainRef]bool{}, isUnread: true, handles: map[chainRef][]uint64{}}
+	for _, t := range n.names.tables() {
+		own, jumps, err := n.read(ctx, t)
+		if err != nil {
+			return nil, err
+		}
+		for name := range own {
+			e.chains[chainRef{t, name}] = nil
+		}
+		for _, j := range jumps {
+			if isHook(j.from) && !j.isSelective {
+				e.handles[chainRef{t, j.from}] = append(e.handles[chainRef{t, j.from}], j.handle)
+			} else {
+				e.used[chainRef{t, j.to}] = true
 			}
 		}
 	}
-	if b.Empty() {
+	return e, nil
+}
+
+// removeJumps removes own jumps from the kernel's own chains. Without any, n may be nil.
+func (n *native) removeJumps(ctx context.Context, handles map[chainRef][]uint64) error {
+	if len(handles) == 0 {
 		return nil
 	}
-	return n.conn.Commit(ctx, &b)
+	var b nfnetlink.Batch
+	for ref, all := range handles {
+		for _, handle := range all {
+			b.DelRule(n.table(ref.table), ref.name, handle)
+		}
+	}
+	if err := n.conn.Commit(ctx, &b); err != nil {
+		return fmt.Errorf("%w: iptables: removing jumps that new ones have replaced: %w", proxy.ErrDataplaneLost, err)
+	}
+	return nil
 }

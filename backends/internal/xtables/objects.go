@@ -32,15 +32,6 @@ func (k Key) Rank() int { return 0 }
 // Shared implements [backends.Key].
 func (k Key) Shared() bool { return k.IsShared }
 
-// refused is the table of an object that cannot be written; its value is the reason.
-const refused Table = 255
-
-// Refusal returns an object that makes the commit fail, for objects which all service ports
-// need but which cannot be written.
-func Refusal(err error) Object {
-	return Object{Key: Key{Table: refused}, Value: err.Error()}
-}
-
 // Lines joins the rules of a chain, as the value of its object has them.
 func Lines(rules []string) string {
 	if len(rules) == 0 {

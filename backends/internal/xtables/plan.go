@@ -12,24 +12,12 @@ type existing struct {
 	chains, jumps saved
 	// late are chains in which an own jump follows a rule that ends the traversal of all packets.
 	late map[chainRef]bool
-	// isUnprintable is true if iptables cannot print the tables: neither the rules of chains nor the
-	// texts of jumps are known.
-	isUnprintable bool
-	knowledge
-}
-
-// knowledge is what nf_tables says about the tables of a family and iptables does not print.
-type knowledge struct {
-	// misread are chains of the identity with rules that iptables prints wrongly or not at all, and
-	// hooks are the rules of the kernel's own chains, in order.
-	misread map[chainRef]bool
-	hooks   map[chainRef][]hookRule
-}
-
-// hookRule is a rule of one of the kernel's own chains, as nf_tables lists it.
-type hookRule struct {
-	handle              uint64
-	isOwn, isMisprinted bool
+	// used are the chains of the identity to which rules of other programs lead.
+	used map[chainRef]bool
+	// isUnread is true if iptables does not list the tables as they are. Then the rules of chains are not
+	// known, and handles are the own jumps in the kernel's own chains.
+	isUnread bool
+	handles  map[chainRef][]uint64
 }
 
 // chainRef identifies a chain of a table.
@@ -51,44 +39,40 @@ func isHook(chain string) bool {
 	return false
 }
 
-// knows reports whether the rules of a chain are known.
-func (e *existing) knows(ref chainRef) bool { return !e.isUnprintable && !e.misread[ref] }
-
 // scope says which parts of the difference between existing and wanted objects are planned.
 type scope uint8
 
 const (
-	// gently changes single rules of open chains.
+	// gently keeps rules of table filter that reject packets until table nat is written.
 	gently scope = iota
-	// rewriting writes each open chain that differs as a whole, before rules lead to it: the kernel
-	// refuses jumps to chains with rules of other programs that are invalid in the hook.
-	rewriting
-	// adding is gently without removals. It empties no open chain.
+	// atOnce plans each table as one commit: the kernel refuses jumps to chains with rules of other programs
+	// that are invalid in the hook.
+	atOnce
+	// adding plans no removals. It empties no open chain.
 	adding
 )
 
-// ManyRemovals is the maximum number of rules that are removed from a chain one by one, in changes only in
-// the flavour that uses nf_tables. There, each takes about 2 ms; for more rules, reading everything
+// ManyRemovals is the maximum number of rules that a change removes from a chain one by one in the
+// flavour that uses nf_tables. There, each takes about 2 ms; for more rules, reading everything
 // and writing the whole chain is faster. Additions do not count, because they take far less time.
 const ManyRemovals = 128
 
 // plan is the difference between what exists and what is wanted.
 type plan struct {
 	*existing
-	names Names
 	scope scope
 	ops   []Op
 	// unwanted are chains that ops empty.
 	unwanted []chainRef
 }
 
-// plan returns the operations that make the wanted objects, given as additions, of what exists. It
-// compares chains as text.
+// plan returns the operations that make the wanted objects, given as additions, of what exists, and the
+// chains that they empty. It compares chains as text, and writes those that differ as a whole.
 func (e *existing) plan(n Names, wanted []Op, s scope) (ops []Op, unwanted []chainRef) {
 	if len(e.chains)+len(e.jumps) == 0 {
 		return wanted, nil
 	}
-	p := plan{existing: e, names: n, scope: s}
+	p := plan{existing: e, scope: s}
 	open := map[chainRef][]Op{}
 	isWanted := make(map[chainRef]bool, len(wanted))
 	for _, o := range wanted {
@@ -120,33 +104,18 @@ func (p *plan) differs(ref chainRef, o *Op) bool {
 	if exists {
 		o.Kind = backends.Replace
 	}
-	return !exists || !p.knows(ref) || Lines(found) != o.Value
+	return !exists || p.isUnread || Lines(found) != o.Value
 }
 
-// openChain adds what makes an open chain have the wanted rules: single rules, or the whole chain. A whole
-// chain of table filter is written after the other tables, so that packets are rejected by old rules
-// until table nat translates them. Missing rules are added before.
+// openChain adds what makes an open chain have the wanted rules, in any order within its front and within its
+// back. A chain of table filter is written after the other tables, so that packets are rejected by
+// old rules until table nat translates them. Missing rules are added before.
 func (p *plan) openChain(ref chainRef, wanted []Op) {
 	found, exists := p.chains[ref]
 	if !exists {
 		p.ops = append(p.ops, wanted...)
 		return
 	}
-	added, removed, can := p.singleRules(ref, found, wanted)
-	if p.scope == adding || can && (len(added)+len(removed) == 0 || p.scope == gently && len(removed) <= ManyRemovals) {
-		p.ops = append(append(p.ops, removed...), added...)
-		return
-	}
-	whole := Op{Kind: backends.Replace, Key: ref.key(), Value: wholeChain(wanted)}
-	if p.scope == gently && ref.table == Filter {
-		p.ops = append(p.ops, added...)
-		whole.Key.Back = true
-	}
-	p.ops = append(p.ops, whole)
-}
-
-// wholeChain returns the value of an open chain that is written at once.
-func wholeChain(wanted []Op) string {
 	var front, back []string
 	for _, o := range wanted {
 		if o.Key.Back {
@@ -155,43 +124,35 @@ func wholeChain(wanted []Op) string {
 			front = append(front, o.Key.Rule)
 		}
 	}
-	return Lines(append(front, back...))
+	if n := len(front); !p.isUnread && len(found) == n+len(back) && haveSame(found[:n], front) && haveSame(found[n:], back) {
+		return
+	}
+	if late := p.scope == gently && ref.table == Filter; late || p.scope == adding {
+		p.addMissing(found, wanted)
+	}
+	if p.scope != adding {
+		whole := Op{Kind: backends.Replace, Key: ref.key(), Value: Lines(append(front, back...))}
+		whole.Key.Back = p.scope == gently
+		p.ops = append(p.ops, whole)
+	}
 }
 
-// singleRules returns the additions and removals of single rules that an open chain needs. They cannot make
-// the chain right if its rules are not known, so that all are added, if one exists twice, or if one for the
-// front is behind one for the back.
-func (p *plan) singleRules(ref chainRef, found []string, wanted []Op) (added, removed []Op, can bool) {
-	can = p.knows(ref)
-	if !can {
-		found = nil
-	}
-	missing := make(map[string]Op, len(wanted))
-	for _, o := range wanted {
-		if o.Key.Rule != "" {
-			missing[o.Key.Rule] = o
-		}
-	}
-	is, isBack := make(map[string]bool, len(found)), false
+// haveSame reports whether two lists have the same texts, in any order.
+func haveSame(a, b []string) bool {
+	return slices.Equal(slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b)))
+}
+
+// addMissing adds the wanted rules that an open chain does not have.
+func (p *plan) addMissing(found []string, wanted []Op) {
+	has := make(map[string]bool, len(found))
 	for _, rule := range found {
-		o, isWanted := missing[rule]
-		switch {
-		case is[rule], isWanted && isBack && !o.Key.Back:
-			can = false
-		case isWanted:
-			isBack = o.Key.Back
-		case p.scope != adding:
-			removed = append(removed, Op{Kind: backends.Remove, Key: Key{Table: ref.table, Chain: ref.name, Rule: rule}})
-		}
-		delete(missing, rule)
-		is[rule] = true
+		has[rule] = true
 	}
 	for _, o := range wanted {
-		if _, isMissing := missing[o.Key.Rule]; isMissing {
-			added = append(added, o)
+		if o.Key.Rule != "" && !has[o.Key.Rule] {
+			p.ops = append(p.ops, o)
 		}
 	}
-	return added, removed, can
 }
 
 // jumpsOf adds what makes a chain of the kernel, or of another program, have the wanted own rules. If
@@ -201,19 +162,21 @@ func (p *plan) jumpsOf(ref chainRef, wanted []Op) {
 	for _, o := range wanted {
 		rules = append(rules, o.Key.Rule)
 	}
-	found := slices.Sorted(slices.Values(p.jumps[ref]))
-	if slices.Equal(found, slices.Sorted(slices.Values(rules))) && !p.late[ref] {
+	found := p.jumps[ref]
+	if haveSame(found, rules) && !p.late[ref] && !p.isUnread {
 		return
 	}
-	if len(found) > 0 {
-		wanted = slices.Clone(wanted)
-		wanted[0].Kind, wanted[0].Value = backends.Replace, Lines(found)
+	for i, o := range wanted {
+		o.Kind = backends.Replace
+		if i == 0 {
+			o.Value = Lines(found)
+		}
+		p.ops = append(p.ops, o)
 	}
-	p.ops = append(p.ops, wanted...)
 }
 
 // remove adds the removals of unwanted jumps, and what empties unwanted chains. What these refuse, they
-// refuse until all tables are written, unless chains are rewritten.
+// refuse until all tables are written, unless each table is one commit.
 func (p *plan) remove(isWanted map[chainRef]bool) {
 	for ref, found := range p.jumps {
 		if isWanted[ref] {
@@ -228,9 +191,9 @@ func (p *plan) remove(isWanted map[chainRef]bool) {
 			continue
 		}
 		p.unwanted = append(p.unwanted, ref)
-		if len(found) > 0 || !p.knows(ref) {
+		if len(found) > 0 || p.isUnread {
 			o := Op{Kind: backends.Replace, Key: ref.key()}
-			o.Key.Back = p.scope != rewriting
+			o.Key.Back = p.scope != atOnce
 			p.ops = append(p.ops, o)
 		}
 	}

@@ -1,6 +1,7 @@
 package xtables
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -21,7 +22,7 @@ import (
 // programs are the two programs that read and write the tables of a family.
 type programs struct {
 	saver, restorer string
-	process         process
+	namespace       *netns.NS
 	wait            string // seconds
 	// flavour is never Default.
 	flavour Flavour
@@ -38,9 +39,9 @@ func findPrograms(ctx context.Context, c *Config, family v1.IPFamily, at *netns.
 		stem += "-" + string(c.Options.Flavour)
 	}
 	p := programs{
-		process: process{namespace: at},
-		wait:    strconv.Itoa(int(c.Options.LockWait / time.Second)),
-		flavour: c.Options.Flavour, family: family,
+		namespace: at,
+		wait:      strconv.Itoa(int(c.Options.LockWait / time.Second)),
+		flavour:   c.Options.Flavour, family: family,
 	}
 	for into, name := range map[*string]string{&p.saver: stem + "-save", &p.restorer: stem + "-restore"} {
 		path, err := LookUp(name)
@@ -75,28 +76,32 @@ func LookUp(name string) (string, error) {
 // find reads the chains and rules of an identity. In the flavour nft, one program prints all
 // tables, because it reads all of them anyway. In the legacy flavour, and if that program
 // fails because of a foreign table, one program prints each table in use.
-func (p *programs) find(ctx context.Context, n Names, known knowledge) (*existing, error) {
+func (p *programs) find(ctx context.Context, n Names) (*existing, error) {
 	if p.flavour == NFT {
-		e, err := p.list(ctx, newListing(n, known), []string{})
+		e, err := p.list(ctx, newListing(n), []string{})
 		if _, stopped := errors.AsType[*stopError](err); !stopped {
 			return e, err
 		}
 	}
-	tables, err := p.tables(n)
-	if err != nil {
-		return nil, fmt.Errorf("iptables: finding tables: %w", err)
+	tables := n.tables()
+	if p.flavour == Legacy { // the kernel would make a missing table
+		existing, err := p.sizes(n)
+		if err != nil {
+			return nil, fmt.Errorf("iptables: finding tables: %w", err)
+		}
+		tables = slices.Sorted(maps.Keys(existing))
 	}
 	var each [][]string
 	for _, t := range tables {
 		each = append(each, []string{"-t", t.String()})
 	}
-	return p.list(ctx, newListing(n, known), each...)
+	return p.list(ctx, newListing(n), each...)
 }
 
 // list runs iptables-save once for each list of arguments, and parses the output.
 func (p *programs) list(ctx context.Context, l *listing, arguments ...[]string) (*existing, error) {
 	for _, args := range arguments {
-		_, err := p.process.run(ctx, program{path: p.saver, args: args, out: l})
+		_, err := p.run(ctx, nil, l, p.saver, args...)
 		if isRefusal(err) && strings.Contains(err.Error(), "Parsing nftables rule failed") {
 			err = fmt.Errorf("%w: %w", errIncompatible, err)
 		}
@@ -111,20 +116,10 @@ func (p *programs) list(ctx context.Context, l *listing, arguments ...[]string) 
 	return e, nil
 }
 
-// tables returns the tables to print. In the legacy flavour these are only existing ones:
-// the kernel would make a missing table.
-func (p *programs) tables(n Names) ([]Table, error) {
-	if p.flavour != Legacy {
-		return n.tables(), nil
-	}
-	all, err := p.sizes(n)
-	return slices.Sorted(maps.Keys(all)), err
-}
-
 // sizes returns the tables of the legacy flavour that exist.
 func (p *programs) sizes(n Names) (map[Table]legacytables.Info, error) {
 	all := map[Table]legacytables.Info{}
-	return all, p.process.namespace.Do(func() error {
+	return all, p.namespace.Do(func() error {
 		existing, err := legacytables.Sizes(p.family)
 		for name, info := range existing {
 			if t, isUsed := n.tableNamed(name); isUsed {
@@ -137,9 +132,7 @@ func (p *programs) sizes(n Names) (map[Table]legacytables.Info, error) {
 
 // restore runs a script.
 func (p *programs) restore(ctx context.Context, script []byte) error {
-	ran, err := p.process.run(ctx, program{
-		path: p.restorer, args: []string{"--noflush", "-w", p.wait}, in: newInput(script),
-	})
+	ran, err := p.run(ctx, script, nil, p.restorer, "--noflush", "-w", p.wait)
 	if err != nil && ran && ctx.Err() != nil {
 		return fmt.Errorf("%w: iptables-restore was killed: %w", proxy.ErrDataplaneLost, err)
 	}
@@ -150,12 +143,12 @@ func (p *programs) restore(ctx context.Context, script []byte) error {
 func (p *programs) readFlavour(ctx context.Context) (Flavour, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	var version tail
-	_, err := p.process.run(ctx, program{path: p.restorer, args: []string{"--version"}, out: &version})
+	var version bytes.Buffer
+	_, err := p.run(ctx, nil, &version, p.restorer, "--version")
 	switch {
 	case err != nil:
 		return Default, fmt.Errorf("iptables: %s --version: %w", p.restorer, err)
-	case strings.Contains(string(version.kept), "nf_tables"):
+	case strings.Contains(version.String(), "nf_tables"):
 		return NFT, nil
 	}
 	return Legacy, nil

@@ -4,13 +4,12 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"slices"
 
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// Replace implements [backends.Replacer]: everything is in one commit, because each further
+// Replace is Replace of [backends.Abilities]: everything is in one commit, because each further
 // one would copy the table again. It reads the existing chains and rules.
 func (k *kernel) Replace(context.Context, proxy.Snapshot, bool) backends.Replacement[Key, string] {
 	return &replacement{kernel: k}
@@ -28,7 +27,7 @@ type replacement struct {
 	keeps bool
 	// accepted are the operations of parts, and exist the chains that parts need not make.
 	accepted []Op
-	exist    map[chainRef]bool
+	exist    saved
 }
 
 // Pieces implements [backends.Replacement].
@@ -68,10 +67,7 @@ func (r *replacement) try(ctx context.Context, ops []Op) error {
 		if err != nil {
 			return fmt.Errorf("%w: reading rules: %w", backends.ErrUnavailable, err)
 		}
-		r.exist = map[chainRef]bool{}
-		for ref := range e.chains {
-			r.exist[ref] = true
-		}
+		r.exist = e.chains
 	}
 	made, err := r.kernel.try(ctx, ops, r.exist)
 	if err == nil {
@@ -83,20 +79,18 @@ func (r *replacement) try(ctx context.Context, ops []Op) error {
 
 // try writes rules into the canaries, which no packet reaches, and makes the chains of the rules that do
 // not exist. It returns those chains.
-func (k *kernel) try(ctx context.Context, ops []Op, exist map[chainRef]bool) (made map[chainRef]bool, err error) {
-	made = map[chainRef]bool{}
+func (k *kernel) try(ctx context.Context, ops []Op, exist saved) (made saved, err error) {
+	made = saved{}
 	rules := map[Table][]byte{}
 	var trial []Op
 	for _, o := range ops {
 		ref := chainRef{o.Key.Table, o.Key.Chain}
+		_, exists := exist[ref]
 		switch {
-		case o.Key.Table == refused:
-			trial = append(trial, o)
-			continue
 		case o.Key.Rule != "":
 			o.Value = o.Key.Rule + "\n"
-		case !exist[ref]:
-			made[ref] = true
+		case !exists:
+			made[ref] = nil
 			trial = append(trial, Op{Key: ref.key()})
 		}
 		rules[ref.table] = append(rules[ref.table], o.Value...)
@@ -104,7 +98,7 @@ func (k *kernel) try(ctx context.Context, ops []Op, exist map[chainRef]bool) (ma
 	for t, text := range rules {
 		trial = append(trial, Op{Key: Key{Table: t, Chain: k.names.Canary()}, Value: string(text)})
 	}
-	return made, k.write(ctx, trial)
+	return made, k.write(ctx, trial, gently)
 }
 
 // Finish implements [backends.Replacement].
@@ -131,55 +125,34 @@ func (r *replacement) Finish(ctx context.Context) error {
 	return err
 }
 
-// load makes the wanted objects of what exists, as gently as the kernel allows. Before it rewrites chains, it
-// adds the missing rules that reject packets, if the kernel accepts them in the existing chains.
+// load makes the wanted objects of what exists, as gently as the kernel allows.
 func (k *kernel) load(ctx context.Context, e *existing, wanted []Op) error {
 	refusal := k.adopt(ctx, e, wanted, gently)
 	if !isRefusal(refusal) {
 		return refusal
 	}
-	e, err := k.find(ctx)
+	e, err := k.reread(ctx)
 	if err != nil {
 		return err
 	}
-	if len(e.chains)+len(e.jumps) == 0 { // there is nothing to rewrite
+	if len(e.chains)+len(e.jumps) == 0 { // there is nothing that may be in the way
 		return refusal
 	}
-	missing, _ := e.plan(k.names, wanted, adding)
-	missing = slices.DeleteFunc(inFilter(missing, true), func(o Op) bool { return isHook(o.Key.Chain) })
-	if err = k.write(ctx, missing); err == nil {
-		if e, err = k.find(ctx); err != nil {
-			return err
-		}
-	}
-	if err != nil && !isRefusal(err) {
-		return err
-	}
-	return k.adopt(ctx, e, wanted, rewriting)
-}
-
-// inFilter returns the operations on table filter, or those on the others.
-func inFilter(ops []Op, is bool) []Op {
-	return slices.DeleteFunc(slices.Clone(ops), func(o Op) bool { return (o.Key.Table == Filter) != is })
+	return k.adopt(ctx, e, wanted, atOnce)
 }
 
 // adopt makes the wanted objects of what exists. Unwanted chains are removed last and apart, because
-// something may refer to one of them. Rewriting, it writes table filter as a whole after the others, so that
-// old rules reject packets until table nat translates them.
+// something may refer to one of them: then it stays, empty.
 func (k *kernel) adopt(ctx context.Context, e *existing, wanted []Op, s scope) error {
 	ops, unwanted := e.plan(k.names, wanted, s)
-	if s == rewriting {
-		if err := k.write(ctx, inFilter(ops, false)); err != nil {
-			return err
-		}
-		ops = inFilter(ops, true)
-	}
-	if err := k.write(ctx, ops); err != nil {
+	if err := k.write(ctx, ops, s); err != nil {
 		return err
 	}
-	if err := k.removeJumps(ctx, e); err != nil {
+	if err := k.native.removeJumps(ctx, e.handles); err != nil {
 		return err
 	}
-	_, err := k.removeChains(ctx, slices.SortedFunc(slices.Values(unwanted), byTable))
-	return err
+	if err := k.removeChains(ctx, e, unwanted); !isRefusal(err) {
+		return err
+	}
+	return nil
 }

@@ -2,8 +2,6 @@ package xtables
 
 import (
 	"cmp"
-	"errors"
-	"fmt"
 	"slices"
 	"strings"
 
@@ -18,7 +16,7 @@ import (
 // nat have been added: first additions to filter, then nat, then removals from filter. If
 // nat only gets additions, it is first, because the other order makes a first load slow in
 // the flavour that uses nf_tables. Table mangle, which neither refuses nor translates, is
-// before all others.
+// before all others. At once, each table is one commit, and filter the last one.
 //
 // New chains, which no packet reaches yet, may be committed ahead of everything else, in pieces.
 type script struct {
@@ -40,32 +38,21 @@ type script struct {
 // as the text of a commit has bytes. In the legacy flavour each commit copies the whole table.
 const pieceSize = 256 << 10
 
-// Script returns the input of iptables-restore --noflush for some operations. It returns an
-// error if one adds a [Refusal].
-func Script(ops []Op) (string, error) {
-	s, err := newScript(ops, 0)
-	if err != nil {
-		return "", fmt.Errorf("iptables: %w", err)
-	}
-	return string(s.text), nil
-}
+// Script returns the input of iptables-restore --noflush for some operations.
+func Script(ops []Op) string { return string(newScript(ops, 0, gently).text) }
 
-// newScript writes a script with pieces of a size. It returns an error if an operation is a refused
-// object.
-func newScript(ops []Op, piece int) (*script, error) {
+// newScript writes a script with pieces of a size.
+func newScript(ops []Op, piece int, how scope) *script {
 	var marks, before, after []Op
 	during := make([]Op, 0, len(ops)) // nearly all of them
 	for i := range ops {
 		o := &ops[i]
 		switch {
-		case o.Key.Table == refused && o.Kind == backends.Remove:
-		case o.Key.Table == refused:
-			return nil, errors.New(o.Value)
 		case o.Key.Table == Mangle:
 			marks = append(marks, *o)
 		case o.Key.Table == NAT:
 			during = append(during, *o)
-		case o.Kind == backends.Remove, o.Key.Rule == "" && o.Key.Back:
+		case how == atOnce, o.Kind == backends.Remove, o.Key.Rule == "" && o.Key.Back, o.Key.Rule != "" && o.Kind == backends.Replace:
 			after = append(after, *o)
 		default:
 			before = append(before, *o)
@@ -81,7 +68,7 @@ func newScript(ops []Op, piece int) (*script, error) {
 		s.divide(Filter, before)
 	}
 	s.section(Filter, after)
-	return s, nil
+	return s
 }
 
 // divide writes the operations on one table. If they are long, it commits new chains ahead, in pieces.

@@ -13,7 +13,7 @@ func TestTextSize(t *testing.T) {
 	r := testenv.Random(t)
 	for range 50 {
 		ops := slices.Concat(randomLoad(t, r)...)
-		if got, most := len(scriptOf(t, ops).text), textSize(ops); got > most || got < most/2 {
+		if got, most := len(scriptOf(ops).text), textSize(ops); got > most || got < most/2 {
 			t.Fatalf("length of the script: got %d bytes, want at most %d, and at least half of that", got, most)
 		}
 	}

@@ -7,7 +7,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/vipkit/vipkit/backends"
-	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
 // written parses operations, one in each line: "+", "=" or "-" to add, replace or remove; the
@@ -42,6 +41,7 @@ func TestScripts(t *testing.T) {
 	for _, c := range []struct {
 		what  string
 		ops   []Op
+		how   scope
 		want  string
 		rules uint64
 	}{
@@ -80,22 +80,24 @@ func TestScripts(t *testing.T) {
 			}),
 			want: "*filter\n-F S\n-A S -j A\nCOMMIT\n", rules: 2,
 		},
-		{what: "a refused object is removed", ops: []Op{{Kind: backends.Remove, Key: Key{Table: refused}, Value: "no"}}},
+		{
+			what: "a jump is replaced",
+			ops:  written(t, "+ filter S < -j A", "= filter INPUT < -j S", "= nat B : -j C"),
+			want: "*filter\n-I S -j A\nCOMMIT\n*nat\n-F B\n-A B -j C\nCOMMIT\n*filter\n-I INPUT -j S\nCOMMIT\n", rules: 4,
+		},
+		{
+			what: "each table at once", how: atOnce,
+			ops:  written(t, "= filter S : -j A", "= filter INPUT < -j S", "- filter F : -j D", "= nat B : -j C"),
+			want: "*nat\n-F B\n-A B -j C\nCOMMIT\n*filter\n-F F\n-F S\n-A S -j A\n-I INPUT -j S\n-X F\nCOMMIT\n", rules: 6,
+		},
 	} {
-		s, err := newScript(c.ops, 0)
-		if err != nil {
-			t.Errorf("%s: %v", c.what, err)
-			continue
-		}
+		s := newScript(c.ops, 0, c.how)
 		if diff := cmp.Diff(c.want, string(s.text)); diff != "" || s.rules != c.rules {
 			t.Errorf("%s: rules: got %d, want %d; script (-want +got):\n%s", c.what, s.rules, c.rules, diff)
 		}
 		if got := strings.Count(c.want, "COMMIT"); s.commits != got {
 			t.Errorf("%s: commits: got %d, want %d", c.what, s.commits, got)
 		}
-	}
-	if s, err := newScript([]Op{{Key: Key{Table: refused}, Value: "no such name"}}, 0); err == nil || err.Error() != "no such name" {
-		t.Errorf("script of a refused object: got %v, error %v, want the value as the error", s, err)
 	}
 }
 
@@ -104,28 +106,13 @@ func TestScripts(t *testing.T) {
 func TestScriptInPieces(t *testing.T) {
 	t.Parallel()
 	ops := written(t, "+ nat B : -j A1\n-j A2", "+ nat S", "= nat R : -j B", "+ nat S < -j B", "+ nat S > -j N", "+ nat OUTPUT < -j S", "+ nat INPUT > -j S")
-	s, err := newScript(ops, 12)
-	testenv.NoError(t, err)
+	s := newScript(ops, 12, gently)
 	const want = "*nat\n:B - [0:0]\n:S - [0:0]\nCOMMIT\n*nat\n-A B -j A1\nCOMMIT\n*nat\n-A B -j A2\nCOMMIT\n*nat\n-A S -j B\nCOMMIT\n*nat\n-A S -j N\nCOMMIT\n" +
 		"*nat\n-F R\n-A R -j B\n-I OUTPUT -j S\n-A INPUT -j S\nCOMMIT\n"
 	if diff := cmp.Diff(want, string(s.text)); diff != "" {
 		t.Fatalf("script (-want +got):\n%s", diff)
 	}
-	if got, whole := s.rules, scriptOf(t, ops).rules; got != whole {
+	if got, whole := s.rules, scriptOf(ops).rules; got != whole {
 		t.Errorf("rules: got %d, want %d as in one commit", got, whole)
-	}
-}
-
-// Many service ports have rules in an open chain; the rules of another chain have one owner.
-func TestOpenChains(t *testing.T) {
-	t.Parallel()
-	n := newNames("vipkit")
-	for name, want := range map[string]bool{
-		"OUTPUT": true, "VIPKIT-SERVICES": true, "VIPKIT-EXTERNAL-SERVICES": true, "VIPKIT-NODEPORTS": true,
-		"VIPKIT-FORWARD": false, "VIPKIT-PROXY-FIREWALL": false, "VIPKIT-SVC-AAAAAAAAAAAAAAAA": false,
-	} {
-		if got := n.IsOpen(name); got != want {
-			t.Errorf("isOpen(%s): got %t, want %t", name, got, want)
-		}
 	}
 }

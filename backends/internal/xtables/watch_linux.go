@@ -38,7 +38,7 @@ func newWatch(conn *nfnetlink.Conn, n Names) (*watch, error) {
 	return &watch{monitor: monitor}, err
 }
 
-// Close implements [io.Closer]. It ends a wait that is running.
+// Close ends a wait that is running.
 func (w *watch) Close() error { return w.monitor.Close() }
 
 func (w *watch) begin() {

@@ -163,12 +163,12 @@ func (a *instance) open(ctx context.Context, client kubernetes.Interface, regist
 	}
 	if a.mode == kernelspaceMode {
 		b, hns, err := a.serveKernelspace(ctx, client, registry)
-		return b, func() error { return errors.Join(closeBackend(b), hns.Close()) }, err
+		return b, func() error { return errors.Join(b.Close(), hns.Close()) }, err
 	}
 	if b, err = a.config.open(a.mode); err != nil {
 		return nil, nil, err
 	}
-	end = func() error { return closeBackend(b) }
+	end = b.Close
 	if a.mode == ipvsMode {
 		if err := a.beginIPVS(ctx, a.log); err != nil {
 			return nil, nil, errors.Join(err, end())

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -136,14 +135,6 @@ func (c *config) resyncInterval(mode string) time.Duration {
 	return cmp.Or(c.section(mode).SyncPeriod.Duration, usual)
 }
 
-// closeBackend releases what a backend uses in this process. The dataplane is unchanged.
-func closeBackend(b proxy.Backend) error {
-	if c, can := b.(io.Closer); can {
-		return c.Close()
-	}
-	return nil
-}
-
 // cleanUpAll is what -cleanup does. It returns what it has done.
 func (c *config) cleanUpAll(ctx context.Context, log logr.Logger) (done string, err error) {
 	if c.cleanupIPVS {
@@ -202,7 +193,7 @@ func (r *removal) removed(what string, err error) {
 // remove removes what a backend has programmed; err is the error of opening the backend.
 func (r *removal) remove(what string, b proxy.Backend, err error) {
 	if err == nil {
-		err = errors.Join(b.Cleanup(r.ctx), closeBackend(b))
+		err = errors.Join(b.Cleanup(r.ctx), b.Close())
 	}
 	r.removed(what, err)
 }

@@ -209,10 +209,10 @@ func TestModeIPTablesStays(t *testing.T) {
 		runIn(t, node, "iptables", "-N", "KUBE-IPVS-FILTER")
 		runIn(t, node, "iptables", "-I", "INPUT", "-m", "comment", "--comment", "kubernetes ipvs access filter", "-j", "KUBE-IPVS-FILTER")
 		if err := b.Apply(ctx, proxy.Snapshot{}, proxy.NewSnapshot(&proxy.Node{Name: "node-1"})); err != nil {
-			return errors.Join(err, closeBackend(b))
+			return errors.Join(err, b.Close())
 		}
 		want = rules()
-		return errors.Join(c.cleanUp(ctx, iptablesMode, logr.Discard()), closeBackend(b))
+		return errors.Join(c.cleanUp(ctx, iptablesMode, logr.Discard()), b.Close())
 	}))
 	if got := rules(); got != want {
 		t.Errorf("rules: got\n%s\nwant the rules of mode iptables\n%s", got, want)

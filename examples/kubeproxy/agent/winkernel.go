@@ -260,5 +260,5 @@ func (c *config) cleanUpKernelspace(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(b.Cleanup(ctx), closeBackend(b), client.Close())
+	return errors.Join(b.Cleanup(ctx), b.Close(), client.Close())
 }

@@ -3,7 +3,6 @@ package netns
 import (
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -64,26 +63,7 @@ func CanCreate() bool {
 // Call it at the start of main or TestMain, before anything that should happen
 // only once. The error is a [*UserNamespaceError] where the system denies user
 // namespaces; f has not run then.
-func Privileged(f func() int) (int, error) { return privileged(f, os.Stdin) }
-
-// PrivilegedInteractive is [Privileged] for a program that reads from a terminal: the first
-// process reads what the user types, and passes it on.
-func PrivilegedInteractive(f func() int) (int, error) {
-	if CanCreate() || os.Getenv(rerunMark) != "" {
-		return privileged(f, os.Stdin)
-	}
-	read, write, err := os.Pipe()
-	if err != nil {
-		return 0, fmt.Errorf("netns: a pipe for what the user types: %w", err)
-	}
-	go func() { // It ends with the process: reading cannot be interrupted.
-		_, _ = io.Copy(write, os.Stdin) // The second process may have ended, or reads no more.
-		_ = write.Close()               // Nothing is lost.
-	}()
-	return privileged(f, read)
-}
-
-func privileged(f func() int, in *os.File) (int, error) {
+func Privileged(f func() int) (int, error) {
 	isRerun := os.Getenv(rerunMark) != ""
 	switch {
 	case CanCreate() && isRerun:
@@ -99,7 +79,7 @@ func privileged(f func() int, in *os.File) (int, error) {
 			Reason: "the user namespace has neither CAP_SYS_ADMIN nor CAP_NET_ADMIN; run as root",
 		}
 	}
-	return rerun(rerunMark, inUserNamespace(), in)
+	return rerun(rerunMark, inUserNamespace())
 }
 
 // ownLoopbackUp makes the addresses of loopback usable in the namespace of the process.
@@ -119,9 +99,9 @@ func Isolated(f func() int) (int, error) {
 	case os.Getenv(isolatedMark) != "":
 		return f(), nil
 	case CanCreate():
-		return rerun(isolatedMark, &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET}, os.Stdin)
+		return rerun(isolatedMark, &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET})
 	}
-	return rerun(isolatedMark, inUserNamespace(), os.Stdin)
+	return rerun(isolatedMark, inUserNamespace())
 }
 
 // inUserNamespace describes a process that is root of new namespaces.
@@ -134,11 +114,11 @@ func inUserNamespace() *syscall.SysProcAttr {
 }
 
 // rerun runs this program again, with a mark in its environment.
-func rerun(mark string, attributes *syscall.SysProcAttr, in *os.File) (int, error) {
+func rerun(mark string, attributes *syscall.SysProcAttr) (int, error) {
 	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
 	cmd.Args[0] = os.Args[0]
 	cmd.Env = append(os.Environ(), mark+"=1")
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = in, os.Stdout, os.Stderr
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	cmd.SysProcAttr = attributes
 	// The terminal signals only the first process, which forwards the signal,
 	// so that the second process gets it once.

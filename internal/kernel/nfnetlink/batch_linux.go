@@ -37,8 +37,7 @@ func (b *Batch) Len() int {
 }
 
 // Err returns the error of the first invalid change that was added to the batch:
-// a name that nft could not read back, an invalid set, or an object that is too
-// long. [Conn.Commit] returns the same error and sends nothing.
+// an object without a name, or one that is too long. [Conn.Commit] returns the same error and sends nothing.
 func (b *Batch) Err() error { return b.err }
 
 func (b *Batch) fail(err error) {
@@ -99,17 +98,7 @@ func (b *Batch) close(offset int) {
 
 // AddTable creates a table, or keeps the one that exists.
 func (b *Batch) AddTable(t Table) {
-	if err := checkName(t.Name); err != nil {
-		b.fail(err)
-	}
 	b.begin(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE, t, "")
-}
-
-// WakeTable clears the dormant flag of a table, so that its rules see packets again.
-func (b *Batch) WakeTable(t Table) {
-	b.begin(unix.NFT_MSG_NEWTABLE, 0, t, "")
-	b.buf = appendUint32(b.buf, unix.NFTA_TABLE_FLAGS, 0)
-	b.end()
 }
 
 // DelTable removes a table with everything in it. It must exist.
@@ -125,9 +114,6 @@ func (b *Batch) DestroyTable(t Table) {
 // AddChain creates a chain, or keeps the one that exists, with its rules. It is an error
 // if one exists with another Base (EEXIST or EOPNOTSUPP).
 func (b *Batch) AddChain(t Table, c Chain) {
-	if err := checkName(c.Name); err != nil {
-		b.fail(err)
-	}
 	b.begin(unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE, t, c.Name)
 	if c.Base.Type != "" {
 		hook := b.nest(unix.NFTA_CHAIN_HOOK)

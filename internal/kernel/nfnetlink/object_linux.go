@@ -3,7 +3,6 @@ package nfnetlink
 import (
 	"errors"
 	"fmt"
-	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -123,20 +122,4 @@ const (
 
 const maxName = 255 // NFT_NAME_MAXLEN with the terminating zero is 256
 
-var errName = errors.New("invalid name: nft cannot read it back")
-
-// checkName refuses names that the kernel would accept but nft could not load again
-// from its own listing. It does not refuse the keywords of nft: there are hundreds and
-// each version has more.
-func checkName(name string) error {
-	if name == "" || len(name) > maxName {
-		return fmt.Errorf("%q: %w", name, errName)
-	}
-	for i, c := range []byte(name) {
-		letter := c|0x20 >= 'a' && c|0x20 <= 'z'
-		if !letter && (i == 0 || (c < '0' || c > '9') && !strings.ContainsRune(`/\_.-`, rune(c))) {
-			return fmt.Errorf("%q: %w", name, errName)
-		}
-	}
-	return nil
-}
+var errName = errors.New("invalid name")

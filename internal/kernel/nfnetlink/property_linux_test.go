@@ -85,7 +85,7 @@ func (m *model) addSet(b *Batch, r *rand.Rand, i int) {
 	fields := func(n int) []Selector {
 		s := make([]Selector, n)
 		for i := range s {
-			s[i] = Selector(r.IntN(int(selectorCount)))
+			s[i] = Selector(r.IntN(int(RandomIndex) + 1))
 		}
 		return s
 	}

@@ -1,9 +1,6 @@
 package nfnetlink
 
 import (
-	"errors"
-	"fmt"
-
 	"golang.org/x/sys/unix"
 
 	"github.com/vipkit/vipkit/internal/kernel/rawnetlink"
@@ -45,14 +42,10 @@ type SetSpec struct {
 }
 
 const (
-	maxFields = 5 // of six bits each, in a 32-bit type number
-
 	attrSetExpr  = 17 // NFTA_SET_EXPR
 	attrSetExprs = 18 // NFTA_SET_EXPRESSIONS
 	attrSetCount = 20 // NFTA_SET_COUNT
 )
-
-var errSet = errors.New("invalid set")
 
 // Spec returns the set as the kernel lists it in a table of the family.
 func (s *Set) Spec(fam Family) SetSpec {
@@ -94,41 +87,12 @@ func (s *Set) userdata(fam Family) []byte {
 	return b
 }
 
-// check returns an error for an invalid set. Only the kernel can check the rest.
-func (s *Set) check() error {
-	if err := checkName(s.Name); err != nil {
-		return err
-	}
-	const allowed = SetInterval | SetTimeout | SetDynamic
-	switch {
-	case len(s.Key) == 0 || len(s.Key) > maxFields || len(s.Data) > maxFields:
-		return fmt.Errorf("set %q has %d key and %d data fields: %w", s.Name, len(s.Key), len(s.Data), errSet)
-	case !known(s.Key) || !known(s.Data):
-		return fmt.Errorf("set %q has an unknown selector: %w", s.Name, errSet)
-	case s.Verdicts && len(s.Data) > 0:
-		return fmt.Errorf("set %q has both data and verdicts: %w", s.Name, errSet)
-	case s.Flags&^allowed != 0:
-		return fmt.Errorf("set %q has unknown flags %#x: %w", s.Name, s.Flags&^allowed, errSet)
-	case s.Flags&SetInterval != 0 && len(s.Key) > 1:
-		return fmt.Errorf("set %q has ranges of several fields: %w", s.Name, errSet)
-	}
-	return nil
-}
-
 // AddSet creates a set, or keeps the one of that name, with its elements, if it
 // has the same types and flags; otherwise it is an error (EEXIST). A kept set keeps its
 // user data. Recent kernels (such as 6.18) change its size, older ones keep it;
 // [Conn.Sets] returns the actual one.
 func (b *Batch) AddSet(t Table, s *Set) {
-	if err := s.check(); err != nil {
-		b.fail(err)
-		return
-	}
 	spec := s.Spec(t.Family)
-	if len(spec.Userdata) > maxUdata {
-		b.fail(fmt.Errorf("set %q needs %d bytes of user data: %w", s.Name, len(spec.Userdata), errSet))
-		return
-	}
 	b.begin(unix.NFT_MSG_NEWSET, unix.NLM_F_CREATE, t, spec.Name)
 	b.appendSpec(&spec)
 	b.end()

@@ -2,7 +2,6 @@ package nfnetlink
 
 import (
 	"encoding/binary"
-	"slices"
 
 	"github.com/vipkit/vipkit/internal/kernel/rawnetlink"
 )
@@ -10,9 +9,6 @@ import (
 // User data are opaque to the kernel. nft keeps in them what the kernel does
 // not store: a sequence of fields, each a type byte, a length byte and a
 // value. Numbers are in host byte order.
-
-// maxUdata is the most user data in bytes that the kernel stores for one object.
-const maxUdata = 256
 
 // The fields of sets.
 const (
@@ -72,8 +68,6 @@ const (
 	// RandomIndex is a number that the expression numgen generates, four bytes in host
 	// byte order.
 	RandomIndex
-
-	selectorCount
 	// verdict is the only datum of a verdict map.
 	verdict
 )
@@ -199,9 +193,4 @@ func fieldsLen(fam Family, sels []Selector) int {
 		n += rawnetlink.Align(s.field(fam).size)
 	}
 	return n
-}
-
-// known reports whether this package has all the selectors.
-func known(sels []Selector) bool {
-	return !slices.ContainsFunc(sels, func(s Selector) bool { return s >= selectorCount })
 }

@@ -2,8 +2,6 @@ package nfnetlink
 
 import (
 	"encoding/binary"
-	"errors"
-	"fmt"
 	"slices"
 
 	"golang.org/x/sys/unix"
@@ -16,11 +14,7 @@ const (
 	// attribute of more than 64 KiB would wrap, and the kernel would silently add only
 	// a part of the elements.
 	maxList = 60_000
-	// maxValue is the longest key or datum that the kernel stores.
-	maxValue = 64
 )
-
-var errElement = errors.New("key, datum or chain name has an invalid length")
 
 // ElementWriter adds elements of one set to a [Batch], in as many messages as are
 // needed. Other changes may be added to the batch in between. The writer needs no Close.
@@ -42,41 +36,28 @@ func (b *Batch) Elements(op Op, t Table, set string) ElementWriter {
 // Key writes an element of a set, or names the one to remove. Byte slices are
 // copied.
 func (w *ElementWriter) Key(key []byte) {
-	if w.lengths(len(key), 1) {
-		putValue(w.element(valueLen(key)), unix.NFTA_SET_ELEM_KEY, key)
-	}
+	putValue(w.element(valueLen(key)), unix.NFTA_SET_ELEM_KEY, key)
 }
 
 // KeyEnd writes the first key after a range in a set of intervals; the range started with
 // the element before. A range that includes the highest key has no end.
 func (w *ElementWriter) KeyEnd(key []byte) {
-	if w.lengths(len(key), 1) {
-		p := w.element(8 + valueLen(key))
-		p = putHeader(p, unix.NFTA_SET_ELEM_FLAGS, 8)
-		binary.BigEndian.PutUint32(p, unix.NFT_SET_ELEM_INTERVAL_END)
-		putValue(p[4:], unix.NFTA_SET_ELEM_KEY, key)
-	}
+	p := w.element(8 + valueLen(key))
+	p = putHeader(p, unix.NFTA_SET_ELEM_FLAGS, 8)
+	binary.BigEndian.PutUint32(p, unix.NFT_SET_ELEM_INTERVAL_END)
+	putValue(p[4:], unix.NFTA_SET_ELEM_KEY, key)
 }
 
 // KeyData writes an element of a map.
 func (w *ElementWriter) KeyData(key, data []byte) {
-	if w.lengths(len(key), len(data)) {
-		p := w.element(valueLen(key) + valueLen(data))
-		p = putValue(p, unix.NFTA_SET_ELEM_KEY, key)
-		putValue(p, unix.NFTA_SET_ELEM_DATA, data)
-	}
+	p := w.element(valueLen(key) + valueLen(data))
+	p = putValue(p, unix.NFTA_SET_ELEM_KEY, key)
+	putValue(p, unix.NFTA_SET_ELEM_DATA, data)
 }
 
 // KeyVerdict writes an element of a verdict map. The chain is empty except for jumps and
 // gotos, and must exist when the kernel processes the element.
 func (w *ElementWriter) KeyVerdict(key []byte, v Verdict, chain string) {
-	if !w.lengths(len(key), 1) {
-		return
-	}
-	if len(chain) > maxName {
-		w.b.fail(fmt.Errorf("element of set %q with chain %q: %w", w.set, chain, errElement))
-		return
-	}
 	verdict := attrLen + 8
 	if chain != "" {
 		verdict += rawnetlink.Align(attrLen + len(chain) + 1)
@@ -91,15 +72,6 @@ func (w *ElementWriter) KeyVerdict(key []byte, v Verdict, chain string) {
 		p = putHeader(p[4:], unix.NFTA_VERDICT_CHAIN, attrLen+len(chain)+1)
 		clear(p[copy(p, chain):])
 	}
-}
-
-// lengths refuses values that are too long for the kernel, or empty.
-func (w *ElementWriter) lengths(key, other int) bool {
-	if key < 1 || key > maxValue || other < 1 || other > maxValue {
-		w.b.fail(fmt.Errorf("element of set %q: %w", w.set, errElement))
-		return false
-	}
-	return true
 }
 
 // valueLen returns the length of a key or datum as nested attributes.

@@ -50,11 +50,11 @@ func Open(tables ...string) (*Conn, error) {
 // Close ends the connection, and a WaitDrift that is running.
 func (c *Conn) Close() error { return errors.Join(c.monitor.Close(), c.Netlink.Close()) }
 
-// Drifted implements [proxy.DriftChecker]: it reports whether other programs have committed
+// Drifted is Drifted of [proxy.Abilities]: it reports whether other programs have committed
 // to the tables since Begin, or may have.
 func (c *Conn) Drifted(context.Context) bool { return c.monitor.Noticed() }
 
-// WaitDrift implements [proxy.DriftChecker].
+// WaitDrift is WaitDrift of [proxy.Abilities].
 func (c *Conn) WaitDrift(ctx context.Context) error { return c.monitor.Wait(ctx) }
 
 // Begin must be called before the tables are read: each later commit of another program

@@ -5,7 +5,6 @@ package ipvsmode
 import (
 	"context"
 	"errors"
-	"io"
 	"net/netip"
 	"os"
 	"slices"
@@ -93,11 +92,7 @@ func start(t *testing.T, node *netns.NS, open func() (proxy.Backend, error)) (b 
 		return err
 	})
 	testenv.NoError(t, err)
-	t.Cleanup(func() {
-		if c, can := b.(io.Closer); can {
-			_ = c.Close() // The test has ended.
-		}
-	})
+	t.Cleanup(func() { _ = b.Close() }) // The test has ended.
 	apply(t, b)
 	return b
 }
@@ -127,11 +122,7 @@ func apply(t *testing.T, b proxy.Backend) {
 
 func operations(t *testing.T, b proxy.Backend) uint64 {
 	t.Helper()
-	c, can := b.(proxy.OperationCounter)
-	if !can {
-		t.Fatalf("backend: got a %T, want an OperationCounter", b)
-	}
-	return c.Operations()
+	return b.Abilities().Operations()
 }
 
 // cleanUp removes what kube-proxy's modes ipvs and iptables have left, as an agent does.
@@ -142,11 +133,7 @@ func cleanUp(t *testing.T, node *netns.NS) error {
 		if err != nil {
 			return err
 		}
-		err = b.Cleanup(t.Context())
-		if c, can := b.(io.Closer); can {
-			err = errors.Join(err, c.Close())
-		}
-		return errors.Join(err, ipvstakeover.Cleanup(t.Context(), nil))
+		return errors.Join(b.Cleanup(t.Context()), b.Close(), ipvstakeover.Cleanup(t.Context(), nil))
 	})
 }
 

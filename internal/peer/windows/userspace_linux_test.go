@@ -46,7 +46,7 @@ func newUserspaceNode(t *testing.T) *userspaceNode {
 
 // flags are flags of the program.
 func (n *userspaceNode) flags(more ...string) []string {
-	return append([]string{"-backend", "userspace", "-netsh", "-interface", cable, "-v", "1"}, more...)
+	return append([]string{"-backend", "userspace", "-netsh", "-interface", cable}, more...)
 }
 
 // start starts the program.

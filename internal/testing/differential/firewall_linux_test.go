@@ -72,8 +72,8 @@ func (p place) firewall(t *testing.T, policy string, rules ...string) {
 }
 
 // legacyProblems returns what CheckNode says about legacy tables.
-func (p place) legacyProblems(t *testing.T, b backends.NodeChecker) (found []*proxy.Problem) {
+func (p place) legacyProblems(t *testing.T, b proxy.Backend) (found []*proxy.Problem) {
 	t.Helper()
-	testenv.NoError(t, p.Do(func() error { found = b.CheckNode(web(0)); return nil }))
+	testenv.NoError(t, p.Do(func() error { found = b.Abilities().CheckNode(web(0)); return nil }))
 	return slices.DeleteFunc(found, func(f *proxy.Problem) bool { return !strings.Contains(f.Field, "-legacy") })
 }

@@ -21,14 +21,6 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(netnstest.Main(m, cost)) }
 
-// instance is a backend that can be closed.
-type instance interface {
-	proxy.Backend
-	proxy.DriftChecker
-	backends.NodeChecker
-	io.Closer
-}
-
 // kind opens backends of a kind and capture with an identity.
 type kind struct {
 	name string
@@ -76,7 +68,7 @@ func (h host) use(t *testing.T) {
 }
 
 // start opens a backend and applies a Service of both families.
-func (h host) start(t *testing.T, k kind, identity backends.Identity) instance {
+func (h host) start(t *testing.T, k kind, identity backends.Identity) proxy.Backend {
 	t.Helper()
 	b := h.open(t, k, identity)
 	if err := b.Apply(t.Context(), proxy.Snapshot{}, oneService()); err != nil {
@@ -85,15 +77,14 @@ func (h host) start(t *testing.T, k kind, identity backends.Identity) instance {
 	return b
 }
 
-func (h host) open(t *testing.T, k kind, identity backends.Identity) (b instance) {
+func (h host) open(t *testing.T, k kind, identity backends.Identity) (b proxy.Backend) {
 	t.Helper()
-	err := h.Do(func() error {
-		opened, err := k.open(identity)
-		b, _ = opened.(instance)
+	err := h.Do(func() (err error) {
+		b, err = k.open(identity)
 		return err
 	})
-	if err != nil || b == nil {
-		t.Fatalf("%s: got %T and error %v, want a backend", k.name, b, err)
+	if err != nil {
+		t.Fatalf("%s: %v", k.name, err)
 	}
 	return b
 }
@@ -105,7 +96,7 @@ func closeOf(t *testing.T, b io.Closer) {
 	}
 }
 
-func cleanUp(t *testing.T, b instance) {
+func cleanUp(t *testing.T, b proxy.Backend) {
 	t.Helper()
 	if err := b.Cleanup(t.Context()); err != nil {
 		t.Error(err)
@@ -196,11 +187,11 @@ func TestKindEndsAfterStartOfAnother(t *testing.T) {
 			if got := problems(b); first.name != "iptables-legacy" && !strings.Contains(got, "may still run") {
 				t.Errorf("problems while both run: got %q, want one of a backend that may still run", got)
 			}
-			if b.Drifted(t.Context()) {
+			if b.Abilities().Drifted(t.Context()) {
 				t.Error("Drifted while both run: got true, want false")
 			}
 			closeOf(t, ending)
-			for end := time.Now().Add(10 * time.Second); !b.Drifted(t.Context()); time.Sleep(10 * time.Millisecond) {
+			for end := time.Now().Add(10 * time.Second); !b.Abilities().Drifted(t.Context()); time.Sleep(10 * time.Millisecond) {
 				// A program that another test starts has the sockets of this process until it runs.
 				if time.Now().After(end) {
 					t.Error("Drifted 10 s after the end of the first: got false, want true")
@@ -218,9 +209,9 @@ func TestKindEndsAfterStartOfAnother(t *testing.T) {
 }
 
 // problems returns the settings of the node that name objects of others, with what to do.
-func problems(b backends.NodeChecker) string {
+func problems(b proxy.Backend) string {
 	var all []string
-	for _, p := range b.CheckNode(proxy.NewSnapshot(&proxy.Node{Name: "node-1"})) {
+	for _, p := range b.Abilities().CheckNode(proxy.NewSnapshot(&proxy.Node{Name: "node-1"})) {
 		if strings.Contains(p.Err.Error(), "connections to Services may go") {
 			all = append(all, p.Field+" "+p.Err.Error())
 		}

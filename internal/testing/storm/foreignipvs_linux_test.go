@@ -2,7 +2,6 @@ package storm
 
 import (
 	"errors"
-	"io"
 	"math/rand/v2"
 	"net/netip"
 	"os"
@@ -136,9 +135,7 @@ func (s *storm) checkCleanup() {
 		if err != nil {
 			return err
 		}
-		if c, ok := b.(io.Closer); ok {
-			defer c.Close() //nolint:errcheck // the backend has nothing that must be kept
-		}
+		defer b.Close() //nolint:errcheck // the backend has nothing that must be kept
 		return b.Cleanup(s.t.Context())
 	})
 	left := ""

@@ -3,7 +3,6 @@ package storm
 import (
 	"errors"
 	"fmt"
-	"io"
 	"iter"
 	"os"
 	"path/filepath"
@@ -89,9 +88,7 @@ func (s *storm) needBackend() {
 		if err != nil {
 			return err
 		}
-		if c, ok := b.(io.Closer); ok {
-			defer c.Close() //nolint:errcheck // the backend has written nothing that must be kept
-		}
+		defer b.Close() //nolint:errcheck // the backend has written nothing that must be kept
 		ctx := s.t.Context()
 		return errors.Join(b.Apply(ctx, proxy.Snapshot{}, proxy.NewSnapshot(&proxy.Node{})), b.Cleanup(ctx))
 	})

@@ -33,16 +33,11 @@ type LoopbackConfig struct {
 
 // Loopback is a [backends.Target]: sockets that listen at node ports at loopback addresses. They
 // get what processes of the node send, and nothing else. Its methods are not called at the same
-// time, except Operations and Listening.
+// time, except Listening.
 type Loopback struct {
 	LoopbackConfig
 	sockets
 }
-
-var (
-	_ backends.Target[Key, Value] = (*Loopback)(nil)
-	_ backends.Checker            = (*Loopback)(nil)
-)
 
 // NewLoopback returns a target without listeners. Its method ServeBy must be called before it is
 // used.
@@ -59,7 +54,15 @@ func NewLoopback(c LoopbackConfig) *Loopback {
 	}
 }
 
-// Check implements [backends.Checker].
+// Abilities implements [backends.Target]. No other program changes sockets of this process.
+func (l *Loopback) Abilities() backends.Abilities[Key, Value] {
+	return backends.Abilities[Key, Value]{
+		Abilities: proxy.Abilities{Operations: l.ops.Load, Drifted: func(context.Context) bool { return false }},
+		Check:     l.Check, Close: l.namespace.Close,
+	}
+}
+
+// Check is Check of [backends.Abilities].
 func (l *Loopback) Check(at *proxy.Node, port *proxy.ServicePort) error {
 	if len(l.Render(at, port, nil)) == 0 {
 		return nil
@@ -121,12 +124,4 @@ func (l *Loopback) openOne(ctx context.Context, k Key) error {
 		return explain(k, err)
 	}
 	return nil
-}
-
-// Drifted implements [proxy.DriftChecker]: no other program changes sockets of this process.
-func (l *Loopback) Drifted(context.Context) bool { return false }
-
-// WaitDrift implements [proxy.DriftChecker].
-func (l *Loopback) WaitDrift(context.Context) error {
-	return fmt.Errorf("userspace: %w: sockets do not drift", proxy.ErrUnsupported)
 }

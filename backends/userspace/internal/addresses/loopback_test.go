@@ -36,7 +36,7 @@ func newLoopback(t *testing.T, listeners int) (*Loopback, *proxy.Node, netip.Add
 	l := NewLoopback(LoopbackConfig{Families: []v1.IPFamily{v1.IPv4Protocol}, Listeners: listeners})
 	l.ServeBy(e, &served)
 	t.Cleanup(func() {
-		if err := l.Close(); err != nil {
+		if err := l.CloseListeners(); err != nil {
 			t.Error(err)
 		}
 		e.Close()

@@ -51,12 +51,6 @@ func (s *sockets) CloseListeners() error {
 	return nil
 }
 
-// Close closes all listeners.
-func (s *sockets) Close() error { return s.CloseListeners() }
-
-// Operations implements [proxy.OperationCounter].
-func (s *sockets) Operations() uint64 { return s.ops.Load() }
-
 // Listening returns how many listeners are open in an IP family. It may be called at any time.
 func (s *sockets) Listening(family v1.IPFamily) int { return int(s.opened(family).Load()) }
 

@@ -62,7 +62,7 @@ func (c *Capture) canListen(ctx context.Context, k Key) bool {
 	return err == nil && socket.Close() == nil
 }
 
-// CheckNode implements [backends.NodeChecker]: it returns the node ports that are taken, and the
+// CheckNode is CheckNode of [proxy.Abilities]: it returns the node ports that are taken, and the
 // addresses that cannot be removed. Both are tried again at each resync.
 func (c *Capture) CheckNode(s proxy.Snapshot) (all []*proxy.Problem) {
 	for _, r := range []*refusals{&c.taken, &c.left} {

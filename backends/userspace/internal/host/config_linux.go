@@ -51,7 +51,7 @@ func (c *Config) Served() []v1.IPFamily {
 	return slices.DeleteFunc(all[:], func(f v1.IPFamily) bool { return !c.Serves(f) })
 }
 
-// Check implements [backends.Checker].
+// Check is Check of [backends.Abilities].
 func (c *Config) Check(_ *proxy.Node, port *proxy.ServicePort) error {
 	if !c.Serves(port.Name.Family) {
 		return nil

@@ -7,7 +7,6 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/userspace/internal/host"
 	"github.com/vipkit/vipkit/internal/kernel/nft"
 )
@@ -40,13 +39,6 @@ func New(c *host.Config, redirect bool) (*Capture, error) {
 	}
 	return &Capture{k, newDialer(c.Sockets)}, nil
 }
-
-var (
-	_ backends.Target[Key, Value]   = (*Capture)(nil)
-	_ backends.Replacer[Key, Value] = (*Capture)(nil)
-	_ backends.Cleaner              = (*Capture)(nil)
-	_ backends.Checker              = (*Capture)(nil)
-)
 
 // Listen opens the sockets of an IP family.
 func (c *Capture) Listen(ctx context.Context, f v1.IPFamily, ls *host.Listeners) error {

@@ -13,7 +13,7 @@ import (
 	"github.com/vipkit/vipkit/internal/kernel/rawnetlink"
 )
 
-// Drifted implements [proxy.DriftChecker]. It reports commits of other programs to the backend's
+// Drifted is Drifted of [proxy.Abilities]. It reports commits of other programs to the backend's
 // tables, and checks the routing and whether the node can use other IP families now.
 func (k *kernel) Drifted(ctx context.Context) bool {
 	return k.Conn.Drifted(ctx) || k.LooksDifferent() || slices.ContainsFunc(k.Served(), func(f v1.IPFamily) bool {
@@ -22,7 +22,7 @@ func (k *kernel) Drifted(ctx context.Context) bool {
 	})
 }
 
-// WaitDrift implements [proxy.DriftChecker]. It also returns after changes of the backend itself to
+// WaitDrift is WaitDrift of [proxy.Abilities]. It also returns after changes of the backend itself to
 // its routing: Drifted tells these apart.
 func (k *kernel) WaitDrift(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)

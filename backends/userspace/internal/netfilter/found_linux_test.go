@@ -46,7 +46,7 @@ func TestFrontendsOfAnEarlierProcess(t *testing.T) {
 				t.Fatalf("%v: %s", err, out)
 			}
 			var got []string
-			for _, p := range apply(proxy.NewSnapshot(stagetest.Node())).Found() {
+			for _, p := range apply(proxy.NewSnapshot(stagetest.Node())).found.Take() {
 				for _, front := range p.Frontends {
 					got = append(got, front.Addr.String())
 				}

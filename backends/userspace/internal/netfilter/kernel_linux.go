@@ -30,17 +30,23 @@ type kernel struct {
 	ops   atomic.Uint64
 }
 
-// Found implements [backends.Finder].
-func (k *kernel) Found() []*proxy.ServicePort { return k.found.Take() }
-
-// Operations implements [proxy.OperationCounter].
-func (k *kernel) Operations() uint64 { return k.ops.Load() }
+// Abilities implements [backends.Target]. Close also closes the sockets of the Config. Connection tracking
+// remembers which flows are redirected, and with TPROXY flows from bridges.
+func (k *kernel) Abilities() backends.Abilities[Key, Value] {
+	return backends.Abilities[Key, Value]{
+		Abilities: proxy.Abilities{
+			Operations: k.ops.Load, Drifted: k.Drifted, WaitDrift: k.WaitDrift, Flows: k.found.Take, CheckNode: k.checkNode,
+		},
+		Check: k.Check, Replace: k.Replace, Cleanup: k.Cleanup,
+		Close: func() error { return errors.Join(k.Close(), k.Sockets.Close()) },
+	}
+}
 
 func (k *kernel) table(fam nfnetlink.Family) nfnetlink.Table {
 	return nfnetlink.Table{Family: fam, Name: k.Identity.Name}
 }
 
-// Replace implements [backends.Replacer].
+// Replace is Replace of [backends.Abilities].
 func (k *kernel) Replace(ctx context.Context, _ proxy.Snapshot, must bool) backends.Replacement[Key, Value] {
 	if !must || k.Begin() != nil {
 		return nil // List fails in the same way, and returns the error
@@ -158,7 +164,7 @@ func (k *kernel) removeRoutes(ops []op) error {
 	return nil
 }
 
-// Cleanup implements [backends.Cleaner].
+// Cleanup is Cleanup of [backends.Abilities].
 func (k *kernel) Cleanup(ctx context.Context) error {
 	all := ipaddr.Families()
 	return k.remove(ctx, all[:]...)

@@ -89,7 +89,7 @@ func TestRoutingStays(t *testing.T) {
 	k, w := kernelIn(t)
 	refused := refused(t, k)
 	w.is[v1.IPv6Protocol] = routingPartial
-	before := k.Operations()
+	before := k.ops.Load()
 	err := k.Commit(t.Context(), []op{routing(backends.Add, nfnetlink.IPv4), routing(backends.Replace, nfnetlink.IPv6), refused}).Err()
 	if !errors.Is(err, backends.ErrConflict) {
 		t.Errorf("got error %v, want one that is %v", err, backends.ErrConflict)
@@ -97,7 +97,7 @@ func TestRoutingStays(t *testing.T) {
 	if four, six := w.is[v1.IPv4Protocol], w.is[v1.IPv6Protocol]; four != routingComplete || six != routingComplete {
 		t.Errorf("routing after a refused commit: got %d for IPv4 and %d for IPv6, want %d for both", four, six, routingComplete)
 	}
-	if got := k.Operations() - before; got != 0 {
+	if got := k.ops.Load() - before; got != 0 {
 		t.Errorf("operations: got %d, want none", got)
 	}
 	w.lacks = unix.EPERM
@@ -191,7 +191,7 @@ func TestCleanupOfPartialRouting(t *testing.T) {
 		if got := w.is; got[v1.IPv4Protocol] != routingAbsent || got[v1.IPv6Protocol] != routingAbsent {
 			t.Errorf("Cleanup of state %d: got routing %v, want none", state, got)
 		}
-		if got := k.Operations(); got != 2 {
+		if got := k.ops.Load(); got != 2 {
 			t.Errorf("operations: got %d, want 2", got)
 		}
 	}

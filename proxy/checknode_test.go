@@ -23,6 +23,8 @@ type choosy struct {
 	unknown atomic.Int32 // calls of CheckNode with the zero Snapshot
 }
 
+func (b *choosy) Abilities() Abilities { return Abilities{Drifted: b.Drifted, CheckNode: b.CheckNode} }
+
 func (b *choosy) CheckNode(s Snapshot) []*Problem {
 	if s.IsZero() {
 		b.unknown.Add(1)
@@ -82,6 +84,10 @@ type buggy struct {
 	calls [3]atomic.Int32 // of Drifted, WaitDrift and CheckNode
 }
 
+func (b *buggy) Abilities() Abilities {
+	return Abilities{Drifted: b.Drifted, WaitDrift: b.WaitDrift, CheckNode: b.CheckNode}
+}
+
 func (b *buggy) Drifted(context.Context) bool {
 	b.calls[0].Add(1)
 	panic("drifted")
@@ -97,8 +103,8 @@ func (b *buggy) CheckNode(Snapshot) []*Problem {
 	panic("node")
 }
 
-// A bug in an optional ability of a backend neither ends the process nor stops resyncs.
-func TestOptionalAbilitiesThatPanic(t *testing.T) {
+// A bug in an ability of a backend neither ends the process nor stops resyncs.
+func TestAbilitiesThatPanic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tr := newTestTracker()
 		var mu sync.Mutex // of log: WaitDrift runs beside the rest

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"net/http"
 	"net/netip"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -17,31 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	clienttesting "k8s.io/client-go/testing"
 )
-
-// plain is a handler without UpdateServiceCIDRs.
-type plain struct{ Handler }
-
-// A Source does not list ServiceCIDRs for a handler without UpdateServiceCIDRs: the program
-// may lack the permission.
-func TestNoServiceCIDRs(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		server, client := newAPIServer(t, true)
-		h := newRecorder()
-		start(t, &Source{Client: client, Handler: plain{h}})
-		h.until(t, "the start", func(s *state) bool { return s.synced == 1 })
-		server.mu.Lock()
-		defer server.mu.Unlock()
-		var got []string
-		for _, r := range server.requests {
-			got = append(got, r.URL.Path)
-		}
-		slices.Sort(got)
-		want := []string{"/api/v1/services", "/apis/discovery.k8s.io/v1/endpointslices"}
-		if got = slices.Compact(got); !slices.Equal(got, want) {
-			t.Errorf("requests: got %q, want %q", got, want)
-		}
-	})
-}
 
 // A failed request is reported with the kind of its objects. It delays Synced, unless the API
 // server refuses an optional kind.

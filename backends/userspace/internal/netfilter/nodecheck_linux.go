@@ -1,4 +1,4 @@
-package userspace
+package netfilter
 
 import (
 	"fmt"
@@ -8,32 +8,27 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// checkSystem returns the settings of the node that matter to the captures of Linux. Those of
-// forwarding and of bridges do not, since all connections end at sockets of the backend.
-func (b *Backend) checkSystem(s proxy.Snapshot) []*proxy.Problem {
-	found := b.instance.CheckNode(s)
-	l, shared := b.listeners.(*sharedListeners)
-	if !shared {
-		return found
-	}
-	found = append(found, l.checkFamilies(s)...)
+// checkNode returns the settings of the node that matter. Settings of forwarding and of bridges do
+// not, since all connections end at sockets of the backend.
+func (k *kernel) checkNode(s proxy.Snapshot) []*proxy.Problem {
+	found := k.checkFamilies(s)
 	var delivery nodecheck.Delivery
-	if l.config.Node == nil { // the capture is TPROXY
+	if k.redirect {
+		delivery = nodecheck.Delivery{Rule: nodecheck.Translated(), Port: k.Port}
+	} else {
 		found = append(found, nodecheck.Capture(s)...)
-		mark := l.config.Identity.Mark
+		mark := k.Identity.Mark
 		delivery.Rule = nodecheck.Rule{
 			NFT: fmt.Sprintf("meta mark & %#[1]x == %#[1]x accept", mark), IPTables: fmt.Sprintf("-m mark --mark %#[1]x/%#[1]x -j ACCEPT", mark),
 		}
-	} else { // it is Redirect
-		delivery = nodecheck.Delivery{Rule: nodecheck.Translated(), Port: l.config.Port}
 	}
 	return append(found, nodecheck.Deliveries(s, delivery)...)
 }
 
 // checkFamilies returns a problem if Services have an IP family that the node cannot use.
-func (l *sharedListeners) checkFamilies(s proxy.Snapshot) (found []*proxy.Problem) {
-	for _, f := range l.config.Families {
-		err := l.config.Sockets.CheckFamily(f)
+func (k *kernel) checkFamilies(s proxy.Snapshot) (found []*proxy.Problem) {
+	for _, f := range k.Families {
+		err := k.Sockets.CheckFamily(f)
 		if err == nil || s.IsZero() || !nodecheck.HasServices(s, f) {
 			continue
 		}

@@ -1,5 +1,3 @@
-//go:build linux
-
 package main
 
 import (
@@ -7,10 +5,13 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -22,6 +23,7 @@ import (
 	"github.com/vipkit/vipkit/internal/kernel/netns"
 	"github.com/vipkit/vipkit/internal/testing/netnstest"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
+	"github.com/vipkit/vipkit/proxy"
 )
 
 // programVariable, in the environment, makes the test program run the program under test. Its
@@ -202,13 +204,13 @@ func checkStory(t *testing.T, out string) {
 		"1. A Service appears\n", "Kernel operations: ",
 		"2. A client uses it\n", " 60 requests to 10.96.0.10:80.", "pod-c  10.244.1.13  ", "█",
 		"3. Whom do the pods see?\n", "the client -> pod-c  sees 10.244.1.1 ", "pod-a      -> pod-c  sees 10.244.1.11 ",
-		"4. pod-c is deleted\n", "pod-c  10.244.1.13   0\n",
+		"4. pod-c is deleted\n", "pod-c  10.244.1.13   0 \n",
 		"5. pod-c comes back\n", "pod-c  10.244.1.13  ", "█",
-		"6. pod-c is about to terminate\n", "An open connection to pod-c continues", "pod-c  10.244.1.13   0\n",
+		"6. pod-c is about to terminate\n", "An open connection to pod-c continues", "pod-c  10.244.1.13   0 \n",
 		"7. A client sticks to its pod\n", " 60 " + strings.Repeat("█", 30) + "\n",
 		"8. Why does a packet", "- 10.96.0.10:80/TCP is the ClusterIP of default/web:http", "=> forward\n",
 		"9. A port that", "connection refused", "=> reject\n",
-		"10. Everything is removed\n", "All is well.\n",
+		"10. Everything is removed\n", "All is well.\n", "Where to go next\n",
 	} {
 		_, after, found := strings.Cut(rest, want)
 		if !found {
@@ -216,35 +218,21 @@ func checkStory(t *testing.T, out string) {
 		}
 		rest = after
 	}
-	if strings.Contains(out, "\x1b") {
-		t.Errorf("output that is not to a terminal: got colours, want none: %q", out)
-	}
 }
 
 // When the program prints its first line, it handles signals. It gets the signal after a few lines
 // at most, since the stream holds no more.
 func TestProgramInterrupted(t *testing.T) {
 	for _, who := range users(t) {
-		for _, s := range []os.Signal{os.Interrupt, syscall.SIGTERM} {
-			t.Run(who.name+"/"+s.String(), func(t *testing.T) {
-				first := true
-				got := runProgram(t, who, func(p *os.Process, _ string) {
-					if !first {
-						return
-					}
-					first = false
-					if err := p.Signal(s); err != nil {
-						t.Error(err)
-					}
-				})
-				if got.status != 1 || !strings.Contains(got.errs, "interrupted; nothing is left behind") {
-					t.Errorf("got exit status %d and standard error %q, want 1 and a message about the interruption", got.status, got.errs)
-				}
-				if strings.Contains(got.out, "All is well.") {
-					t.Errorf("the program was not interrupted:\n%s", got.out)
-				}
+		t.Run(who.name, func(t *testing.T) {
+			var once sync.Once
+			got := runProgram(t, who, func(p *os.Process, _ string) {
+				once.Do(func() { testenv.NoError(t, p.Signal(syscall.SIGTERM)) })
 			})
-		}
+			if got.status != 1 || !strings.Contains(got.errs, "interrupted; nothing is left behind") || strings.Contains(got.out, "All is well.") {
+				t.Errorf("got exit status %d and standard error %q, want 1 and a message about the interruption, after\n%s", got.status, got.errs, got.out)
+			}
+		})
 	}
 }
 
@@ -258,5 +246,71 @@ func TestProgramDenied(t *testing.T) {
 	got := runProgram(t, all[1], func(*os.Process, string) {})
 	if got.status != 1 || got.out != "" || !strings.Contains(got.errs, "user namespace") || !strings.Contains(got.errs, "sudo /tmp/quickstart") {
 		t.Errorf("got exit status %d, output %q, standard error %q, want 1, nothing, and what to do", got.status, got.out, got.errs)
+	}
+}
+
+func TestRemedy(t *testing.T) {
+	for _, test := range []struct {
+		err  error
+		want string
+	}{
+		{&netns.UserNamespaceError{Err: syscall.EPERM, Reason: "run as root"}, "sudo /tmp/quickstart"},
+		{fmt.Errorf("x: %w: %w", proxy.ErrUnsupported, syscall.EPERM), "modprobe -a nf_tables"},
+		{syscall.EOPNOTSUPP, "modprobe veth"},
+		{&os.PathError{Err: syscall.EROFS}, "--privileged"},
+		{syscall.EPERM, "--privileged"},
+	} {
+		if got := remedy(test.err); !strings.Contains(got, test.want) {
+			t.Errorf("remedy for %q: got %q, want one with %q", test.err, got, test.want)
+		}
+	}
+	if got := remedy(io.EOF); got != "" {
+		t.Errorf("remedy for %v: got %q, want none", io.EOF, got)
+	}
+}
+
+func TestReadManifest(t *testing.T) {
+	for _, test := range []struct{ name, old, new, want string }{
+		{"as it is", "", "", ""},
+		{"one object", "\n---\n", "\n", "a line --- between them"},
+		{"no such field", "clusterIP:", "clusterAddress:", "Service: "},
+		{"no address", "clusterIP: 10.96.0.10", "clusterIP: None", "spec.clusterIP: "},
+		{"not a pod's address", "[10.244.1.12]", "[10.96.0.12]", "endpoint pod-b: 10.96.0.12 is not an address of a pod"},
+		{"two addresses", "[10.244.1.12]", "[10.244.1.12, 10.244.1.14]", "one address and a targetRef"},
+		{"two ports", "ports:\n- name: http\n  protocol: TCP\n  port: 8080", "ports:\n- {port: 1}\n- {port: 2}", "one port each"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			_, err := readManifest(strings.Replace(manifestYAML, test.old, test.new, 1))
+			if test.want == "" && err != nil || test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)) {
+				t.Errorf("got error %v, want one with %q", err, test.want)
+			}
+		})
+	}
+	one := manifestYAML[:strings.Index(manifestYAML, "- addresses: [10.244.1.12]")]
+	if _, err := readManifest(one); err == nil || !strings.Contains(err.Error(), "at least two endpoints") {
+		t.Errorf("one pod: got error %v, want one that says that two are required", err)
+	}
+}
+
+// onePod answers all requests as pod-a.
+type onePod struct{}
+
+func (onePod) RoundTrip(*http.Request) (*http.Response, error) {
+	return &http.Response{Body: io.NopCloser(strings.NewReader("pod-a 192.0.2.10"))}, nil
+}
+
+// TestSpreadFindsFaults checks that a step fails if the wrong pods answer.
+func TestSpreadFindsFaults(t *testing.T) {
+	m, err := readManifest(manifestYAML)
+	testenv.NoError(t, err)
+	s := &story{out: io.Discard, manifest: m, client: &http.Client{Transport: onePod{}}, last: "pod-a"}
+	for want, wanted := range map[string]func(string) bool{
+		"pod-c must answer":   s.isPod,
+		"pod-a still answers": func(string) bool { return false },
+		"<nil>":               func(name string) bool { return name == "pod-a" },
+	} {
+		if err := s.spread(t.Context(), wanted); !strings.Contains(fmt.Sprint(err), want) {
+			t.Errorf("got error %v, want %s", err, want)
+		}
 	}
 }
