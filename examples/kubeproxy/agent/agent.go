@@ -158,8 +158,10 @@ func (a *instance) register() (registry *prometheus.Registry, err error) {
 func (a *instance) open(ctx context.Context, client kubernetes.Interface, registry prometheus.Registerer) (b proxy.Backend, end func() error, err error) {
 	if a.Hooks.Backend != nil {
 		a.cleaned = true // The rules of others stay.
-		b, err = a.Hooks.Backend(a.mode)
-		return b, func() error { return closeBackend(b) }, err
+		if b, err = a.Hooks.Backend(a.mode); err != nil {
+			return nil, nil, err
+		}
+		return b, b.Close, nil
 	}
 	if a.mode == kernelspaceMode {
 		b, hns, err := a.serveKernelspace(ctx, client, registry)

@@ -196,6 +196,7 @@ func TestBadConfig(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct{ file, flags, want string }{
 		{"", "-config /none", "no such file"},
+		{"", "more", `unexpected argument "more"`},
 		{"", "--ipvs_drain_services=true", "flag -ipvs-drain-services is gone: remove it, since a deleted Service"},
 		{"", "-feature-gates AllowServiceExternalIPs", "malformed pair, expect string=bool"},
 		{"", "-feature-gates AllowServiceExternalIPs=off", "invalid value of AllowServiceExternalIPs: off"},
@@ -213,6 +214,7 @@ func TestBadConfig(t *testing.T) {
 		{header + "ipvs: {tcpTimeout: soon}", "-config FILE", `ipvs.tcpTimeout: "soon": must be a duration`},
 		{"kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1", "-config FILE", "want KubeProxyConfiguration"},
 		{header + "mode: [a]", "-config FILE", `mode: ["a"]: must be a string`},
+		{header + "mode: 5", "-config FILE", "mode: 5: must be a string"},
 		{header + "Mode: 5\nmode: x\niptables: {syncPeriod: soon}", "-config FILE", `iptables.syncPeriod: "soon": must be a duration`},
 		{header + "iptables: 3", "-config FILE", "iptables: 3: must have fields"},
 		{header + "conntrack: {maxPerCore: -5}", "-config FILE", "conntrack.maxPerCore: -5: must be greater than or equal to 0"},

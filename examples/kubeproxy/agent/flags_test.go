@@ -68,8 +68,10 @@ func TestBadFlags(t *testing.T) {
 		"--profiling false":        `unexpected argument "false"`,
 		"-- --proxy-mode=nftables": `unexpected argument "--proxy-mode=nftables"`,
 		"--version=raw2":           `invalid argument "raw2" for "--version" flag: must be true, false or raw`,
+		"--version=v1.37.1":        "must be true, false or raw",
 		"--profiling=yes":          `invalid argument "yes" for "--profiling" flag: must be true or false`,
 		"--conntrack-tcp-timeout-established=86400": "must be a duration such as 1m30s",
+		"--cleanup-iptables":                        "unknown flag: --cleanup-iptables",
 	} {
 		_, out, err := readArguments(args)
 		if err == nil || !strings.Contains(out, want) || strings.Count(out, "\n") != 1 {

@@ -42,7 +42,7 @@ type Options struct {
 // Hooks let a program take part in what its agent does.
 type Hooks struct {
 	// Backend, if not nil, opens the backend of a mode in place of the agent's own one. The agent then removes
-	// neither rules of other modes nor those of kube-proxy. If the backend is an [io.Closer], the agent closes it.
+	// neither rules of other modes nor those of kube-proxy, and closes the backend in the end.
 	Backend func(mode string) (proxy.Backend, error)
 	// Observers follow the agent's [proxy.Runner], beside its own ones.
 	Observers []proxy.Observer
