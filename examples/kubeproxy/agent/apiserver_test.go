@@ -3,8 +3,10 @@ package agent
 import (
 	"encoding/json"
 	"errors"
+	"maps"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -120,21 +122,16 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case q.Get("watch") != "":
 		s.watch(w, r, resource)
 	default:
-		s.list(w, resource, strings.HasPrefix(q.Get("labelSelector"), "service.kubernetes.io"))
+		s.list(w, resource)
 	}
 }
 
-func (s *apiServer) list(w http.ResponseWriter, resource string, foreign bool) {
+func (s *apiServer) list(w http.ResponseWriter, resource string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	kind := kinds()[resource]
-	items := []metav1.Object{}
-	for _, o := range s.objects[resource] {
-		if _, isForeign := o.GetLabels()["service.kubernetes.io/service-proxy-name"]; isForeign == foreign {
-			items = append(items, o)
-		}
-	}
-	_ = json.NewEncoder(w).Encode(map[string]any{ // A client that has disconnected gets no response.
+	items := slices.AppendSeq([]metav1.Object{}, maps.Values(s.objects[resource])) // not nil: JSON has null for that
+	_ = json.NewEncoder(w).Encode(map[string]any{                                  // A client that has disconnected gets no response.
 		"apiVersion": kind.GroupVersion().String(), "kind": kind.Kind + "List", "metadata": map[string]string{"resourceVersion": strconv.Itoa(s.version)}, "items": items,
 	})
 }
