@@ -48,7 +48,7 @@ flag = $(if $(filter-out 1,$($(1))),$(error $(1): got "$($(1))", want 1 or nothi
 IPVS := ./backends/ipvs ./internal/kernel/ipvs
 # Of the examples, only tests with the build tag ipvs run in a virtual machine.
 IPVSFILES = $(shell grep -rl '^//go:build ipvs' --include='*_test.go' examples)
-IPVSEXAMPLES = $(addprefix ./,$(filter-out $(AGENT)/,$(sort $(dir $(IPVSFILES)))))
+IPVSEXAMPLES = $(addprefix ./,$(filter-out $(AGENT)/%,$(sort $(dir $(IPVSFILES)))))
 IPVSTESTS = $(shell sed -n 's/^func \(Test[A-Za-z0-9]*\).*/^\1$$/p' $(IPVSFILES) | paste -sd '|' -)
 # The packages of this module that have benchmarks.
 BENCHMARKS = $(addprefix ./,$(sort $(dir $(shell git grep -l '^func Benchmark' -- '*_test.go' $(NESTED:%=':!%')))))
@@ -248,7 +248,7 @@ ipvs: vm-program ## run the tests of IPVS on Linux 6.1, in a virtual machine (WO
 	$(call flag,WORLDS)@VIPKIT_IPVS_WORLDS=$(WORLDS) STEP_QUIET=1 $(STEP) 'IPVS on Linux 6.1' $(TEST) -tags ipvs $(INVM) 6.1' $(IPVS)
 	@STEP_QUIET=1 $(STEP) 'ipvs before, after and beside other backends on Linux 6.1' $(TEST) -tags ipvs $(INVM) 6.1' -run '^TestTraffic/ipvs' ./internal/testing/differential
 	@STEP_QUIET=1 $(STEP) 'examples with IPVS on Linux 6.1' $(TEST) -tags ipvs $(INVM) 6.1' -run '$(IPVSTESTS)' $(IPVSEXAMPLES)
-	@cd $(AGENT) && STEP_QUIET=1 ../../$(STEP) '$(AGENT) with IPVS on Linux 6.1' $(NESTEDTEST) -tags ipvs $(INVM) 6.1' -run '$(IPVSTESTS)' .
+	@cd $(AGENT) && STEP_QUIET=1 ../../$(STEP) '$(AGENT) with IPVS on Linux 6.1' $(NESTEDTEST) -tags ipvs $(INVM) 6.1' -run '$(IPVSTESTS)' ./agent
 	@STEP_QUIET=1 $(STEP) 'a storm of IPVS on Linux 6.1' $(MAKE) --no-print-directory storm BACKEND=ipvs STORMTIME=1m STORMLIMIT=15m
 	@GOMAXPROCS=8 STEP_QUIET=1 $(STEP) 'kept storms of IPVS on Linux 6.1' $(TEST) -tags ipvs $(INVM) 6.1' -run '^TestKept$$/^ipvs' ./internal/testing/storm
 	@cd internal/peer && STEP_QUIET=1 ../../$(STEP) "beside kube-proxy's mode ipvs on Linux 6.1" $(NESTEDTEST) -tags ipvs $(INVM) 6.1' ./ipvsmode
@@ -276,7 +276,7 @@ windows: ## run the tests of what Windows can run as its programs, under Wine
 		STEP_QUIET=1 $(STEP) 'tests on Windows, under Wine' env GOOS=windows CGO_ENABLED=0 .ci/wine/run sh -c \
 			'"$$0" -exec "$$WINE" -count=1 -shuffle=on -timeout=5m "$$@"' '$(SKIPCHECK)' -skip '$(WINDOWSTESTS)' $(WINDOWS) && \
 		cd $(AGENT) && STEP_QUIET=1 ../../$(STEP) 'tests of $(AGENT) on Windows, under Wine' env GOOS=windows CGO_ENABLED=0 ../../.ci/wine/run sh -c \
-			'"$$0" -exec "$$WINE" -count=1 -shuffle=on -timeout=5m "$$@"' '$(SKIPCHECK)' -skip '$(WINDOWSTESTS)' .; \
+			'"$$0" -exec "$$WINE" -count=1 -shuffle=on -timeout=5m "$$@"' '$(SKIPCHECK)' -skip '$(WINDOWSTESTS)' ./agent; \
 	else echo '==> no Wine: tests on Windows are left out'; fi
 
 # govulncheck says so itself if it cannot reach its data.

@@ -138,15 +138,14 @@
 // kube-proxy writes the second and the third only with bindAddressHardFail. Its warnings that modes of
 // kube-proxy change (KubeProxyDefaultMode, IPVSDeprecation) do not apply here.
 //
-// An Event is written when its cause is found, and again every 50 minutes as long as the cause is there, since
-// the API server forgets Events after an hour by default; its series says how often, and kubectl describe
-// since when. Nodes share the Event of a cause that all find, so the reporting instance is the first node.
-// After a restart, causes that are still there have no new Event while the first one exists and the Service
-// is unchanged. Syncs do not wait for Events: a node tries to write at most 10 in a minute, 20 in the first
-// one, of which at most one is a repetition. Repetitions go first, then namespaces with few Events. Of each kind,
-// 1000 Services count, 100 of a namespace; /debug/services has all. While the API server is away, Events
-// wait; those whose cause ends meanwhile are not written. If the permission is missing, the log says so
-// once.
+// An Event is written when its cause is found. As long as the cause is there, the Event is written again within
+// 20 minutes after the API server has forgotten it, by default after an hour; with more than 20 causes, one in a
+// minute. Nodes share the Event of a cause that all find, so the reporting instance is the first node. After a
+// restart, causes that are still there have no new Event while the first one exists and the Service is
+// unchanged. Syncs do not wait for Events: a node tries to write at most 10 in a minute, 20 in the first one. Of each
+// kind, 1000 Services count, 100 of a namespace; /debug/services has all. While the API server is away, Events
+// wait for two hours; those whose cause ends meanwhile are not written. If the permission is missing, the log says
+// so once.
 //
 // # Pages
 //
@@ -167,7 +166,7 @@
 // except for /metrics with -service-metrics.
 //
 // /configz has no secrets: credentials are in the kubeconfig, which it names only. It has changes of
-// the file that were applied, and leaves out fields that are ignored; /flagz leaves out flags that are
+// the file that were applied, and no values of fields that are ignored; /flagz leaves out flags that are
 // ignored, and a password in -master. /flagz and /statusz are text, or an object of config.k8s.io/v1beta1
 // (or v1alpha1) in JSON or YAML for a client that accepts one as kube-proxy's clients do. Without the
 // feature gates ComponentFlagz and ComponentStatusz they do not exist.

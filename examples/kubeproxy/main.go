@@ -1,72 +1,9 @@
 package main
 
 import (
-	"context"
-	"errors"
-	"flag"
-	"fmt"
-	"io"
-	"log/slog"
 	"os"
-	"os/signal"
-	"syscall"
 
-	"github.com/go-logr/logr"
+	"github.com/vipkit/vipkit/examples/kubeproxy/agent"
 )
 
-func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
-
-// run runs the program and returns the exit status.
-func run(args []string, stdout, stderr io.Writer) int {
-	c, err := readCommandLine(args, stderr)
-	if errors.Is(err, flag.ErrHelp) {
-		writeHelp(stdout)
-		return 0
-	}
-	if err != nil {
-		return 2
-	}
-	if c.version != "" {
-		_, _ = fmt.Fprintln(stdout, c.version.text()) // A write error needs no report.
-		return 0
-	}
-	level := new(slog.LevelVar)
-	level.Set(c.Logging.level())
-	handler := c.Logging.handler(stderr, level)
-	log := logr.FromSlogHandler(handler)
-	c.report(slog.New(handler))
-	follow := &follower{args: args, config: c, log: slog.New(handler), level: level}
-	// The program must not end because its log has no reader. It catches SIGPIPE and does not
-	// ignore it, because child processes inherit ignored signals.
-	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	context.AfterFunc(ctx, stop) // A second signal ends the program at once.
-
-	done := "stopped; the rules stay in the kernel, -cleanup removes them"
-	if c.Mode == userspaceMode {
-		done = "stopped; Services do not work until the next start, -cleanup removes their addresses"
-	}
-	switch {
-	case c.writeTo != "":
-		done, err = "written", c.write(c.writeTo)
-	case c.cleanup:
-		done, err = c.cleanUpAll(ctx, log)
-	case c.initOnly:
-		done, err = "parameters set", c.prepareNode(ctx, log)
-	case c.WindowsRunAsService:
-		err = runAsService(ctx, func(ctx context.Context) error { return serveAndFollow(ctx, follow) })
-	default:
-		err = serveAndFollow(ctx, follow)
-	}
-	if errors.Is(err, errNewStart) {
-		log.Info("ended, to be started anew", "reason", err.Error())
-		return 0
-	}
-	if err != nil {
-		log.Error(err, "failed")
-		return 1
-	}
-	log.Info(done)
-	return 0
-}
+func main() { os.Exit(agent.Main(os.Args[1:], os.Stdout, os.Stderr)) }

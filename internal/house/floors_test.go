@@ -89,7 +89,7 @@ func floors() map[string]int {
 		"examples/allocator":            10,
 		"examples/custombackend":        10,
 		"examples/embed":                10,
-		"examples/kubeproxy":            10,
+		"examples/kubeproxy/agent":      10,
 		"examples/manifestproxy":        10,
 		"examples/quickstart":           10,
 		"internal/testing/scale":        10,
@@ -105,7 +105,9 @@ func floors() map[string]int {
 		"internal/testing/differential": 10,
 		"internal/testing/storm":        10,
 
-		"internal/peer/e2e": 11,
+		"examples/kubeproxy":     11,
+		"internal/peer/e2e":      11,
+		"internal/peer/embedded": 11,
 	}
 }
 

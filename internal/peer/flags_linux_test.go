@@ -14,21 +14,21 @@ import (
 
 // testFlags checks that the agent has all flags of kube-proxy, as its help names them.
 func testFlags(t *testing.T, theirs, ours string) {
-	flags := func(program, pattern string) (all []string) {
+	flags := func(program string) (all []string) {
 		out, err := exec.CommandContext(t.Context(), program, "--help").CombinedOutput()
 		if err != nil {
 			t.Fatalf("%v\n%s", err, out)
 		}
-		for _, m := range regexp.MustCompile(pattern).FindAllStringSubmatch(string(out), -1) {
+		for _, m := range regexp.MustCompile(`(?m)^ +(?:-[a-z], )?--([a-z][-a-z0-9]*)`).FindAllStringSubmatch(string(out), -1) {
 			all = append(all, m[1])
 		}
 		return all
 	}
 	known := map[string]bool{"help": true}
-	for _, name := range flags(ours, `(?m)^ +-([a-z][-a-z0-9]*)`) {
+	for _, name := range flags(ours) {
 		known[name] = true
 	}
-	all := flags(theirs, `(?m)^ +(?:-[a-z], )?--([a-z][-a-z0-9]*)`)
+	all := flags(theirs)
 	if len(all) < 50 {
 		t.Errorf("kube-proxy: got the flags %q, want all of them", all)
 	}
@@ -69,7 +69,7 @@ func testCommandLines(t *testing.T, theirs, ours string) {
 // commandLines returns those of tests of the agent, and forms of flags, good and bad ones.
 func commandLines(t *testing.T) (all [][]string) {
 	t.Helper()
-	const folder = "../../examples/kubeproxy/testdata/operators"
+	const folder = "../../examples/kubeproxy/agent/testdata/operators"
 	files, err := filepath.Glob(folder + "/*.args")
 	if err != nil || len(files) == 0 {
 		t.Fatalf("got files %q, error %v; want some", files, err)

@@ -1,0 +1,148 @@
+package agent
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"net/http"
+	"runtime"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/kube-proxy/config/v1alpha1"
+
+	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/backends/userspace"
+	"github.com/vipkit/vipkit/endpoints"
+	"github.com/vipkit/vipkit/proxy"
+)
+
+// Options say what an [Agent] serves, and how. The zero value serves as kube-proxy does without a file, in a pod.
+type Options struct {
+	// Configuration is kube-proxy's. Fields that are nil have kube-proxy's defaults, and nil has all of them. New copies
+	// it. The section logging has no effect: Logger decides.
+	Configuration *v1alpha1.KubeProxyConfiguration
+	// Client is the client of the API server. Without it and RESTConfig, clientConnection of the configuration says
+	// where that is.
+	Client kubernetes.Interface
+	// RESTConfig is what the client is made from.
+	RESTConfig *rest.Config
+	// NodeName is the name of the Node, in place of hostnameOverride.
+	NodeName string
+	// Logger gets what the agent has to say. The zero value discards it.
+	Logger logr.Logger
+	// Hooks let the program take part.
+	Hooks Hooks
+	Extensions
+}
+
+// Hooks let a program take part in what its agent does.
+type Hooks struct {
+	// Backend, if not nil, opens the backend of a mode in place of the agent's own one. The agent then removes
+	// neither rules of other modes nor those of kube-proxy, and closes the backend in the end.
+	Backend func(mode string) (proxy.Backend, error)
+	// Observers follow the agent's [proxy.Runner], beside its own ones.
+	Observers []proxy.Observer
+	// NoListen says that nothing listens at healthzBindAddress and metricsBindAddress: the program serves
+	// [Agent.Healthz] and [Agent.Pages] itself, or not at all. Health check node ports are served all the same.
+	NoListen bool
+}
+
+// Extensions are what the agent can do, and kube-proxy's configuration has no field for.
+type Extensions struct {
+	// Identity distinguishes the rules of agents on the same node. With a Name, the agent takes nothing over from
+	// kube-proxy, and removes only rules of that name. A Mark of zero is the masqueradeBit of the configuration.
+	Identity backends.Identity
+	// LocalFallback says what a Local traffic policy does if no local endpoint is ready.
+	LocalFallback endpoints.LocalFallback
+	// ServiceMetrics adds metrics of each Service, if the mode counts.
+	ServiceMetrics bool
+	// DrainTimeout is how long endpoints drain in mode ipvs; zero means 15 minutes, less ends connections at once.
+	DrainTimeout time.Duration
+	// Addresses says where and how mode userspace adds addresses on Windows.
+	Addresses userspace.AddressOptions
+}
+
+// Agent serves Services on a node, in place of kube-proxy.
+type Agent struct {
+	config *config
+	log    logr.Logger
+}
+
+// New returns an agent. Its error has a line for each value that is wrong, with the path of the field. New changes
+// nothing on the node, and does not connect.
+func New(o Options) (*Agent, error) {
+	c := newConfig(runtime.GOOS)
+	if o.Configuration != nil {
+		c.KubeProxyConfiguration = *o.Configuration.DeepCopy()
+		setDefaults(&c.KubeProxyConfiguration)
+	}
+	c.HostnameOverride = cmp.Or(o.NodeName, c.HostnameOverride)
+	o.DrainTimeout = cmp.Or(o.DrainTimeout, c.DrainTimeout)
+	c.Options = o
+	errs := []error{c.validate(c.settings()), c.checkIdentity()}
+	if o.Client != nil && o.RESTConfig != nil {
+		errs = append(errs, errors.New("the options Client and RESTConfig exclude each other"))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	a := &Agent{config: c, log: o.Logger}
+	for _, text := range c.warnings {
+		a.log.Info("configuration", "warning", text)
+	}
+	return a, nil
+}
+
+// checkIdentity checks the identity.
+func (c *config) checkIdentity() error {
+	if c.onWindows() && c.Identity != (backends.Identity{}) {
+		return errors.New("identity: on Windows, want none")
+	}
+	_, err := c.Identity.Complete(backends.Identity{Name: backends.DefaultName, Mark: 1})
+	return err
+}
+
+// Run serves until ctx ends, and then returns nil. The rules stay in the kernel, and the next agent adopts them; those
+// of mode userspace end. Run must not be called again while it runs.
+func (a *Agent) Run(ctx context.Context) error { return serve(ctx, a.config, a.log) }
+
+// PrepareNode sets the parameters of the kernel that need more privileges than CAP_NET_ADMIN, which Run then need
+// not have.
+func (a *Agent) PrepareNode(ctx context.Context) error { return a.config.prepareNode(ctx, a.log) }
+
+// Cleanup removes all rules of the agent, and, without a name in its Identity, those of kube-proxy. The agent must not run.
+func (a *Agent) Cleanup(ctx context.Context) error {
+	c := *a.config
+	c.cleanup = true
+	_, err := c.cleanUpAll(ctx, a.log)
+	return err
+}
+
+// Healthz returns the handler of /healthz and /livez. Until the agent serves, it answers 503.
+func (a *Agent) Healthz() http.Handler { return &a.config.handlers.healthz }
+
+// Pages returns the handler of /metrics and the pages about the agent. Until the agent serves, it answers 503.
+func (a *Agent) Pages() http.Handler { return &a.config.handlers.pages }
+
+// handlers are those of an agent, while it serves.
+type handlers struct{ healthz, pages laterHandler }
+
+// laterHandler is a handler that is set later.
+type laterHandler struct {
+	handler atomic.Pointer[http.Handler]
+}
+
+func (l *laterHandler) set(h http.Handler) { l.handler.Store(&h) }
+
+// ServeHTTP implements [http.Handler].
+func (l *laterHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if h := l.handler.Load(); h != nil {
+		(*h).ServeHTTP(w, r)
+		return
+	}
+	http.Error(w, "the agent does not serve yet", http.StatusServiceUnavailable)
+}

@@ -1,0 +1,48 @@
+package agent
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/vipkit/vipkit/internal/testing/testenv"
+)
+
+// TestBuildMetrics checks the metrics about the build and the feature gates.
+func TestBuildMetrics(t *testing.T) {
+	t.Parallel()
+	c, out, err := readConfig(t, "", "-feature-gates ComponentFlagz=false")
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	registry := prometheus.NewRegistry()
+	testenv.NoError(t, c.registerBuild(registry))
+	text := exposed(t, registry)
+	for _, want := range []string{
+		`vipkit_build_info{build_date="`, `,compiler="gc",git_commit="`, `,git_tree_state="`, `,git_version="`, `,go_version="go1.`, `,major="`, `,minor="`, `,platform="`,
+		`kubernetes_feature_enabled{name="ComponentFlagz",stage="BETA"} 0`,
+		`kubernetes_feature_enabled{name="ComponentStatusz",stage="BETA"} 1`,
+		`kubernetes_feature_enabled{name="AllowServiceExternalIPs",stage=""} 1`,
+		`kubernetes_feature_enabled{name="KubeProxyIPVS",stage="DEPRECATED"} 1`,
+		`kubernetes_feature_enabled{name="WinDSR",stage=""} 1`,
+		`kubernetes_feature_enabled{name="AllAlpha",stage="ALPHA"} 0`,
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("got\n%s\nwant also %s", text, want)
+		}
+	}
+	if strings.Contains(text, "NativeHistograms") {
+		t.Errorf("got\n%s\nwant no gate without meaning", text)
+	}
+	if strings.Contains(text, "kubernetes_build_info") {
+		t.Errorf("got\n%s\nwant no kubernetes_build_info: alerts compare it with the version of Kubernetes", text)
+	}
+}
+
+// exposed returns the metrics of a registry as a scrape gets them.
+func exposed(t *testing.T, registry *prometheus.Registry) string {
+	t.Helper()
+	a := &instance{config: newConfig("linux")}
+	return get(t, a.pages(registry), "/metrics", "").Body.String()
+}
