@@ -288,6 +288,18 @@ func TestDriftedAfterAPart(t *testing.T) {
 	}
 }
 
+// The zero snapshot has no node and no objects, whatever was applied before.
+func TestApplyOfTheZeroSnapshot(t *testing.T) {
+	d := newDriver(t)
+	for _, what := range []string{"first", "after another one"} {
+		testenv.NoError(t, d.apply(t.Context(), proxy.Snapshot{}))
+		if len(d.kernel.objects) != 0 {
+			t.Errorf("%s: the kernel holds %v, want nothing", what, d.kernel.objects)
+		}
+		testenv.NoError(t, d.apply(t.Context(), inZone("a", plainPort(1))))
+	}
+}
+
 // Facts that change have everything rendered again, without a List, as another node has; equal ones have nothing
 // rendered.
 func TestApplyRendersFacts(t *testing.T) {

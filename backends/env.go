@@ -8,7 +8,7 @@ import (
 
 // Env is the world for which a service port is rendered. Objects depend on it and on the port alone.
 type Env struct {
-	// Node is the node of the snapshot, never nil.
+	// Node is the node of the snapshot. Without one, as in the zero snapshot, nothing is rendered.
 	Node *proxy.Node
 	// Facts are what Facts of the target's [Abilities] has returned; nil if the target lacks that ability.
 	Facts any

@@ -168,10 +168,10 @@ type rendering struct {
 	static bool
 }
 
-// collect renders into a buffer. It renders nothing without a world, and nothing for a nil
-// port unless the static objects are requested.
+// collect renders into a buffer. It renders nothing without a world or a node, and nothing for a
+// nil port unless the static objects are requested.
 func collect[K Key, V comparable](into []Object[K, V], render Render[K, V], s rendering) []Object[K, V] {
-	if s.env == nil || s.port == nil && !s.static {
+	if s.env == nil || s.env.Node == nil || s.port == nil && !s.static {
 		return into
 	}
 	return render(*s.env, s.port, into)

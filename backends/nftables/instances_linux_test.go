@@ -173,9 +173,10 @@ func TestSCTP(t *testing.T) {
 		p := stagetest.Port(v1.IPv4Protocol, 0, 3)
 		p.Frontends = append(p.Frontends, stagetest.NodePort(v1.IPv4Protocol, 30000))
 		p.Name.Protocol = protocol
-		s.Apply(t, proxy.NewSnapshot(stagetest.Node(), p))
+		world := proxy.NewSnapshot(stagetest.Node(), p)
+		s.Apply(t, world)
 		s.Restart(t)
-		s.Apply(t, s.Applied)
+		s.Apply(t, world)
 		return s.listing(t)
 	}
 	want := strings.ReplaceAll(listing(v1.ProtocolTCP), " tcp . ", " sctp . ")
