@@ -130,8 +130,9 @@ func (s *apiServer) list(w http.ResponseWriter, resource string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	kind := kinds()[resource]
-	items := slices.AppendSeq([]metav1.Object{}, maps.Values(s.objects[resource])) // not nil: JSON has null for that
-	_ = json.NewEncoder(w).Encode(map[string]any{                                  // A client that has disconnected gets no response.
+	// Not nil: JSON has null for that.
+	items := slices.AppendSeq([]metav1.Object{}, maps.Values(s.objects[resource]))
+	_ = json.NewEncoder(w).Encode(map[string]any{ // A client that has disconnected gets no response.
 		"apiVersion": kind.GroupVersion().String(), "kind": kind.Kind + "List", "metadata": map[string]string{"resourceVersion": strconv.Itoa(s.version)}, "items": items,
 	})
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 	"unicode/utf8"
 
 	"github.com/go-logr/logr"
@@ -99,6 +100,7 @@ func TestRefusedPorts(t *testing.T) {
 		t.Errorf("got %+v, want a note that begins with %s", first, want)
 	}
 	synced := first.reported
+	time.Sleep(20 * time.Millisecond) // No clock of Windows ticks more slowly, so a new report has another time.
 	other := proxy.PortErrors{port(""): errors.New("0x2"), port("web"): errors.New("0x3")}
 	for _, s := range []proxy.Sync{{Err: other, Refused: other}, {Err: errors.New("no kernel")}} {
 		a.synced(t.Context(), s)
