@@ -33,8 +33,9 @@ func TestInstall(t *testing.T) {
 		t.Fatalf("go install: %v\n%s", err, out)
 	}
 	for flag, want := range map[string]string{
-		"-version":      "kubeproxy " + module + "/examples/kubeproxy " + version + " " + runtime.Version() + "\n",
-		"--version=raw": `version.Info{Major:"0", Minor:"987", GitVersion:"` + version + `", `,
+		"-version": "kubeproxy " + module + "/examples/kubeproxy " + version + " " + runtime.Version() + "\n",
+		"--version=raw": `version.Info{Major:"0", Minor:"987", EmulationMajor:"", EmulationMinor:"", MinCompatibilityMajor:"", ` +
+			`MinCompatibilityMinor:"", GitVersion:"` + version + `", `,
 	} {
 		out, err := exec.CommandContext(t.Context(), filepath.Join(bin, "kubeproxy"), flag).CombinedOutput()
 		if err != nil || !strings.HasPrefix(string(out), want) {
