@@ -5,7 +5,12 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/internal/kernel/netns"
@@ -53,4 +58,41 @@ func TestRunExplainsFailures(t *testing.T) {
 	if err := p.restore(ctx, nil); !errors.Is(err, context.Canceled) || errors.Is(err, proxy.ErrDataplaneLost) {
 		t.Errorf("context ended before the start: got error %v, want %v, and not %v", err, context.Canceled, proxy.ErrDataplaneLost)
 	}
+}
+
+// If the context ends, the children of a program are killed, too: none of them commits later.
+func TestChildrenAreKilled(t *testing.T) {
+	t.Parallel()
+	folder := t.TempDir()
+	testenv.NoError(t, unix.Mkfifo(filepath.Join(folder, "never"), 0o600))
+	child := filepath.Join(folder, "child")
+	p := &programs{namespace: mustNamespace(t), wait: "1"}
+	p.restorer = shell(t, folder, "wrapper", "cd "+folder+"; (read x <never) & echo $! >begun; mv begun child; wait; exit 0")
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() { ended <- p.restore(ctx, nil) }()
+	pid := ""
+	for pid == "" && len(ended) == 0 {
+		text, _ := os.ReadFile(child) // it does not exist yet
+		pid = strings.TrimSpace(string(text))
+		time.Sleep(time.Millisecond)
+	}
+	cancel()
+	if err := <-ended; !errors.Is(err, context.Canceled) || !errors.Is(err, proxy.ErrDataplaneLost) {
+		t.Errorf("restore: got error %v, want %v and %v", err, context.Canceled, proxy.ErrDataplaneLost)
+	}
+	for end := time.Now().Add(outputWait); ; time.Sleep(time.Millisecond) {
+		status, err := os.ReadFile("/proc/" + pid + "/status")
+		if err != nil || strings.Contains(string(status), "zombie") {
+			return
+		}
+		if time.Now().After(end) {
+			break
+		}
+	}
+	t.Error("child of the program: got one that still runs, want it killed")
+	number, err := strconv.Atoi(pid)
+	testenv.NoError(t, err)
+	testenv.NoError(t, unix.Kill(number, unix.SIGKILL))
 }
