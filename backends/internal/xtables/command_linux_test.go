@@ -11,8 +11,10 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/internal/kernel/legacytables"
 	"github.com/vipkit/vipkit/internal/kernel/netns"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 	"github.com/vipkit/vipkit/proxy"
@@ -95,4 +97,22 @@ func TestChildrenAreKilled(t *testing.T) {
 	number, err := strconv.Atoi(pid)
 	testenv.NoError(t, err)
 	testenv.NoError(t, unix.Kill(number, unix.SIGKILL))
+}
+
+// An error of the removal of chains names its cause: rules of other programs are it only after a refusal.
+func TestCleanupTellsWhy(t *testing.T) {
+	t.Parallel()
+	for says, want := range map[string]bool{"line 3 failed": true, "Memory allocation problem": false} {
+		folder := t.TempDir()
+		k := &kernel{Family: Family{Family: v1.IPv4Protocol}, names: newNames(), watch: &legacyWatch{look: func() map[Table]legacytables.Info { return nil }}}
+		k.programs = programs{
+			namespace: mustNamespace(t), flavour: NFT, wait: "1",
+			saver:    shell(t, folder, "save", "printf '*nat\\n:VIPKIT-SERVICES - [0:0]\\nCOMMIT\\n'"),
+			restorer: shell(t, folder, "restore", "echo 'iptables-restore: "+says+"' >&2; exit 4"),
+		}
+		err := k.Cleanup(t.Context())
+		if err == nil || !strings.Contains(err.Error(), says) || strings.Contains(err.Error(), "rules of other programs") != want {
+			t.Errorf("Cleanup: got error %v, want one that contains %q, and says that rules of other programs jump there: %t", err, says, want)
+		}
+	}
 }
