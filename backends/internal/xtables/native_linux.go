@@ -139,6 +139,26 @@ func matchText(s *nfnetlink.Step) string {
 	return "-m " + name + " "
 }
 
+// wake makes dormant tables active, and returns how many: iptables lists and writes them like others, but no
+// packet passes their rules. For another flavour, n may be nil.
+func (n *native) wake(ctx context.Context) (woken uint64, err error) {
+	if n == nil {
+		return 0, nil
+	}
+	var all []nfnetlink.TableInfo
+	if err := n.conn.Tables(ctx, n.family, nfnetlink.Collect(&all)); err != nil {
+		return 0, err
+	}
+	var b nfnetlink.Batch
+	for _, info := range all {
+		if t, isUsed := n.names.tableNamed(info.Name); isUsed && info.IsDormant() {
+			b.WakeTable(n.table(t))
+			woken++
+		}
+	}
+	return woken, n.conn.Commit(ctx, &b)
+}
+
 // find reads the names of the identity's chains and the jumps to them.
 func (n *native) find(ctx context.Context) (*existing, error) {
 	e := &existing{chains: saved{}, used: map[chainRef]bool{}, isUnread: true, handles: map[chainRef][]uint64{}}
