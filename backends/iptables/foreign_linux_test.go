@@ -211,12 +211,8 @@ func TestDormantTables(t *testing.T) {
 		before := s.Operations(t)
 		s.Applied = proxy.Snapshot{}
 		s.Apply(t, sampleSnapshot())
-		if diff := cmp.Diff(want, s.effectiveRules(t)); diff != "" {
-			t.Errorf("after table %s was dormant: rules (-first load +got):\n%s", table, diff)
-		}
-		if n := s.Operations(t) - before; n != 1 {
-			t.Errorf("after table %s was dormant: got %d operations, want 1", table, n)
-		}
+		testenv.Same(t, want, s.effectiveRules(t), "rules after table %s was dormant", table)
+		testenv.Same(t, 1, s.Operations(t)-before, "operations after table %s was dormant", table)
 	}
 }
 

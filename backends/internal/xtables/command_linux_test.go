@@ -3,9 +3,9 @@ package xtables
 import (
 	"context"
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -66,37 +66,23 @@ func TestRunExplainsFailures(t *testing.T) {
 func TestChildrenAreKilled(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
-	testenv.NoError(t, unix.Mkfifo(filepath.Join(folder, "never"), 0o600))
-	child := filepath.Join(folder, "child")
-	p := &programs{namespace: mustNamespace(t), wait: "1"}
-	p.restorer = shell(t, folder, "wrapper", "cd "+folder+"; (read x <never) & echo $! >begun; mv begun child; wait; exit 0")
+	output := filepath.Join(folder, "output")
+	testenv.NoError(t, unix.Mkfifo(output, 0o600))
+	p := &programs{namespace: mustNamespace(t), restorer: shell(t, folder, "wrapper", "sleep 10 >"+output+" & wait"), wait: "1"}
 	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
 	ended := make(chan error, 1)
 	go func() { ended <- p.restore(ctx, nil) }()
-	pid := ""
-	for pid == "" && len(ended) == 0 {
-		text, _ := os.ReadFile(child) // it does not exist yet
-		pid = strings.TrimSpace(string(text))
-		time.Sleep(time.Millisecond)
-	}
+	child, err := os.Open(output) // this waits for the child
 	cancel()
+	testenv.NoError(t, err)
+	defer child.Close() //nolint:errcheck // nothing was written
 	if err := <-ended; !errors.Is(err, context.Canceled) || !errors.Is(err, proxy.ErrDataplaneLost) {
 		t.Errorf("restore: got error %v, want %v and %v", err, context.Canceled, proxy.ErrDataplaneLost)
 	}
-	for end := time.Now().Add(outputWait); ; time.Sleep(time.Millisecond) {
-		status, err := os.ReadFile("/proc/" + pid + "/status")
-		if err != nil || strings.Contains(string(status), "zombie") {
-			return
-		}
-		if time.Now().After(end) {
-			break
-		}
+	testenv.NoError(t, child.SetReadDeadline(time.Now().Add(outputWait)))
+	if _, err := child.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+		t.Errorf("output of the child: got error %v, want %v, as the child is killed", err, io.EOF)
 	}
-	t.Error("child of the program: got one that still runs, want it killed")
-	number, err := strconv.Atoi(pid)
-	testenv.NoError(t, err)
-	testenv.NoError(t, unix.Kill(number, unix.SIGKILL))
 }
 
 // An error of the removal of chains names its cause: rules of other programs are it only after a refusal.
