@@ -76,24 +76,26 @@ func isHook(chain string) bool {
 	return slices.Contains([]string{"PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"}, chain)
 }
 
-// each visits all rules as the program of the flavour lists them, nft or iptables-save.
+// each visits all rules as the program of the flavour lists them, nft or iptables-save. It skips dormant tables.
 func (s *stage) each(t *testing.T, visit func(chain, name, rule string)) {
 	t.Helper()
 	if s.Options.Flavour == Legacy {
 		s.eachLegacy(t, visit)
 		return
 	}
-	table, chain, base := "", "", false
+	table, chain, base, dormant := "", "", false, false
 	for line := range strings.Lines(s.tables(t)) {
 		line = strings.TrimSpace(regexp.MustCompile(`packets \d+ bytes \d+ `).ReplaceAllString(line+" ", ""))
 		switch word := strings.Fields(line); {
 		case len(word) > 2 && word[0] == "table":
-			table, chain = word[1]+" "+word[2], ""
+			table, chain, dormant = word[1]+" "+word[2], "", false
+		case line == "flags dormant":
+			dormant = true
 		case len(word) > 2 && word[0] == "chain":
 			chain, base = word[1], false
 		case strings.HasPrefix(line, "type "):
 			base = true
-		case line != "" && line != "}" && chain != "" && (base || !isHook(chain)):
+		case line != "" && line != "}" && chain != "" && !dormant && (base || !isHook(chain)):
 			visit(table+" "+chain, chain, line)
 		}
 	}

@@ -197,6 +197,25 @@ func TestUnprintableTable(t *testing.T) {
 	}
 }
 
+// A table that another program has made dormant serves again after a full apply.
+func TestDormantTables(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, Options{Flavour: NFT})
+	s.Apply(t, sampleSnapshot())
+	want := s.effectiveRules(t)
+	for _, table := range []string{"ip nat", "ip filter", "ip6 nat"} {
+		s.nft(t, "add table "+table+" { flags dormant; }")
+		if cmp.Equal(want, s.effectiveRules(t)) {
+			t.Errorf("dormant table %s: got its rules in effect, want none", table)
+		}
+		before := s.Operations(t)
+		s.Applied = proxy.Snapshot{}
+		s.Apply(t, sampleSnapshot())
+		testenv.Same(t, want, s.effectiveRules(t), "rules after table %s was dormant", table)
+		testenv.Same(t, 1, s.Operations(t)-before, "operations after table %s was dormant", table)
+	}
+}
+
 // If iptables-save fails because of foreign tables, it is started again for each used table.
 func TestSaveFailsAtForeignTables(t *testing.T) {
 	s := newStage(t, Options{Flavour: NFT})

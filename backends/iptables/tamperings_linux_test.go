@@ -181,6 +181,7 @@ func nativeTamperings() []tampering {
 		onChain("insert rule @TABLE OUTPUT tcp sequence 5 counter jump @TARGET comment \"kubernetes x\"\n", none),
 		onChain("replace rule @TABLE @CHAIN handle @HANDLE meta l4proto { tcp, udp } counter jump @TARGET comment \"kubernetes service portals\"", none),
 		onChain("flush chain @TABLE @CHAIN", none),
+		onChain("add table @TABLE { flags dormant; }", none),
 		onChain("flush table @TABLE", none),
 		onChain("delete table @TABLE", none),
 		onChain("flush ruleset", none),

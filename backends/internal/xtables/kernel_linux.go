@@ -126,8 +126,12 @@ func (k *kernel) Cleanup(ctx context.Context) error {
 	if err := k.write(ctx, ops, gently); err != nil {
 		return err
 	}
-	if err := k.removeChains(ctx, e, unwanted); err != nil {
+	err = k.removeChains(ctx, e, unwanted)
+	if isRefusal(err) {
 		return fmt.Errorf("iptables: chains were emptied but cannot be removed, because rules of other programs jump to them: %w", err)
+	}
+	if err != nil {
+		return err
 	}
 	k.counts.hold(nil, true)
 	if len(e.used) > 0 {

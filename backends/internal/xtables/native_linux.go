@@ -75,8 +75,8 @@ func (n *native) existIn(ctx context.Context, t Table) (bool, error) {
 type jump struct {
 	from, to string
 	handle   uint64
-	// isSelective is true if the rule matches anything but the state of a connection.
-	isSelective bool
+	// isOwn is true if the rule is an own one by [Names.ownsJump].
+	isOwn bool
 }
 
 // read returns the names of the identity's chains in a table, and the jumps to them.
@@ -94,7 +94,7 @@ func (n *native) read(ctx context.Context, t Table) (own map[string]bool, jumps 
 	err = n.conn.Rules(ctx, n.table(t), nfnetlink.Visitor[nfnetlink.RuleInfo]{
 		Begin: func() { jumps = nil },
 		Each: func(r *nfnetlink.RuleInfo) error {
-			if j := readJump(r); own[j.to] && !own[j.from] {
+			if j := n.readJump(t, r); own[j.to] && !own[j.from] {
 				jumps = append(jumps, j)
 			}
 			return nil
@@ -103,22 +103,60 @@ func (n *native) read(ctx context.Context, t Table) (own map[string]bool, jumps 
 	return own, jumps, err
 }
 
-func readJump(r *nfnetlink.RuleInfo) jump {
+// readJump reads where a rule leads. What it writes of the rule as iptables would is enough for
+// [Names.ownsJump].
+func (n *native) readJump(t Table, r *nfnetlink.RuleInfo) jump {
 	j := jump{from: r.Chain, handle: r.Handle}
+	text := ""
 	for s := range r.Steps() {
 		switch string(s.Name) {
 		case "counter":
 		case "immediate":
-			_, to, _ := s.Verdict()
+			verdict, to, _ := s.Verdict()
 			j.to = string(to)
+			text += map[bool]string{true: "-j ", false: "-g "}[verdict == nfnetlink.VerdictJump] + j.to
 		case "match":
-			name := strings.TrimRight(string(s.Bytes(unix.NFTA_MATCH_NAME)), "\x00")
-			j.isSelective = j.isSelective || name != "conntrack" && name != "comment"
+			text += matchText(&s)
 		default:
-			j.isSelective = true
+			text += "-m " + string(s.Name) + " "
 		}
 	}
+	j.isOwn = n.names.ownsJump(t, text)
 	return j
+}
+
+// matchText returns a match as iptables prints it, as far as own jumps may have it: a comment, or the state of
+// connections.
+func matchText(s *nfnetlink.Step) string {
+	name, _, _ := strings.Cut(string(s.Bytes(unix.NFTA_MATCH_NAME)), "\x00")
+	switch name {
+	case "comment":
+		comment, _, _ := strings.Cut(string(s.Bytes(unix.NFTA_MATCH_INFO)), "\x00")
+		return `-m comment --comment "` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(comment) + `" `
+	case "conntrack":
+		return "-m conntrack --ctstate ANY "
+	}
+	return "-m " + name + " "
+}
+
+// wake makes dormant tables active, and returns how many: iptables lists and writes them like others, but no
+// packet passes their rules. For another flavour, n may be nil.
+func (n *native) wake(ctx context.Context) (woken uint64, err error) {
+	if n == nil {
+		return 0, nil
+	}
+	var all []nfnetlink.TableInfo
+	if err := n.conn.Tables(ctx, n.family, nfnetlink.Collect(&all)); err != nil {
+		return 0, err
+	}
+	var b nfnetlink.Batch
+	for _, info := range all {
+		if t, isUsed := n.names.tableNamed(info.Name); isUsed && info.IsDormant() {
+			b.WakeTable(n.table(t))
+			woken++
+		}
+	}
+	return woken, n.conn.Commit(ctx, &b)
 }
 
 // find reads the names of the identity's chains and the jumps to them.
@@ -133,7 +171,7 @@ func (n *native) find(ctx context.Context) (*existing, error) {
 			e.chains[chainRef{t, name}] = nil
 		}
 		for _, j := range jumps {
-			if isHook(j.from) && !j.isSelective {
+			if isHook(j.from) && j.isOwn {
 				e.handles[chainRef{t, j.from}] = append(e.handles[chainRef{t, j.from}], j.handle)
 			} else {
 				e.used[chainRef{t, j.to}] = true

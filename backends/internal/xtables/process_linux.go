@@ -35,7 +35,9 @@ func (p *programs) run(ctx context.Context, in []byte, out io.Writer, path strin
 	cmd := exec.CommandContext(ctx, path, args...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, out, &output
 	cmd.WaitDelay = outputWait
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL}
+	// A program may be a script with the real one as its child, which would commit after Apply has returned.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: unix.SIGKILL}
+	cmd.Cancel = func() error { return killAll(cmd.Process) }
 	err = p.namespace.Do(func() error {
 		if err := cmd.Start(); err != nil {
 			return err
@@ -52,6 +54,15 @@ func (p *programs) run(ctx context.Context, in []byte, out io.Writer, path strin
 		return true, explain(err, output.Bytes())
 	}
 	return true, nil
+}
+
+// killAll kills a process that leads a process group, and the others of the group.
+func killAll(p *os.Process) error {
+	if err := p.Kill(); err != nil {
+		return err // the process has ended, and another one may have its PID
+	}
+	_ = unix.Kill(-p.Pid, unix.SIGKILL) // nothing may be left of the group
+	return nil
 }
 
 // file returns a file in memory with some content. With a pipe, the switches between writer and

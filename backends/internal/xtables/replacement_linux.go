@@ -46,6 +46,11 @@ func (r *replacement) commit(ctx context.Context, ops []Op) error {
 		return err
 	}
 	r.begun = true
+	woken, err := k.native.wake(ctx)
+	if err != nil {
+		return fmt.Errorf("%w: waking dormant tables: %w", backends.ErrUnavailable, err)
+	}
+	k.ops.Add(woken)
 	e, err := k.find(ctx)
 	if err != nil { // parts of the commit would fail, too
 		return fmt.Errorf("%w: reading rules: %w", backends.ErrUnavailable, err)

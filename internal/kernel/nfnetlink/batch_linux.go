@@ -101,6 +101,13 @@ func (b *Batch) AddTable(t Table) {
 	b.begin(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE, t, "")
 }
 
+// WakeTable clears the dormant flag of a table, so that its rules see packets again.
+func (b *Batch) WakeTable(t Table) {
+	b.begin(unix.NFT_MSG_NEWTABLE, 0, t, "")
+	b.buf = appendUint32(b.buf, unix.NFTA_TABLE_FLAGS, 0)
+	b.end()
+}
+
 // DelTable removes a table with everything in it. It must exist.
 func (b *Batch) DelTable(t Table) { b.begin(unix.NFT_MSG_DELTABLE, 0, t, "") }
 

@@ -3,6 +3,7 @@ package nfnetlink
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -71,5 +72,17 @@ func TestStepsOfRules(t *testing.T) {
 	}
 	if err := c.Commit(t.Context(), &b); !errors.Is(err, unix.ENOENT) {
 		t.Errorf("removing the rule again: got error %v, want %v", err, unix.ENOENT)
+	}
+}
+
+func TestWakeTable(t *testing.T) {
+	t.Parallel()
+	c := openInNamespace(t)
+	loadNft(t, "table ip t { flags dormant; }\n")
+	var b Batch
+	b.WakeTable(Table{Family: IPv4, Name: "t"})
+	commit(t, c, &b)
+	if text := nft(t, "list", "ruleset"); strings.Contains(text, "dormant") || !strings.Contains(text, "table ip t") {
+		t.Errorf("table after WakeTable: got\n%s\nwant one that is not dormant", text)
 	}
 }
