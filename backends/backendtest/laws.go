@@ -14,7 +14,8 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// LawsConfig is a backend whose laws [RunLaws] checks.
+// LawsConfig is a backend whose laws [RunLaws] checks. Idempotence, Adoption, Economy and Cancellation are skipped
+// for a backend without the ability Operations, since they count operations.
 type LawsConfig struct {
 	// New is as in [Config], and so are Faulty, Dump and Lacks. There is no network namespace: New
 	// and Dump are about the same dataplane as long as a test runs.

@@ -18,8 +18,9 @@ type Config struct {
 	New func(testing.TB) proxy.Backend
 	// Faulty makes a backend as New does, but each commit to the kernel must
 	// be passed to around, which calls commit or not, and returns the error
-	// with which the commit must end. With it, a tenth of all commits fails in
-	// tests that count no operations. Nil if the backend cannot do that.
+	// with which the commit must end; a backend without transactions may do so for each operation. With it,
+	// a tenth of all commits fails in tests that count no operations, and 30 % in Laws/Faults and
+	// Laws/FaultPackets. Nil if the backend cannot do that.
 	Faulty func(t testing.TB, around func(commit func() error) error) proxy.Backend
 	// Dump returns all that backends of this kind have programmed in the
 	// network namespace of the calling thread, as text that is equal for equal

@@ -72,10 +72,16 @@ type checkServers struct {
 	byName   map[types.NamespacedName]*checkServer
 	conns    *connLimit
 	serving  sync.WaitGroup
+	// shared is the number of sockets of Services, limit the most that they may have.
+	shared, limit int
 }
 
-func newCheckServers(l listener, report func(types.NamespacedName, error)) *checkServers {
-	return &checkServers{listener: l, report: report, conns: newConnLimit(maxConns), byName: map[types.NamespacedName]*checkServer{}}
+// newCheckServers returns the servers of a process with a limit of file descriptors.
+func newCheckServers(l listener, report func(types.NamespacedName, error), descriptors int) *checkServers {
+	return &checkServers{
+		listener: l, report: report, conns: newConnLimit(min(maxConns, descriptors/16)), limit: descriptors / 4,
+		byName: map[types.NamespacedName]*checkServer{},
+	}
 }
 
 // set sets the addresses where a handler is served. It closes other sockets of the handler at
@@ -110,7 +116,7 @@ func (s *checkServers) open(ctx context.Context) (next time.Time) {
 	for _, name := range s.missing() {
 		x := s.byName[name]
 		if !x.due.After(now) {
-			err := s.listenAll(ctx, x)
+			err := s.listenAll(ctx, name, x)
 			if ctx.Err() != nil {
 				return time.Time{}
 			}
@@ -124,10 +130,14 @@ func (s *checkServers) open(ctx context.Context) (next time.Time) {
 }
 
 // missing returns the names of those that lack sockets, in order, and of those with an error
-// that is to be cleared.
+// that is to be cleared. It counts the sockets of Services.
 func (s *checkServers) missing() (names []types.NamespacedName) {
+	s.shared = 0
 	for name, x := range s.byName {
 		maps.DeleteFunc(x.sockets, func(_ hostPort, d *socket) bool { return d.ended.Load() })
+		if name.Namespace != "" {
+			s.shared += len(x.sockets)
+		}
 		if len(x.sockets) < max(1, len(x.hostPorts)) || x.err != nil {
 			names = append(names, name)
 		}
@@ -136,7 +146,7 @@ func (s *checkServers) missing() (names []types.NamespacedName) {
 	return names
 }
 
-func (s *checkServers) listenAll(ctx context.Context, x *checkServer) error {
+func (s *checkServers) listenAll(ctx context.Context, name types.NamespacedName, x *checkServer) error {
 	if len(x.hostPorts) == 0 {
 		return errNoAddress
 	}
@@ -145,12 +155,19 @@ func (s *checkServers) listenAll(ctx context.Context, x *checkServer) error {
 		if x.sockets[p] != nil {
 			continue
 		}
+		if name.Namespace != "" && s.shared >= s.limit {
+			errs = append(errs, fmt.Errorf("too many health check node ports: they use %d sockets, a quarter of RLIMIT_NOFILE: raise it", s.shared))
+			break
+		}
 		l, err := s.listener.Listen(ctx, p.network, p.address)
 		if err != nil {
 			errs = append(errs, err)
 			continue
 		}
 		x.sockets[p] = s.serve(l, x.handler)
+		if name.Namespace != "" {
+			s.shared++
+		}
 	}
 	return errors.Join(errs...)
 }

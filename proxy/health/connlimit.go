@@ -7,8 +7,9 @@ import (
 	"sync"
 )
 
-// maxConns bounds the open connections of all sockets together: every host that reaches the node may connect, and
-// each connection needs memory.
+// maxConns bounds the open connections of all sockets together, unless the limit of file
+// descriptors bounds them further: every host that reaches the node may connect, and each
+// connection needs memory.
 const maxConns = 1000
 
 // connLimit limits the connections of all sockets. Above the limit it closes the oldest: a

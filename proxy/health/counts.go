@@ -2,7 +2,9 @@ package health
 
 import (
 	"iter"
+	"maps"
 	"net/netip"
+	"slices"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -66,13 +68,20 @@ func (s *service) choosePort() (isMoved bool) {
 	return true
 }
 
-// of returns the number of ready local endpoints for requests of one family. A single-stack Service has only one.
-func (s *service) of(family v1.IPFamily) int {
+// portsOf returns the service ports of a Service, none if it is not known.
+func (c counts) portsOf(name types.NamespacedName) []*proxy.ServicePort {
+	s := c[name]
 	if s == nil {
-		return 0
+		return nil
 	}
+	return slices.Collect(maps.Values(s.ports))
+}
+
+// readyLocal returns the number of ready local endpoints of a Service for requests of one family. A single-stack
+// Service has only one.
+func readyLocal(ports []*proxy.ServicePort, family v1.IPFamily) int {
 	all := map[v1.IPFamily]map[netip.Addr]struct{}{}
-	for _, p := range s.ports {
+	for _, p := range ports {
 		if all[p.Name.Family] == nil {
 			all[p.Name.Family] = map[netip.Addr]struct{}{}
 		}

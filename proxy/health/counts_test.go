@@ -160,7 +160,8 @@ func checkCounts(t *testing.T, s *Server, held map[proxy.ServicePortName]*proxy.
 	want := recount(held)
 	got := map[types.NamespacedName]tally{}
 	for name, svc := range s.counts {
-		x := tally{Ports: want[name].Ports, IPv4: svc.of(v1.IPv4Protocol), IPv6: svc.of(v1.IPv6Protocol)}
+		ports := s.counts.portsOf(name)
+		x := tally{Ports: want[name].Ports, IPv4: readyLocal(ports, v1.IPv4Protocol), IPv6: readyLocal(ports, v1.IPv6Protocol)}
 		if !x.Ports[svc.port] {
 			t.Errorf("%s: got port %d, want one of %v", name, svc.port, x.Ports)
 		}
@@ -191,4 +192,50 @@ func TestCountsFollowThoughFlowsFail(t *testing.T) {
 	check("no endpoint is left", http.StatusServiceUnavailable, "0")
 	r.Synced(proxy.Sync{Snapshot: proxy.NewSnapshot(atLoopback()), Start: time.Now(), Err: proxy.ErrDataplaneLost})
 	check("the dataplane is lost", http.StatusServiceUnavailable, "0")
+}
+
+// A request does not keep the Runner waiting while it counts the endpoints of a large Service.
+func TestRequestsDoNotDelayTheRunner(t *testing.T) {
+	s, r := watching(t, Options{})
+	p := servicePort("a", v1.IPv4Protocol, 30001)
+	for i := range 300_000 {
+		a := netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})
+		p.Local = append(p.Local, &endpoints.Endpoint{Addr: netip.AddrPortFrom(a, 80), Local: true, Ready: true})
+	}
+	applied(r, p)
+	var longest, took time.Duration
+	for range 20 { // The scheduler may delay any of them.
+		longest, took = waitDuringRequest(s, r)
+		if longest < took/4 {
+			return
+		}
+	}
+	t.Errorf("Verified took %v during a request of %v, want less than a quarter", longest, took)
+}
+
+// waitDuringRequest returns how long the longest call of the Observer takes during a request, and how long that takes.
+func waitDuringRequest(s *Server, r proxy.Observer) (longest, took time.Duration) {
+	end, waited := make(chan struct{}), make(chan time.Duration, 1)
+	started := make(chan struct{})
+	go func() {
+		close(started)
+		longest := time.Duration(0)
+		for {
+			select {
+			case <-end:
+				waited <- longest
+				return
+			default:
+				begin := time.Now()
+				r.Verified(proxy.Snapshot{})
+				longest = max(longest, time.Since(begin))
+			}
+		}
+	}()
+	<-started
+	begin := time.Now()
+	s.serviceHandler(key("a")).ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", http.NoBody))
+	took = time.Since(begin)
+	close(end)
+	return <-waited, took
 }

@@ -40,6 +40,8 @@
 // it does not affect the others.
 //
 // Every host that reaches the node may connect. So replies take bounded time, and of more than
-// a thousand connections the oldest are closed. Each health check node port is a socket for each address:
-// the limit of file descriptors (RLIMIT_NOFILE) must have room for them. Address and Pages come first.
+// a thousand connections the oldest are closed. At most a quarter of the file descriptors that
+// the process may have (RLIMIT_NOFILE when Run is called) are sockets of Services, and a
+// sixteenth connections: 5,000 health check node ports at one address need a limit of 20,000.
+// Above that, Services are reported, and retried as those whose port is in use. Address and Pages come first.
 package health

@@ -188,7 +188,7 @@ func TestReadyLocalEndpointsCount(t *testing.T) {
 	p.Local = snapshots.Endpoints("10.0.0.1:80 N local", "10.0.0.2:80 N", "10.0.0.3:80 U local")
 	p.Cluster = p.Local[:2]
 	applied(r, p)
-	if got := s.counts[key("a")].of(v1.IPv4Protocol); got != 1 {
+	if got := readyLocal(s.counts.portsOf(key("a")), v1.IPv4Protocol); got != 1 {
 		t.Errorf("got %d endpoints, want the one that is ready and local", got)
 	}
 }

@@ -74,9 +74,11 @@ func (s *Server) serviceHandler(name types.NamespacedName) http.Handler {
 		var body serviceState
 		body.Service.Namespace, body.Service.Name = name.Namespace, name.Name
 		s.mu.RLock()
-		body.LocalEndpoints = s.counts[name].of(requestFamily(r))
+		ports := s.counts.portsOf(name)
 		body.ServiceProxyHealthy = s.fresh.healthy(time.Now())
 		s.mu.RUnlock()
+		// Service ports do not change. Counting them under the lock would delay the Runner, which waits for it.
+		body.LocalEndpoints = readyLocal(ports, requestFamily(r))
 
 		status := http.StatusOK
 		if body.LocalEndpoints == 0 || !body.ServiceProxyHealthy {

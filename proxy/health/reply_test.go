@@ -319,7 +319,7 @@ func TestPageWithoutHandler(t *testing.T) {
 
 // Servers limit the time of connections and the size of headers.
 func TestLimitsOfServers(t *testing.T) {
-	s := newCheckServers(&net.ListenConfig{}, nil)
+	s := newCheckServers(&net.ListenConfig{}, nil, descriptors())
 	defer s.close()
 	s.set(types.NamespacedName{}, http.NotFoundHandler(), []hostPort{{"tcp", "127.0.0.1:0"}})
 	s.open(context.WithoutCancel(t.Context()))

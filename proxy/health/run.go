@@ -31,7 +31,7 @@ type listener interface {
 }
 
 func (s *Server) run(ctx context.Context, l listener, addresses func() ([]netip.Addr, error)) {
-	r := &running{server: s, addresses: addresses, servers: newCheckServers(l, s.report)}
+	r := &running{server: s, addresses: addresses, servers: newCheckServers(l, s.report, descriptors())}
 	defer r.servers.close()
 	if s.options.Address != "" {
 		r.servers.set(types.NamespacedName{}, s, []hostPort{{"tcp", s.options.Address}})

@@ -8,8 +8,12 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// maxPorts is how many service ports a page of the list has.
-const maxPorts = 100
+// A page of the list ends after maxPorts service ports, or after maxEntries endpoints, frontends
+// and source ranges: JSON, which is for programs, has all entries of the ports on the page.
+const (
+	maxPorts   = 100
+	maxEntries = 20_000
+)
 
 // listing is one page of the service ports that match a filter.
 type listing struct {
@@ -21,13 +25,28 @@ type listing struct {
 
 // list returns a page of the service ports that a filter selects, or the last one if there are fewer.
 func list(s proxy.Snapshot, filter string, page int) listing {
-	found := slices.Collect(only(s.All(), func(p *proxy.ServicePort) bool { return matches(p, strings.ToLower(filter)) }))
-	pages := max(1, (len(found)+maxPorts-1)/maxPorts)
-	page = min(page, pages)
-	return listing{
-		ServicePorts: found[(page-1)*maxPorts : min(len(found), page*maxPorts)],
-		Total:        s.Len(), Matches: len(found), Page: page, Pages: pages,
+	text := strings.ToLower(filter)
+	pages, matching, count := [][]*proxy.ServicePort{nil}, 0, 0
+	for p := range only(s.All(), func(p *proxy.ServicePort) bool { return matches(p, text) }) {
+		last := len(pages) - 1
+		if len(pages[last]) == maxPorts || count >= maxEntries {
+			pages, last, count = append(pages, nil), last+1, 0
+		}
+		pages[last] = append(pages[last], p)
+		matching++
+		count += entries(p)
 	}
+	page = min(page, len(pages))
+	return listing{ServicePorts: pages[page-1], Total: s.Len(), Matches: matching, Page: page, Pages: len(pages)}
+}
+
+// entries returns the number of endpoints, frontends and source ranges of a service port.
+func entries(p *proxy.ServicePort) int {
+	n := len(p.Cluster) + len(p.Local) + len(p.Draining)
+	for i := range p.Frontends {
+		n += 1 + len(p.Frontends[i].AllowedSources)
+	}
+	return n
 }
 
 // matches reports whether a text in lower case is a part of the name of a service port, or of address:port of a

@@ -341,3 +341,12 @@ func TestLimits(t *testing.T) {
 		t.Errorf("JSON: got limits %q and problems %q, want two limits and no problems", got.Limits, got.Problems)
 	}
 }
+
+// The JSON has all entries of a service port, and so fewer service ports if these have very many.
+func TestJSONIsBounded(t *testing.T) {
+	many := objects.Many(maxEntries/2, func(i int) string { return fmt.Sprintf("10.244.%d.%d:80 U", i>>8, i&255) })
+	l := list(proxy.NewSnapshot(&proxy.Node{}, snapshots.Port("a", "", many...), snapshots.Port("b", "", many...), snapshots.Port("c", "", many...), snapshots.Port("d", "", many...)), "", 1)
+	if len(l.ServicePorts) != 2 || l.Matches != 4 || l.Pages != 2 {
+		t.Errorf("got %d service ports of %d on the first of %d pages, want 2 of 4 on the first of 2", len(l.ServicePorts), l.Matches, l.Pages)
+	}
+}

@@ -58,3 +58,35 @@ func TestForeignToANamedProxy(t *testing.T) {
 	h.until(t, "the start", func(s *state) bool { return s.synced == 1 })
 	wantForeign(t, s, "yyn")
 }
+
+// watched is a Handler that looks at what is foreign whenever it receives a Service.
+type watched struct {
+	*recorder
+	look func()
+}
+
+func (w watched) UpdateService(s *v1.Service) {
+	w.look()
+	w.recorder.UpdateService(s)
+}
+
+// Foreign answers from the former list while a new one arrives.
+func TestForeignWhileListing(t *testing.T) {
+	h, isForeign := newRecorder(), []bool{}
+	s := &Source{Client: FakeClient(), NodeName: "n1"}
+	s.Handler = watched{h, func() { isForeign = append(isForeign, s.Foreign(netip.MustParseAddr("192.0.2.1"))) }}
+	feed := startedFeed(s)
+	for range 2 {
+		testenv.NoError(t, feed.Replace([]any{service("ours", "10.96.0.10")}, ""))
+	}
+	testenv.Same(t, []bool{true, false}, isForeign, "an address of no Service is foreign, in the first and in the second list")
+}
+
+// startedFeed returns the feed of Services as Run makes it.
+func startedFeed(s *Source) *feed {
+	s.events.Handler = s.Handler
+	s.events.foreign.restart()
+	f := s.feeds(&s.events)[0]
+	f.synced = func() {}
+	return f
+}

@@ -17,6 +17,8 @@ type kept struct {
 	known      map[types.NamespacedName]int // the generation that has passed the object on last
 	remove     func(types.NamespacedName)
 	isComplete bool // the newest event handler has passed on all that existed at the start
+	// isRelisted says that a successor begins with a new list of the same objects, so that what was complete stays so.
+	isRelisted bool
 }
 
 // next returns the generation of a new event handler.
@@ -26,8 +28,15 @@ func (k *kept) next(remove func(types.NamespacedName)) int {
 	if k.generation++; k.known == nil {
 		k.known = map[types.NamespacedName]int{}
 	}
-	k.remove, k.isComplete = remove, false
+	k.remove, k.isComplete = remove, k.isComplete && k.isRelisted
 	return k.generation
+}
+
+// restart begins a Run of a Source, whose lists follow each other.
+func (k *kept) restart() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.isComplete, k.isRelisted = false, true
 }
 
 // newest returns the generation of the newest event handler, 0 without one.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -80,13 +81,18 @@ func (s *Source) Run(ctx context.Context) error {
 	ctx = logr.NewContext(ctx, s.Logger)
 	e := &s.events
 	e.Handler, e.NodeName, e.ProxyName, e.Report = s.Handler, s.NodeName, s.ProxyName, s.report
+	e.foreign.restart()
+	if e.ranges != nil { // of a former Run, whose Handler may have been another
+		e.ranges.handle = s.Handler.UpdateServiceCIDRs
+		e.ranges.handle(slices.Clone(e.ranges.handled))
+	}
 	feeds := s.feeds(e)
 	var left atomic.Int64
 	left.Store(int64(len(feeds)))
 	for _, f := range feeds {
 		f.synced = sync.OnceFunc(func() {
 			if left.Add(-1) == 0 {
-				e.synced.Do(s.Handler.Synced)
+				s.Handler.Synced()
 			}
 		})
 	}
@@ -99,7 +105,7 @@ func (s *Source) Run(ctx context.Context) error {
 }
 
 // Foreign reports whether an address may be a ClusterIP of a Service for another proxy, for the Options of package
-// conntrack. Until the list of Services is complete, every address may be one. It may be called from any goroutine.
+// conntrack. Until the first list of Services of a Run is complete, every address may be one. It may be called from any goroutine.
 func (s *Source) Foreign(a netip.Addr) bool { return s.events.Foreign(a) }
 
 func (s *Source) feeds(e *Events) []*feed {

@@ -1,6 +1,7 @@
 package kubewatch
 
 import (
+	"context"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -225,4 +226,31 @@ func TestRanges(t *testing.T) {
 	if got, want := fmt.Sprint(len(r.objects)), "1"; got != want {
 		t.Errorf("got %s objects, want %s", got, want)
 	}
+}
+
+// A second Run has a start of its own, and serves another Handler.
+func TestRunAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &Source{Client: FakeClient(service("a", "10.96.0.1"), cidr("kubernetes", "10.96.0.0/16"))}
+		former := newRecorder()
+		for i, h := range []*recorder{former, newRecorder(), former} {
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan error, 1)
+			s.Handler = h
+			before := h.get().synced
+			go func() { done <- s.Run(ctx) }()
+			synctest.Wait()
+			if got := h.get(); got.synced != before+1 || got.services["a"] == "" || len(got.cidrs) != 1 {
+				t.Errorf("run %d: the Handler has %+v, want Synced once more, a Service and a range", i, got)
+			}
+			cancel()
+			testenv.NoError(t, <-done)
+		}
+		testenv.NoError(t, s.Client.NetworkingV1().ServiceCIDRs().Delete(t.Context(), "kubernetes", metav1.DeleteOptions{}))
+		start(t, s)
+		synctest.Wait()
+		if got := former.get(); len(got.cidrs) != 0 {
+			t.Errorf("after the range went between two Runs: got %v, want none", got.cidrs)
+		}
+	})
 }
