@@ -107,21 +107,21 @@ func (n *native) read(ctx context.Context, t Table) (own map[string]bool, jumps 
 // [Names.ownsJump].
 func (n *native) readJump(t Table, r *nfnetlink.RuleInfo) jump {
 	j := jump{from: r.Chain, handle: r.Handle}
-	text := ""
+	var text strings.Builder
 	for s := range r.Steps() {
 		switch string(s.Name) {
 		case "counter":
 		case "immediate":
 			verdict, to, _ := s.Verdict()
 			j.to = string(to)
-			text += map[bool]string{true: "-j ", false: "-g "}[verdict == nfnetlink.VerdictJump] + j.to
+			text.WriteString(map[bool]string{true: "-j ", false: "-g "}[verdict == nfnetlink.VerdictJump] + j.to)
 		case "match":
-			text += matchText(&s)
+			text.WriteString(matchText(&s))
 		default:
-			text += "-m " + string(s.Name) + " "
+			text.WriteString("-m " + string(s.Name) + " ")
 		}
 	}
-	j.isOwn = n.names.ownsJump(t, text)
+	j.isOwn = n.names.ownsJump(t, text.String())
 	return j
 }
 
