@@ -169,6 +169,22 @@ func (d *device) expect(a netip.Addr, has bool) {
 	}
 }
 
+// expectOnly records that the device has some addresses and no others. An address that it had before and has now is
+// never missing meanwhile: WaitDrift would take its removal for that of the backend itself.
+func (d *device) expectOnly(all []netip.Addr) {
+	has := make(map[any]bool, len(all))
+	for _, a := range all {
+		has[a] = true
+		d.expect(a, true)
+	}
+	d.bound.Range(func(a, _ any) bool {
+		if !has[a] {
+			d.bound.Delete(a)
+		}
+		return true
+	})
+}
+
 // isAsExpected reports whether the device has as many addresses as the backend has given it.
 func (d *device) isAsExpected(own []netip.Addr) bool {
 	n := 0

@@ -79,9 +79,8 @@ func (t *target) list() (*listing, error) {
 	if err != nil {
 		return nil, err
 	}
-	t.device.bound.Clear()
+	t.device.expectOnly(own)
 	for _, a := range own {
-		t.device.expect(a, true)
 		if !t.serves(a) {
 			continue
 		}

@@ -3,6 +3,7 @@ package ipvs
 import (
 	"context"
 	"errors"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -56,7 +57,9 @@ func (r *rules) write(ctx context.Context, o *op) error {
 	if err := r.Apply(ctx, proxy.Snapshot{}, proxy.NewSnapshot(node)); err != nil {
 		return err
 	}
-	r.written = o.Value.rules
+	if node != nil { // otherwise there are none now
+		r.written = o.Value.rules
+	}
 	return nil
 }
 
@@ -85,8 +88,8 @@ func (t *target) CheckLimits(_ *proxy.Node, port *proxy.ServicePort) []*proxy.Pr
 // Commit implements [backends.Target].
 func (t *target) Commit(ctx context.Context, ops []op) backends.Outcome {
 	c := commit{ops: atOnce(ops), failed: map[int]error{}}
-	from, done := 0, len(ops)
-	if o := &ops[0]; o.Key.kind == kindRules { // nothing has a lower rank
+	from, to := 0, len(ops)
+	if o := &ops[0]; o.Key.kind == kindRules && o.Kind != backends.Remove { // nothing has a lower rank
 		switch err := t.rules.write(ctx, o); {
 		case err != nil && o.Kind == backends.Replace: // some may be written
 			return backends.Outcome{Lost: err}
@@ -96,22 +99,41 @@ func (t *target) Commit(ctx context.Context, ops []op) backends.Outcome {
 			}
 			return backends.Outcome{Failed: c.failed}
 		}
-		from, done = 1, done-1
+		from = 1
+	} else if ops[to-1].Key.kind == kindRules { // removals go by falling rank
+		to--
 	}
+	if err := t.carryOutParts(ctx, &c, from, to); err != nil {
+		return backends.Outcome{Lost: err}
+	}
+	t.ops.Add(uint64(to - from - len(c.failed)))
+	switch {
+	case to == len(ops):
+	case len(c.failed) > 0: // what stays needs the rules
+		c.failed[to] = c.failed[slices.Min(slices.Collect(maps.Keys(c.failed)))]
+	default:
+		if err := t.rules.write(ctx, &ops[to]); err != nil { // some may be gone
+			return backends.Outcome{Lost: err}
+		}
+	}
+	return backends.Outcome{Failed: c.failed}
+}
+
+// carryOutParts carries out some operations part by part, and returns an error if the state is lost.
+func (t *target) carryOutParts(ctx context.Context, c *commit, from, end int) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for from < len(ops) {
+	for from < end {
 		to := from + 1
-		for to < len(ops) && partOf(&ops[to]) == partOf(&ops[from]) {
+		for to < end && partOf(&c.ops[to]) == partOf(&c.ops[from]) {
 			to++
 		}
-		if err := t.carryOut(ctx, &c, from, to); err != nil {
-			return backends.Outcome{Lost: err}
+		if err := t.carryOut(ctx, c, from, to); err != nil {
+			return err
 		}
 		from = to
 	}
-	t.ops.Add(uint64(done - len(c.failed)))
-	return backends.Outcome{Failed: c.failed}
+	return nil
 }
 
 // commit is the state of a Commit.

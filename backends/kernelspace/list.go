@@ -318,12 +318,23 @@ func (t *target) Cleanup(ctx context.Context) error {
 	for _, k := range slices.SortedFunc(maps.Keys(t.mirror.loadBalancers), compareKeys) {
 		ops = append(ops, op{Kind: backends.Remove, Key: k})
 	}
-	for _, id := range slices.Sorted(maps.Keys(t.mirror.endpoints)) {
-		ops = append(ops, op{Kind: backends.Remove, Key: endpointKey(t.mirror.endpoints[id].Addresses[0], t.roleOf(id))})
-	}
 	if err := t.Commit(ctx, ops).Err(); err != nil {
 		return err
 	}
+	// By ID: several may have one address, of which a key names one.
+	for _, id := range slices.Sorted(maps.Keys(t.mirror.endpoints)) {
+		if !t.owns(id) {
+			continue
+		}
+		k := endpointKey(t.mirror.endpoints[id].Addresses[0], t.roleOf(id))
+		if err := translate(t.deleteEndpoint(ctx, id)); err != nil {
+			t.lack(k, lack{err: err})
+			if isFatal(ctx, err) {
+				break
+			}
+		}
+	}
+	t.flush()
 	if err := t.lacks.failure(); err != nil {
 		return err
 	}

@@ -353,7 +353,8 @@ func (t *target) deleteLoadBalancer(ctx context.Context, k key, id string) error
 		t.recheck(ctx, k, id, err)
 		return err
 	}
-	for _, k := range sameFrontend(k) {
+	// Another program may have changed the flags of a health check's load balancer to others than the backend writes.
+	for _, k := range append(sameFrontend(k), k) {
 		if have, ok := t.mirror.loadBalancers[k]; ok && have.ID == id {
 			t.mirror.drop(k)
 		}

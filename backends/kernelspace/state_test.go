@@ -191,6 +191,23 @@ func TestCleanup(t *testing.T) {
 	}
 }
 
+// Cleanup removes every own endpoint of an address, although a key names one of them. Without its network, those of
+// all networks are the backend's own.
+func TestCleanupOfOneAddress(t *testing.T) {
+	m := newMachine(t, newest())
+	before := m.Dump()
+	for _, network := range []string{m.network, m.AddNetwork(hcn.Network{Name: "other", Type: "L2Bridge"})} {
+		_, err := m.CreateEndpoint(t.Context(), hcn.Endpoint{
+			Name: "vipkit/pod/10.1.0.1", NetworkID: network, Addresses: []netip.Addr{elsewhere(1)}, Remote: true,
+		})
+		testenv.NoError(t, err)
+	}
+	m.options.Network = "missing"
+	m.restart()
+	testenv.NoError(t, m.backend.Cleanup(t.Context()))
+	m.want("after Cleanup", before)
+}
+
 // An endpoint that another proxy has made goes when no Service needs it, as the backend's own ones do.
 func TestAdoptedEndpointIsRemoved(t *testing.T) {
 	m := newMachine(t, newest())
