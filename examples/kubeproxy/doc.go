@@ -144,7 +144,7 @@
 // restart, causes that are still there have no new Event while the first one exists and the Service is
 // unchanged. Syncs do not wait for Events: a node tries to write at most 10 in a minute, 20 in the first one. Of each
 // kind, 1000 Services count, 100 of a namespace; /debug/services has all. While the API server is away, Events
-// wait for two hours; those whose cause ends meanwhile are not written. If the permission is missing, the log says
+// wait; those whose cause ends meanwhile are not written. If the permission is missing, the log says
 // so once.
 //
 // # Pages

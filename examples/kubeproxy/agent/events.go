@@ -3,7 +3,6 @@ package agent
 import (
 	"context"
 	"crypto/sha256"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -18,8 +17,6 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/kubernetes/scheme"
-	eventclient "k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/flowcontrol"
 )
 
@@ -31,8 +28,6 @@ const (
 	eventsPerMinute = 10
 	// eventTimeout bounds a try.
 	eventTimeout = 10 * time.Second
-	// maxEventAge is how long an Event waits for the API server. Its cause is reported again anyhow.
-	maxEventAge = 2 * time.Hour
 	// eventPeriod is how often a cause that lasts is reported again. Nothing is written as long as the API server
 	// has the Event, by default for an hour.
 	eventPeriod = 20 * time.Minute
@@ -52,28 +47,29 @@ type notice struct {
 	eventType, action, note string
 	// once says that the cause is over when it is reported; others last until they are removed.
 	once bool
-	// reported is when it was last given to the recorder.
+	// first is its first note, which names the Event; reported is when it came.
+	first    string
 	reported time.Time
+	tried    time.Time
+	pending  bool
 }
 
-// events gives causes to the recorder of client-go, which writes in the background: whoever reports causes never
-// waits for the API server.
+// events writes Events in the background: whoever reports causes never waits for the API server. It writes them
+// itself: the broadcaster of client-go would group Events that differ in their notes.
 type events struct {
-	recorder    eventclient.EventRecorder
-	broadcaster eventclient.EventBroadcaster
+	sink eventSink
+	wake chan struct{} // has room for one token
 
-	mu      sync.Mutex
-	notices map[string]map[cause]*notice // by source
+	mu       sync.Mutex
+	notices  map[string]map[cause]*notice // by source
+	repeated time.Time
 }
 
 func newEvents(client kubernetes.Interface, node string, log logr.Logger) *events {
-	e := &events{notices: map[string]map[cause]*notice{}}
-	e.broadcaster = eventclient.NewBroadcaster(&eventSink{
-		client: client, node: node, log: log, isCurrent: e.isCurrent,
-		pace: flowcontrol.NewTokenBucketRateLimiter(float32(eventsPerMinute)/60, eventsPerMinute),
-	})
-	e.recorder = e.broadcaster.NewRecorder(scheme.Scheme, component)
-	return e
+	return &events{
+		sink: eventSink{client: client, node: node, log: log}, wake: make(chan struct{}, 1),
+		notices: map[string]map[cause]*notice{}, repeated: time.Now(),
+	}
 }
 
 // set replaces all causes of a source; those beyond maxEvents are dropped.
@@ -108,19 +104,15 @@ func (e *events) add(source string, n notice, known *notice) {
 		e.notices[source] = map[cause]*notice{}
 	}
 	if known == nil {
+		n.first, n.reported, n.tried, n.pending = n.note, time.Now(), time.Now(), true
 		known = &n
+		select {
+		case e.wake <- struct{}{}:
+		default:
+		}
 	}
 	known.note = n.note // What it is about may have got another reason.
 	e.notices[source][n.cause] = known
-	if known.reported.IsZero() {
-		e.report(known)
-	}
-}
-
-func (e *events) report(n *notice) {
-	n.reported = time.Now()
-	at := &v1.ObjectReference{APIVersion: "v1", Kind: n.kind, Namespace: n.Namespace, Name: n.Name}
-	e.recorder.Eventf(at, nil, n.eventType, n.reason, n.action, "%s", cut(n.note, maxNote))
 }
 
 // remove removes a cause from a source.
@@ -130,116 +122,111 @@ func (e *events) remove(source string, c cause) {
 	delete(e.notices[source], c)
 }
 
-// isCurrent reports whether the cause of an Event is still there.
-func (e *events) isCurrent(about *v1.ObjectReference, reason string) bool {
+// next returns a copy of the notice to write next, the one that has waited longest, and nil if there is none. In each
+// minute it takes up one cause again: new ones of others need not wait.
+func (e *events) next() *notice {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	var next, again *notice
+	for _, all := range e.notices {
+		for _, n := range all {
+			switch {
+			case n.pending && (next == nil || n.tried.Before(next.tried)):
+				next = n
+			case !n.pending && !n.once && (again == nil || n.tried.Before(again.tried)):
+				again = n
+			}
+		}
+	}
+	if again != nil && time.Since(e.repeated) >= time.Minute && time.Since(again.tried) >= eventPeriod {
+		e.repeated, again.pending, next = time.Now(), true, again
+	}
+	if next == nil {
+		return nil
+	}
+	next.tried = time.Now()
+	copied := *next
+	return &copied
+}
+
+// done records that a notice need not be written for now.
+func (e *events) done(c cause) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, all := range e.notices {
-		for c := range all {
-			if c.kind == about.Kind && c.Namespace == about.Namespace && c.Name == about.Name && c.reason == reason {
-				return true
+		if n := all[c]; n != nil {
+			n.pending = false
+		}
+	}
+}
+
+// run writes Events until ctx ends.
+func (e *events) run(ctx context.Context) error {
+	pace := flowcontrol.NewTokenBucketRateLimiter(float32(eventsPerMinute)/60, eventsPerMinute)
+	minutes := time.NewTicker(time.Minute)
+	defer minutes.Stop()
+	for {
+		for n := e.next(); n != nil; n = e.next() {
+			if pace.Wait(ctx) != nil {
+				return nil
 			}
+			if e.isCurrent(n.cause) && e.sink.finished(e.sink.write(ctx, n)) {
+				e.done(n.cause)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-minutes.C:
+		case <-e.wake:
+		}
+	}
+}
+
+// isCurrent reports whether a cause is still there.
+func (e *events) isCurrent(c cause) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, all := range e.notices {
+		if all[c] != nil {
+			return true
 		}
 	}
 	return false
 }
 
-// run writes Events until ctx ends. In each minute it reports one cause again: new ones of others need not wait.
-func (e *events) run(ctx context.Context) error {
-	defer e.broadcaster.Shutdown()
-	if err := e.broadcaster.StartRecordingToSinkWithContext(ctx); err != nil {
-		return err
-	}
-	minutes := time.NewTicker(time.Minute)
-	defer minutes.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-minutes.C:
-			e.repeat()
-		}
-	}
-}
-
-// repeat reports the cause again that has waited longest, if one has waited long enough.
-func (e *events) repeat() {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	var first *notice
-	for _, all := range e.notices {
-		for _, n := range all {
-			if !n.once && (first == nil || n.reported.Before(first.reported)) {
-				first = n
-			}
-		}
-	}
-	if first != nil && time.Since(first.reported) >= eventPeriod {
-		e.report(first)
-	}
-}
-
 // eventSink writes Events. Their names are the same after a restart, and on all nodes that write the same note, as
 // long as the object is unchanged: so the API server has each once.
 type eventSink struct {
-	client    kubernetes.Interface
-	node      string
-	log       logr.Logger
-	pace      flowcontrol.RateLimiter
-	isCurrent func(about *v1.ObjectReference, reason string) bool
-	refused   sync.Once
+	client  kubernetes.Interface
+	node    string
+	log     logr.Logger
+	refused sync.Once
 }
 
-// Create implements [eventclient.EventSink]. It has a goroutine of its own, and tries as long as the cause is there: the
-// broadcaster would give up after two minutes.
-func (s *eventSink) Create(ctx context.Context, event *eventsv1.Event) (*eventsv1.Event, error) {
-	for time.Since(event.EventTime.Time) < maxEventAge && s.pace.Wait(ctx) == nil {
-		if s.finished(s.write(ctx, event.DeepCopy())) {
-			break
-		}
-	}
-	return event, nil
-}
-
-// Patch writes the Event of a cause that was there some minutes ago, too, unless much else is to be written.
-func (s *eventSink) Patch(ctx context.Context, event *eventsv1.Event, _ []byte) (*eventsv1.Event, error) {
-	if s.pace.TryAccept() {
-		one := event.DeepCopy()
-		one.Series = nil
-		s.finished(s.write(ctx, one))
-	}
-	return event, nil
-}
-
-// Update implements [eventclient.EventSink]; the broadcaster does not call it.
-func (s *eventSink) Update(context.Context, *eventsv1.Event) (*eventsv1.Event, error) {
-	return nil, errors.ErrUnsupported
-}
-
-// write writes an Event. That there is one of its name, or that the cause or the Service is gone, is no error.
-func (s *eventSink) write(ctx context.Context, event *eventsv1.Event) error {
+// write writes the Event of a notice. That there is one of its name, or that the Service is gone, is no error.
+func (s *eventSink) write(ctx context.Context, n *notice) error {
 	ctx, cancel := context.WithTimeout(ctx, eventTimeout)
 	defer cancel()
-	at := &event.Regarding
-	if !s.isCurrent(at, event.Reason) {
-		return nil
-	}
 	// The kubelet's convention: Events of a Node have its name as UID, and kubectl describe finds them.
-	uid, version := types.UID(at.Name), event.EventTime.String()
-	if at.Kind != "Node" {
+	uid, version, namespace := types.UID(n.Name), n.reported.String(), metav1.NamespaceDefault
+	if n.kind != "Node" {
 		// The permission to list is there, and not the one to get.
-		found, err := s.client.CoreV1().Services(at.Namespace).List(ctx, metav1.ListOptions{
-			FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, at.Name).String(),
+		found, err := s.client.CoreV1().Services(n.Namespace).List(ctx, metav1.ListOptions{
+			FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, n.Name).String(),
 		})
 		if err != nil || len(found.Items) != 1 {
 			return err
 		}
-		uid, version = found.Items[0].UID, found.Items[0].ResourceVersion
+		uid, version, namespace = found.Items[0].UID, found.Items[0].ResourceVersion, n.Namespace
 	}
-	at.UID = uid
-	event.Name = eventName(at.Name, string(uid), version, event.Reason, event.Note)
-	event.ReportingInstance = cut(component+"-"+s.node, 128)
-	_, err := s.client.EventsV1().Events(event.Namespace).Create(ctx, event, metav1.CreateOptions{})
+	_, err := s.client.EventsV1().Events(namespace).Create(ctx, &eventsv1.Event{
+		ObjectMeta:          metav1.ObjectMeta{Namespace: namespace, Name: eventName(n.Name, string(uid), version, n.reason, n.first)},
+		EventTime:           metav1.NowMicro(),
+		ReportingController: component, ReportingInstance: cut(component+"-"+s.node, 128),
+		Regarding: v1.ObjectReference{APIVersion: "v1", Kind: n.kind, Namespace: n.Namespace, Name: n.Name, UID: uid},
+		Type:      n.eventType, Reason: n.reason, Action: n.action, Note: cut(n.note, maxNote),
+	}, metav1.CreateOptions{})
 	if apierrors.IsAlreadyExists(err) {
 		return nil
 	}

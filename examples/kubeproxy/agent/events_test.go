@@ -85,9 +85,7 @@ func (s *eventServer) start(t *testing.T, node string, log logr.Logger) *events 
 // idleEvents returns events that write nothing.
 func idleEvents(t *testing.T) *events {
 	t.Helper()
-	e := newEvents(fake.NewClientset(), "node-1", logr.Discard())
-	t.Cleanup(e.broadcaster.Shutdown)
-	return e
+	return newEvents(fake.NewClientset(), "node-1", logr.Discard())
 }
 
 // after lets time pass, and returns the notes of the Events that were written since its last call.
@@ -300,6 +298,39 @@ func TestEventsAreWrittenAgain(t *testing.T) {
 		got := server.after(41 * time.Minute)
 		if len(got) != 30 || !slices.Contains(got, "in use") || slices.Contains(got, "start") || slices.Contains(got, "a/s0039") || server.tries < 39 || server.tries > 41 {
 			t.Errorf("within 41 minutes: got %d Events %q in %d tries, want those of the 30 causes that last, one try in a minute", len(got), got, server.tries)
+		}
+	})
+}
+
+// TestEachNoteHasAnEvent checks that each note of an object is written, once, while the API server has it.
+func TestEachNoteHasAnEvent(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		server := newEventServer()
+		e := server.start(t, "node-1", logr.Discard())
+		for _, text := range []string{"one", "two", "three"} {
+			all := bad("a", 1)
+			all[0].about, all[0].note = text, text
+			e.set(fieldIgnored, all)
+			if got := server.after(time.Minute); !slices.Equal(got, []string{text}) {
+				t.Errorf("note %s of a Service: got Events %q, want one", text, got)
+			}
+		}
+		var limits []notice
+		for _, text := range []string{"few clients", "no weights"} {
+			limits = append(limits, notice{cause: cause{kind: "Node", NamespacedName: types.NamespacedName{Name: "node-1"}, reason: servedWithLimits, about: text}, eventType: v1.EventTypeWarning, action: "Serve", note: text})
+		}
+		e.set(servedWithLimits, limits)
+		got := server.after(time.Minute)
+		if slices.Sort(got); !slices.Equal(got, []string{"few clients", "no weights"}) {
+			t.Errorf("two limits of a Node: got Events %q, want both", got)
+		}
+		if got := server.after(5 * time.Hour); len(got) > 0 {
+			t.Errorf("while the API server has them: got Events %q, want none", got)
+		}
+		clear(server.names)
+		if got := server.after(time.Hour); len(got) != 3 {
+			t.Errorf("when it has forgotten them: got Events %q, want the three that last", got)
 		}
 	})
 }

@@ -24,7 +24,7 @@ func Example() {
 		if err != nil {
 			return err
 		}
-		mux.Handle("/proxy/healthz", a.Healthz())
+		mux.Handle("/proxy/", http.StripPrefix("/proxy", a.Healthz())) // /proxy/healthz and /proxy/livez
 		mux.Handle("/metrics", a.Pages())
 		return a.Run(ctx)
 	}

@@ -94,6 +94,9 @@ func New(o Options) (*Agent, error) {
 	for _, text := range c.warnings {
 		a.log.Info("configuration", "warning", text)
 	}
+	for _, text := range c.notes {
+		a.log.Info("configuration", "note", text)
+	}
 	return a, nil
 }
 
@@ -122,10 +125,12 @@ func (a *Agent) Cleanup(ctx context.Context) error {
 	return err
 }
 
-// Healthz returns the handler of /healthz and /livez. Until the agent serves, it answers 503.
+// Healthz returns the handler of the paths /healthz and /livez; other paths are not found. [http.StripPrefix] serves it
+// below another path. Until the agent serves, it answers 503.
 func (a *Agent) Healthz() http.Handler { return &a.config.handlers.healthz }
 
-// Pages returns the handler of /metrics and the pages about the agent. Until the agent serves, it answers 503.
+// Pages returns the handler of the path /metrics and of the pages about the agent, at the paths that the command serves.
+// Until the agent serves, it answers 503.
 func (a *Agent) Pages() http.Handler { return &a.config.handlers.pages }
 
 // handlers are those of an agent, while it serves.
