@@ -157,3 +157,31 @@ func TestRuleInvalidInHookSinceRead(t *testing.T) {
 		t.Errorf("rules (-first load +repaired):\n%s", diff)
 	}
 }
+
+// A program may list less than the kernel has, as other versions of it do. If the kernel then refuses the
+// jumps because of a rule that the listing hides, the rules are read from nf_tables, and repaired.
+func TestRuleThatTheListingHides(t *testing.T) {
+	s := newStage(t, Options{Flavour: NFT})
+	s.Apply(t, sampleSnapshot())
+	want := s.effectiveRules(t)
+	stubProgram(t, s, "save", `"$real" "$@" | grep -v "hidden"; exit`)
+	v := &tamperer{stage: s, r: testenv.Random(t)}
+	for _, c := range []struct{ table, chain, emptied string }{
+		{"nat", "VIPKIT-SERVICES", "-F PREROUTING"},
+		{"nat", "VIPKIT-SERVICES", "-F PREROUTING\n-F INPUT\n-F OUTPUT\n-F POSTROUTING"},
+		{"filter", "VIPKIT-SERVICES", "-F FORWARD"},
+		{"filter", "VIPKIT-SERVICES", "-F INPUT\n-F FORWARD\n-F OUTPUT"},
+		{"filter", "VIPKIT-PROXY-FIREWALL", "-F FORWARD"},
+		{"filter", "VIPKIT-PROXY-FIREWALL", "-F INPUT\n-F FORWARD"},
+	} {
+		if !v.restore(t, c.table, "-F INPUT\n"+c.emptied) || !v.restore(t, c.table, "-I "+c.chain+" -m comment --comment hidden -m owner --uid-owner 0 -j RETURN") {
+			t.Fatalf("%v: preparing the chain failed", c)
+		}
+		if err := s.Backend.Apply(t.Context(), proxy.Snapshot{}, sampleSnapshot()); err != nil {
+			t.Errorf("%v: beside a rule that the listing hides: got error %v, want none", c, err)
+		}
+		if diff := cmp.Diff(want, s.effectiveRules(t)); diff != "" {
+			t.Errorf("%v: rules (-first load +repaired):\n%s", c, diff)
+		}
+	}
+}

@@ -45,8 +45,7 @@ type scope uint8
 const (
 	// gently keeps rules of table filter that reject packets until table nat is written.
 	gently scope = iota
-	// atOnce plans each table as one commit: the kernel refuses jumps to chains with rules of other programs
-	// that are invalid in the hook.
+	// atOnce plans each table as one commit, in which nothing is kept for later: for the removal of everything.
 	atOnce
 	// adding plans no removals. It empties no open chain.
 	adding

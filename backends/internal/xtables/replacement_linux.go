@@ -130,7 +130,8 @@ func (r *replacement) Finish(ctx context.Context) error {
 	return err
 }
 
-// load makes the wanted objects of what exists, as gently as the kernel allows.
+// load makes the wanted objects of what exists. If that is refused, the programs may have listed less than there
+// is: then it reads nf_tables itself.
 func (k *kernel) load(ctx context.Context, e *existing, wanted []Op) error {
 	refusal := k.adopt(ctx, e, wanted, gently)
 	if !isRefusal(refusal) {
@@ -143,7 +144,7 @@ func (k *kernel) load(ctx context.Context, e *existing, wanted []Op) error {
 	if len(e.chains)+len(e.jumps) == 0 { // there is nothing that may be in the way
 		return refusal
 	}
-	return k.adopt(ctx, e, wanted, atOnce)
+	return k.adopt(ctx, e, wanted, gently)
 }
 
 // adopt makes the wanted objects of what exists. Unwanted chains are removed last and apart, because
