@@ -35,16 +35,7 @@ func (o observed) Err() error {
 // state.
 func TestDividedChangeMixesNoFrontend(t *testing.T) {
 	t.Parallel()
-	s := newStage(t, Options{})
-	s.New = func(o Options) (proxy.Backend, error) {
-		k, err := newKernel(o)
-		if err != nil {
-			return nil, err
-		}
-		k.Netlink.LimitBatch(6000)
-		return backends.New(k.render, backends.Target[key, value](k)), nil
-	}
-	s.Restart(t)
+	s := newLimited(t, 6000)
 	const ports = 12
 	old, new := dividedPorts(ports, 24, 0), dividedPorts(ports, 5, 3)
 	frontends := func() []string {
@@ -84,6 +75,79 @@ func TestDividedChangeMixesNoFrontend(t *testing.T) {
 	if diff := slices.Compare(after, frontends()); diff != 0 {
 		t.Errorf("after the change: got %q, want %q", frontends(), after)
 	}
+}
+
+// A change in several transactions may end before any of them. What the backend then knows of the kernel is
+// right: the next Apply completes the change, or takes it back.
+func TestDividedChangeEndsHalfway(t *testing.T) {
+	t.Parallel()
+	s := newLimited(t, 6000)
+	snapshots := [...]proxy.Snapshot{dividedPorts(12, 24, 0), dividedPorts(12, 5, 3)}
+	var want [len(snapshots)]string
+	for i, snapshot := range snapshots {
+		s.Apply(t, snapshot)
+		want[i] = withoutSlots(s.listing(t))
+	}
+	halfway, at := 0, len(snapshots)-1
+	for n := range 60 {
+		next := snapshots[1-at]
+		ctx, cancel := context.WithCancel(t.Context())
+		looks := 0
+		err := s.Backend.Apply(observed{ctx, func() {
+			if looks++; looks > n/2 {
+				cancel()
+			}
+		}}, s.Applied, next)
+		cancel()
+		if got := withoutSlots(s.listing(t)); !slices.Contains(want[:], got) {
+			halfway++
+		}
+		s.Applied = s.Applied.Achieved(next, err)
+		if n%4 < 2 {
+			at = 1 - at
+		}
+		s.Apply(t, snapshots[at])
+		testenv.Same(t, want[at], withoutSlots(s.listing(t)), "ruleset after an end before transaction %d, with error %v", n/2, err)
+		if t.Failed() {
+			return
+		}
+	}
+	if halfway < 5 {
+		t.Errorf("ends between two transactions: got %d, want at least 5", halfway)
+	}
+}
+
+// A change in several transactions names the service port that the kernel refuses, and makes all others. The
+// backend then knows which objects the transactions before the refused one have written.
+func TestDividedChangeWithRefusedPort(t *testing.T) {
+	t.Parallel()
+	s := newLimited(t, 3500)
+	old, new, refused := dividedPorts(12, 5, 0), dividedPorts(12, 60, 3), stagetest.Port(v1.IPv4Protocol, 12, 2)
+	refused.Frontends = []proxy.Frontend{stagetest.NodePort(v1.IPv4Protocol, uint16(dividedPort(11)))} // in the last transaction
+	s.Apply(t, new)
+	want := withoutSlots(s.listing(t))
+	s.Apply(t, old)
+	s.Restart(t)
+	s.applyRefused(t, proxy.Snapshot{}, proxy.NewSnapshot(stagetest.Node(), append(slices.Collect(new.All()), refused)...), refused.Name)
+	s.Applied = new
+	s.Apply(t, new)
+	testenv.Same(t, want, withoutSlots(s.listing(t)), "ruleset without the refused port")
+}
+
+// newLimited returns a stage whose transactions have at most some bytes.
+func newLimited(t *testing.T, bytes int) *stage {
+	t.Helper()
+	s := newStage(t, Options{})
+	s.New = func(o Options) (proxy.Backend, error) {
+		k, err := newKernel(o)
+		if err != nil {
+			return nil, err
+		}
+		k.Netlink.LimitBatch(bytes)
+		return newBackend(k, k)
+	}
+	s.Restart(t)
+	return s
 }
 
 func dividedPort(i int) int { return 30100 + i }

@@ -235,16 +235,7 @@ func (s *stage) counts(t *testing.T, want map[string]int) {
 // The objects of one service port are divided, too, if they do not fit into a transaction.
 func TestLargePortIsDivided(t *testing.T) {
 	t.Parallel()
-	s := newStage(t, Options{})
-	s.New = func(o Options) (proxy.Backend, error) {
-		k, err := newKernel(o)
-		if err != nil {
-			return nil, err
-		}
-		k.Netlink.LimitBatch(16 << 10)
-		return backends.New(k.render, backends.Target[key, value](k)), nil
-	}
-	s.Restart(t)
+	s := newLimited(t, 16<<10)
 	s.Apply(t, proxy.NewSnapshot(stagetest.Node()))
 	const many = 1000
 	s.Apply(t, proxy.NewSnapshot(stagetest.Node(), stagetest.Port(v1.IPv4Protocol, 0, many)))
