@@ -36,11 +36,10 @@ func (o observed) Err() error {
 func TestDividedChangeMixesNoFrontend(t *testing.T) {
 	t.Parallel()
 	s := newLimited(t, 6000)
-	const ports = 12
-	old, new := dividedPorts(ports, 24, 0), dividedPorts(ports, 5, 3)
+	old, new := dividedPorts(24, 0), dividedPorts(5, 3)
 	frontends := func() []string {
 		listing := s.listing(t)
-		return objects.Many(ports, func(i int) string {
+		return objects.Many(dividedCount, func(i int) string {
 			var own []string
 			for line := range strings.Lines(listing) {
 				if strings.Contains(line, fmt.Sprintf(" %d ", dividedPort(i))) {
@@ -66,7 +65,7 @@ func TestDividedChangeMixesNoFrontend(t *testing.T) {
 				t.Errorf("node port %d between two transactions: got\n%swant\n%sor\n%s", dividedPort(i), got, before[i], after[i])
 			}
 		}
-		mixed = mixed || changed > 0 && changed < ports
+		mixed = mixed || changed > 0 && changed < dividedCount
 	}}
 	testenv.NoError(t, s.Backend.Apply(ctx, old, new))
 	if !mixed {
@@ -82,7 +81,7 @@ func TestDividedChangeMixesNoFrontend(t *testing.T) {
 func TestDividedChangeEndsHalfway(t *testing.T) {
 	t.Parallel()
 	s := newLimited(t, 6000)
-	snapshots := [...]proxy.Snapshot{dividedPorts(12, 24, 0), dividedPorts(12, 5, 3)}
+	snapshots := [...]proxy.Snapshot{dividedPorts(24, 0), dividedPorts(5, 3)}
 	var want [len(snapshots)]string
 	for i, snapshot := range snapshots {
 		s.Apply(t, snapshot)
@@ -122,7 +121,7 @@ func TestDividedChangeEndsHalfway(t *testing.T) {
 func TestDividedChangeWithRefusedPort(t *testing.T) {
 	t.Parallel()
 	s := newLimited(t, 3500)
-	old, new, refused := dividedPorts(12, 5, 0), dividedPorts(12, 60, 3), stagetest.Port(v1.IPv4Protocol, 12, 2)
+	old, new, refused := dividedPorts(5, 0), dividedPorts(60, 3), stagetest.Port(v1.IPv4Protocol, 12, 2)
 	refused.Frontends = []proxy.Frontend{stagetest.NodePort(v1.IPv4Protocol, uint16(dividedPort(11)))} // in the last transaction
 	s.Apply(t, new)
 	want := withoutSlots(s.listing(t))
@@ -152,10 +151,13 @@ func newLimited(t *testing.T, bytes int) *stage {
 
 func dividedPort(i int) int { return 30100 + i }
 
-// dividedPorts returns n service ports with a node port each. Endpoint k of each is host first+k.
+// dividedCount is the number of service ports in the tests of divided changes.
+const dividedCount = 12
+
+// dividedPorts returns service ports with a node port each. Endpoint k of each is host first+k.
 // Ports with many endpoints masquerade nothing.
-func dividedPorts(n, hosts, first int) proxy.Snapshot {
-	return proxy.NewSnapshot(stagetest.Node(), objects.Many(n, func(i int) *proxy.ServicePort {
+func dividedPorts(hosts, first int) proxy.Snapshot {
+	return proxy.NewSnapshot(stagetest.Node(), objects.Many(dividedCount, func(i int) *proxy.ServicePort {
 		p := stagetest.Port(v1.IPv4Protocol, i, 0)
 		f := stagetest.NodePort(v1.IPv4Protocol, uint16(dividedPort(i)))
 		if hosts > 10 {
