@@ -59,31 +59,31 @@ type Target[K Key, V comparable] interface {
 }
 
 // Abilities are what a [Target] can do beside List and Commit. A function is nil if the target lacks
-// the ability. Calls overlap neither each other nor those of the target, except where
+// the ability. Calls of these functions and of the target's methods do not overlap, except where
 // [proxy.Abilities] say so.
 type Abilities[K Key, V comparable] struct {
-	// Abilities are those of the backend that [New] returns. Without Operations, the backend counts the
-	// ops committed.
+	// The backend that [New] returns has these Abilities. Without Operations, it counts the ops that
+	// were carried out.
 	proxy.Abilities
 	// Facts returns what the target has found outside of a snapshot, such as features of the kernel, if
-	// [Render] needs it to apply the snapshot. Facts that are not deeply equal to those of the Apply
-	// before have everything rendered again, as another node has. Nobody changes what was returned. It
-	// is called before anything is rendered, after List or Replace if one of them is called. It must
-	// cost little.
+	// [Render] needs it to apply the snapshot. If the facts differ, by [reflect.DeepEqual], from the facts
+	// of the last Apply, everything is rendered again, as after a change of the node. Nobody changes what
+	// was returned. It is called before anything is rendered, after List or Replace if one of them is
+	// called. It must cost little.
 	Facts func(want proxy.Snapshot) any
-	// Check returns why a service port cannot be programmed in a world; nil if it can. With an error,
+	// Check returns why a service port cannot be programmed with this node and these facts; nil if it can. With an error,
 	// the port is not rendered, and Apply reports the error by the port's name. It must be pure, as
 	// [Render] is. Ports that no dataplane can serve, such as one with an endpoint of the other family,
 	// are refused before.
 	Check func(env Env, port *proxy.ServicePort) error
-	// RenderDiff is for service ports with many endpoints: it appends the objects that only the old port
-	// of a change needs to removed and those that only the new one needs to added, as the full renderings
-	// of both have them, and returns the longer lists. Neither port is nil. If ok is false, as it must be
-	// if an object gets another value, both ports are rendered in full.
+	// RenderDiff is for service ports with many endpoints. It appends to removed the objects that only the
+	// old port of a change needs, and to added the objects that only the new port needs, and returns both
+	// lists. The objects are as [Render] returns them. Neither port is nil. If ok is false, both ports are
+	// rendered in full. It must be false if an object keeps its key and gets another value.
 	RenderDiff func(env Env, c proxy.Change, removed, added []Object[K, V]) (r, a []Object[K, V], ok bool)
 	// Replace is called before an Apply from the zero snapshot, with the snapshot that Apply will
 	// achieve. Unless it returns nil, List is not called: the replacement that it returns makes all
-	// objects. If must is set, List or Commit has returned [ErrReplace] in the same Apply, and only a
+	// objects. If must is true, List or Commit has returned [ErrReplace] in the same Apply, and only a
 	// target without objects may return nil.
 	Replace func(ctx context.Context, want proxy.Snapshot, must bool) Replacement[K, V]
 	// Cleanup removes every object of the target without listing them first, and succeeds if there is
@@ -101,8 +101,8 @@ type Replacement[K Key, V comparable] interface {
 	// Pieces returns how many commits to divide all objects into; zero leaves that to the
 	// backend, which limits their size.
 	Pieces() int
-	// Finish is called once, after all commits. It makes the replacement take effect and
-	// removes the former objects; neither may happen earlier.
+	// Finish is called once, after all commits. It makes the replacement take effect and removes the
+	// former objects, unless the first commit has removed them. Nothing takes effect before.
 	Finish(ctx context.Context) error
 }
 

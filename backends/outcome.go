@@ -25,9 +25,9 @@ type Outcome struct {
 	Lost error
 }
 
-// Stopped returns the outcome of a commit of which a kernel with transactions has carried out the first
-// done of all ops, and no other because of err; nil stands for none. The state is lost if err
-// wraps [proxy.ErrDataplaneLost], or if all ops were carried out before it.
+// Stopped returns the outcome of a commit in transactions, of which the first done ops were carried out and the
+// others refused with err. It sets Together. With a nil err, all ops were carried out. The state is lost if
+// err wraps [proxy.ErrDataplaneLost], or if all ops were carried out before the error.
 func Stopped(done, all int, err error) Outcome {
 	if err == nil {
 		return Outcome{}

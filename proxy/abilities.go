@@ -7,11 +7,12 @@ import (
 )
 
 // Abilities are what a [Backend] can do beside Apply and Cleanup. A function is nil if the Backend
-// lacks the ability. A type that wraps a Backend returns the Abilities of that, and replaces the
-// functions that it wraps.
+// lacks the ability. A wrapper of a Backend returns the Abilities of the Backend that it wraps, with its own
+// functions in the place of some.
 //
-// Operations, CheckNode and what counts may be called from any goroutine at any time before Close,
-// WaitDrift beside all other calls. All others overlap neither each other nor Apply.
+// Operations, CheckNode, CountTraffic, CountRules and CountConnections may be called from any goroutine at
+// any time before Close, and WaitDrift beside all other calls. Calls of the others overlap neither each other
+// nor Apply.
 type Abilities struct {
 	// Operations returns the number of kernel operations since the backend was made. One operation
 	// is, depending on the backend, an element written, a rule, a call.

@@ -169,8 +169,8 @@ func (d *device) expect(a netip.Addr, has bool) {
 	}
 }
 
-// expectOnly records that the device has some addresses and no others. An address that it had before and has now is
-// never missing meanwhile: WaitDrift would take its removal for that of the backend itself.
+// expectOnly records that the device has some addresses and no others. It never drops an address that stays:
+// WaitDrift would take the removal of a dropped address by another program for a removal by the backend.
 func (d *device) expectOnly(all []netip.Addr) {
 	has := make(map[any]bool, len(all))
 	for _, a := range all {

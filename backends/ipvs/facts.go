@@ -12,8 +12,8 @@ import (
 type facts struct {
 	// schedulers are the names of the schedulers that the kernel has.
 	schedulers []string
-	// host are the addresses of the node's interfaces without those of the dummy device, at
-	// which node ports may answer.
+	// host are the addresses at which node ports may answer: of all interfaces of the node but
+	// the dummy device.
 	host []netip.Addr
 	// taken are the addresses of the node, with the numbers of node ports, at which another frontend answers.
 	taken map[frontend]bool

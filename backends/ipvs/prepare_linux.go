@@ -92,7 +92,7 @@ func (t *target) checkTag() error {
 		prefix = strings.TrimSuffix(prefix, "6-") // of IPv6
 		if tag, _ := identify(prefix); tag == t.tag && prefix != t.prefix {
 			name := strings.ToLower(strings.TrimSuffix(prefix, "-"))
-			return fmt.Errorf("ipvs: identity %q: its virtual servers would have the same tag as those of identity %q in this network namespace: choose another name", t.options.Identity.Name, name)
+			return fmt.Errorf("ipvs: identity %q: its virtual servers would have the same tag as the virtual servers of identity %q in this network namespace: choose another name", t.options.Identity.Name, name)
 		}
 	}
 	return nil

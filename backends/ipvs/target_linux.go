@@ -49,8 +49,8 @@ type rules struct {
 	written unique.Handle[string]
 }
 
-// write makes the rules those of an operation. Their number is small, and programs read and write them: they are all
-// written, or none.
+// write writes the rules of an operation in the place of all others. Programs read and write them, and they are
+// few: all of them are written, or none.
 func (r *rules) write(ctx context.Context, o *op) error {
 	r.written = unique.Handle[string]{}
 	node, _ := o.Payload.(*proxy.Node)

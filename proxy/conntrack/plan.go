@@ -60,7 +60,7 @@ type plan struct {
 	// ranges are service ranges that have not been swept before. In them, flows to
 	// addresses that have no frontend and are not foreign are stale.
 	ranges []netip.Prefix
-	// frontends are those of all service ports.
+	// frontends are the frontends of all service ports.
 	frontends set[frontendKey]
 	// nodePortAddrs are the addresses at which node ports are served (true), or were (false).
 	nodePortAddrs map[netip.Addr]bool
@@ -165,7 +165,7 @@ func concerns(port *proxy.ServicePort) bool {
 	return port != nil && port.Name.Protocol != v1.ProtocolTCP
 }
 
-// resolve finds all frontends, the addresses of the node, and those of node ports, if there is anything to look for.
+// resolve finds all frontends, the addresses of the node, and the addresses of node ports, if there is anything to look for.
 func (p *plan) resolve(t interfaces, before *proxy.Node, new proxy.Snapshot) error {
 	if len(p.targets)+len(p.ranges) == 0 {
 		return nil

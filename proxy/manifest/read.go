@@ -153,7 +153,7 @@ func (c *content) add(ctx context.Context, p part, listed kind) {
 	}
 }
 
-// addItems adds the items of a List: those of a part in JSON, or else the nodes of a part in YAML.
+// addItems adds the items of a List: the raw items of a part in JSON, the nodes of a part in YAML.
 func (c *content) addItems(ctx context.Context, list part, items []json.RawMessage, k kind) {
 	for i, data := range items {
 		c.add(ctx, part{line: list.line, item: i, data: data}, k)

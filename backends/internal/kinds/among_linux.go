@@ -8,7 +8,7 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// among is a backend among those of other kinds.
+// among is a backend beside backends of other kinds.
 type among struct {
 	proxy.Backend
 	instance *Instance

@@ -162,8 +162,8 @@ func (b *Backend) Abilities() proxy.Abilities {
 	}
 }
 
-// waitDrift waits for changes of tables by other programs, all in the flavour that uses nf_tables, and
-// those of the number of rules in the legacy flavour.
+// waitDrift waits for changes of tables by other programs. In the legacy flavour it notices only changes
+// of the number of rules.
 func (b *Backend) waitDrift(ctx context.Context) error {
 	waiting, stop := context.WithCancel(ctx)
 	defer stop()

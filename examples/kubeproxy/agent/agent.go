@@ -144,7 +144,7 @@ func (a *instance) newServer(healthz string, pages map[string]http.Handler, trac
 	return server, err
 }
 
-// register registers the metrics that do not depend on the backend. Those of the process, and of all its
+// register registers the metrics that do not depend on the backend. The metrics of the process, and of its
 // clients of API servers, are in legacyregistry.
 func (a *instance) register() (registry *prometheus.Registry, err error) {
 	registry = prometheus.NewRegistry()

@@ -198,7 +198,7 @@ func (r *removal) remove(what string, b proxy.Backend, err error) {
 	r.removed(what, err)
 }
 
-// cleanUp removes the rules of this program and, if it has their place, of kube-proxy, but not those of the mode
+// cleanUp removes the rules of this program and, if it has their place, of kube-proxy. It keeps the rules of the mode
 // except. A node that does not support a kind of rules has none of them.
 func (c *config) cleanUp(ctx context.Context, except string, log logr.Logger) error {
 	if c.onWindows() {

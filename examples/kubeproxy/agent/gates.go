@@ -42,7 +42,7 @@ const (
 
 func (u gateUse) String() string { return [...]string{"meaningless", "honoured", "refused"}[u] }
 
-// gates returns all feature gates that kube-proxy reads: its own, and those of its packages for
+// gates returns all feature gates that kube-proxy reads: its own, and the gates of its packages for
 // metrics, pages, logging and the API server.
 func gates() []gate {
 	const (

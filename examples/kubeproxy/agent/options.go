@@ -41,8 +41,8 @@ type Options struct {
 
 // Hooks let a program take part in what its agent does.
 type Hooks struct {
-	// Backend, if not nil, opens the backend of a mode in place of the agent's own one. The agent then removes
-	// neither rules of other modes nor those of kube-proxy, and closes the backend in the end.
+	// Backend, if not nil, opens the backend of a mode in place of the agent's own one. The agent then leaves
+	// the rules of other modes and of kube-proxy as they are, and closes the backend in the end.
 	Backend func(mode string) (proxy.Backend, error)
 	// Observers follow the agent's [proxy.Runner], beside its own ones.
 	Observers []proxy.Observer
@@ -117,7 +117,8 @@ func (a *Agent) Run(ctx context.Context) error { return serve(ctx, a.config, a.l
 // not have.
 func (a *Agent) PrepareNode(ctx context.Context) error { return a.config.prepareNode(ctx, a.log) }
 
-// Cleanup removes all rules of the agent, and, without a name in its Identity, those of kube-proxy. The agent must not run.
+// Cleanup removes all rules of the agent, and, without a name in its Identity, the rules of kube-proxy. The agent must
+// not run.
 func (a *Agent) Cleanup(ctx context.Context) error {
 	c := *a.config
 	c.cleanup = true
@@ -133,7 +134,7 @@ func (a *Agent) Healthz() http.Handler { return &a.config.handlers.healthz }
 // Until the agent serves, it answers 503.
 func (a *Agent) Pages() http.Handler { return &a.config.handlers.pages }
 
-// handlers are those of an agent, while it serves.
+// handlers are the HTTP handlers of an agent, while it serves.
 type handlers struct{ healthz, pages laterHandler }
 
 // laterHandler is a handler that is set later.

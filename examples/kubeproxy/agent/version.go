@@ -80,7 +80,7 @@ func version() string {
 }
 
 // registerBuild registers the metrics about the program: what it was built from, and, for the process, the feature
-// gates that it acts on. Labels are those of kube-proxy's metrics. The build has a name of its own, since alerts
+// gates that it acts on. The labels are the labels of kube-proxy's metrics. The build has a name of its own, since alerts
 // compare kubernetes_build_info among the components of a cluster.
 func (c *config) registerBuild(registry prometheus.Registerer) error {
 	_, v := readBuild()

@@ -58,7 +58,7 @@ type Config struct {
 }
 
 // Capture is a [backends.Target]: addresses on an interface, and sockets that listen at them. Its
-// methods are not called at the same time, except Listening and those of the dialer.
+// methods are not called at the same time, except Listening and the methods of the dialer.
 type Capture struct {
 	Config
 	sockets

@@ -32,8 +32,8 @@ type holder struct {
 	service *service
 }
 
-// groups returns the groups of flows to which a flow belongs: all (nil), those of the client, and
-// those of the service port.
+// groups returns the groups of flows to which a flow belongs: all flows (nil), all flows of the client, and
+// all flows of the service port.
 func (h holder) groups() [3]any { return [3]any{nil, h.client, h.service} }
 
 // quota counts flows and keeps them to the shares of their clients and service ports. It
