@@ -122,14 +122,14 @@ func serveMode(ctx context.Context, c *config, mode string, client kubernetes.In
 	var background sync.WaitGroup
 	background.Go(func() { server.Run(ctx) })
 	background.Go(func() { tracker.LogMissing(ctx, log) })
-	var watching, recording error
-	background.Go(func() { a.announceStart(); recording = a.reported.events.run(ctx) })
+	var watching error
+	background.Go(func() { a.announceStart(); a.reported.events.run(ctx) })
 	background.Go(func() { watching = source.Run(ctx) })
 	background.Go(func() { local.run(ctx) })
 	err = runner.Run(ctx)
 	cancel()
 	background.Wait()
-	return errors.Join(err, watching, recording)
+	return errors.Join(err, watching)
 }
 
 // newServer returns the server of health checks and pages.

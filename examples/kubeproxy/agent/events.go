@@ -161,14 +161,14 @@ func (e *events) done(c cause) {
 }
 
 // run writes Events until ctx ends.
-func (e *events) run(ctx context.Context) error {
+func (e *events) run(ctx context.Context) {
 	pace := flowcontrol.NewTokenBucketRateLimiter(float32(eventsPerMinute)/60, eventsPerMinute)
 	minutes := time.NewTicker(time.Minute)
 	defer minutes.Stop()
 	for {
 		for n := e.next(); n != nil; n = e.next() {
 			if pace.Wait(ctx) != nil {
-				return nil
+				return
 			}
 			if e.isCurrent(n.cause) && e.sink.finished(e.sink.write(ctx, n)) {
 				e.done(n.cause)
@@ -176,7 +176,7 @@ func (e *events) run(ctx context.Context) error {
 		}
 		select {
 		case <-ctx.Done():
-			return nil
+			return
 		case <-minutes.C:
 		case <-e.wake:
 		}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -70,13 +71,11 @@ func (s *eventServer) start(t *testing.T, node string, log logr.Logger) *events 
 	t.Helper()
 	e := newEvents(s, node, log)
 	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error)
-	go func() { done <- e.run(ctx) }()
+	var running sync.WaitGroup
+	running.Go(func() { e.run(ctx) })
 	t.Cleanup(func() {
 		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
+		running.Wait()
 	})
 	synctest.Wait()
 	return e
