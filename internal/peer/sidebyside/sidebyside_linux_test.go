@@ -5,9 +5,11 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -29,6 +31,8 @@ const (
 	servicesVariable = "VIPKIT_SERVICES"
 	// contenderVariable makes this program measure one contender and exit.
 	contenderVariable = "VIPKIT_CONTENDER"
+	// attempts is how often a pair is measured until no step of kube-proxy is cheaper.
+	attempts = 4
 )
 
 func TestMain(m *testing.M) {
@@ -94,28 +98,43 @@ func pairs() []rivals {
 }
 
 // TestSideBySide measures all contenders with the same Services. No step of kube-proxy may be
-// cheaper both in duration and in processor time.
+// cheaper both in duration and in processor time. What else the machine does makes a measurement
+// longer and never shorter, so that a pair has several attempts, of which the shortest times count.
 func TestSideBySide(t *testing.T) {
 	needRoot(t)
 	netnstest.NFT(t)
 	for _, services := range sizes(t) {
 		measured := map[string]map[string]cost{}
-		var table strings.Builder
 		for _, r := range pairs() {
 			if services > r.most {
 				continue
 			}
-			for _, name := range []string{r.ours, r.theirs} {
-				if measured[name] == nil {
-					measured[name] = inNamespace(t, name, services)
-					table.WriteString(row(name, services, measured[name]))
-					checkWrites(t, name, measured[name])
+			for attempt := 1; attempt == 1 || attempt <= attempts && len(cheaper(r, measured)) > 0; attempt++ {
+				for _, name := range []string{r.ours, r.theirs} {
+					if attempt > 1 || measured[name] == nil {
+						measured[name] = least(measured[name], inNamespace(t, name, services))
+						checkWrites(t, name, measured[name])
+					}
 				}
 			}
 			compare(t, r, services, measured)
 		}
+		var table strings.Builder
+		for _, name := range slices.Sorted(maps.Keys(measured)) {
+			table.WriteString(row(name, services, measured[name]))
+		}
 		t.Logf("\n%s", table.String())
 	}
+}
+
+// least returns the lower times of two measurements. The first one may be nil.
+func least(before, now map[string]cost) map[string]cost {
+	for step, b := range before {
+		n := now[step]
+		n.Wall, n.CPU = min(b.Wall, n.Wall), min(b.CPU, n.CPU)
+		now[step] = n
+	}
+	return now
 }
 
 // needRoot ends the test in a user namespace: kube-proxy cannot make the buffers of its sockets
@@ -219,11 +238,20 @@ func compare(t *testing.T, r rivals, services int, measured map[string]map[strin
 		ours, theirs := measured[r.ours][step], measured[r.theirs][step]
 		t.Logf("%d services, %s: %s takes %.1f times as long as %s, %.1f times the processor time", services, step, r.theirs,
 			float64(theirs.Wall)/float64(ours.Wall), r.ours, float64(theirs.CPU)/float64(max(ours.CPU, time.Microsecond)))
-		if ours.Wall > theirs.Wall && ours.CPU > theirs.CPU {
-			t.Errorf("%d services, %s: %s: got %v (processors %v), want no more than %s: %v (%v)", services, step,
-				r.ours, ours.Wall, ours.CPU, r.theirs, theirs.Wall, theirs.CPU)
-		}
 	}
+	for _, step := range cheaper(r, measured) {
+		ours, theirs := measured[r.ours][step], measured[r.theirs][step]
+		t.Errorf("%d services, %s: %s: got %v (processors %v), want no more than %s: %v (%v)", services, step,
+			r.ours, ours.Wall, ours.CPU, r.theirs, theirs.Wall, theirs.CPU)
+	}
+}
+
+// cheaper returns the steps in which kube-proxy is cheaper both in duration and in processor time.
+func cheaper(r rivals, measured map[string]map[string]cost) []string {
+	return slices.DeleteFunc(steps(), func(step string) bool {
+		ours, theirs := measured[r.ours][step], measured[r.theirs][step]
+		return ours.Wall <= theirs.Wall || ours.CPU <= theirs.CPU
+	})
 }
 
 // row returns a line of a table in Markdown.
