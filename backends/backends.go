@@ -55,13 +55,13 @@ type Target[K Key, V comparable] interface {
 	// each op that it does not try fails with that error.
 	Commit(ctx context.Context, ops []Op[K, V]) Outcome
 	// Abilities returns what else the target can do. [New] calls it once.
-	Abilities() Abilities[K, V]
+	Abilities() TargetAbilities[K, V]
 }
 
-// Abilities are what a [Target] can do beside List and Commit. A function is nil if the target lacks
+// TargetAbilities are what a [Target] can do beside List and Commit. A function is nil if the target lacks
 // the ability. Calls of these functions and of the target's methods do not overlap, except where
 // [proxy.Abilities] say so.
-type Abilities[K Key, V comparable] struct {
+type TargetAbilities[K Key, V comparable] struct {
 	// The backend that [New] returns has these Abilities. Without Operations, it counts the ops that
 	// were carried out.
 	proxy.Abilities
@@ -144,7 +144,7 @@ func New[K Key, V comparable](render Render[K, V], target Target[K, V]) proxy.Ba
 type reconciler[K Key, V comparable] struct {
 	render Render[K, V]
 	target Target[K, V]
-	able   Abilities[K, V] // of target
+	able   TargetAbilities[K, V] // of target
 
 	mu sync.Mutex
 	// env is the world for which everything was rendered that was applied last; nil if owners and pending do not match

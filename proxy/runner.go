@@ -38,14 +38,14 @@ type Runner struct {
 	// snapshot is applied at once, and a service port that fails for the first time is
 	// retried after RetryInterval, however often others have failed before.
 	RetryInterval time.Duration
-	// Flows, if not nil, removes flows that the changes of the dataplane made stale;
+	// FlowCleaner, if not nil, removes flows that the changes of the dataplane made stale;
 	// a conntrack.Cleaner does that. Without it, the Runner logs at the start if the Backend
-	// needs it ([Abilities].Flows).
-	Flows FlowCleaner
+	// needs it ([Abilities].FoundFrontends).
+	FlowCleaner FlowCleaner
 	// Observers follow what the Runner does. Their order makes no difference.
 	Observers []Observer
 	// Logger gets one line for each failed Apply, with how many service ports are not programmed,
-	// and one each time that Flows fails. It gets one line for each of [Snapshot.Problems] and
+	// and one each time that FlowCleaner fails. It gets one line for each of [Snapshot.Problems] and
 	// [Sync].Limits that begins or ends: of either at most a hundred in a minute, and one that says
 	// that there are more. Settings of the node that break Services have such lines, too, if the
 	// Backend checks them ([Abilities].CheckNode), at the start and at each resync. A stack of a
@@ -67,8 +67,8 @@ func (r *Runner) Run(ctx context.Context) error {
 		return err
 	}
 	x := executor{Runner: r, able: r.Backend.Abilities()}
-	if x.able.Flows != nil && r.Flows == nil {
-		r.Logger.Info("Flows of the Runner is not set: UDP clients that keep their port do not follow changes of Services; set it to a conntrack.Cleaner")
+	if x.able.FoundFrontends != nil && r.FlowCleaner == nil {
+		r.Logger.Info("FlowCleaner of the Runner is not set: UDP clients that keep their port do not follow changes of Services; set it to a conntrack.Cleaner")
 	}
 	ctx, stop := context.WithCancel(ctx)
 	defer atomic.StoreUint32(&r.watching, 0)

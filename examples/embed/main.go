@@ -31,7 +31,7 @@ func main() {
 	}
 	tracker := proxy.NewServiceChangeTracker(proxy.TrackerOptions{NodeName: "node-1"})
 	logger := logr.FromSlogHandler(slog.Default().Handler())
-	source := manifest.Source{Path: os.Args[1], Handler: tracker, Logger: logger}
+	source := manifest.Watcher{Path: os.Args[1], Handler: tracker, Logger: logger}
 	go func() {
 		if err := source.Run(ctx); err != nil {
 			log.Fatal(err)

@@ -93,12 +93,12 @@ func act(ctx context.Context, o options, log logr.Logger) (err error) {
 	}
 	page := inspect.New("Backend " + o.backend)
 	tracker := proxy.NewServiceChangeTracker(o.tracker)
-	source := &manifest.Source{Path: o.manifests, Handler: tracker, Logger: log, Observe: logEmpty(log)}
+	source := &manifest.Watcher{Path: o.manifests, Handler: tracker, Logger: log, Observe: logEmpty(log)}
 	runner := &proxy.Runner{
 		Source: tracker, Backend: b, ResyncInterval: resync, Logger: log,
 		Observers: []proxy.Observer{{Synced: logSync(log)}, metrics.Observer(tracker), page.Observer(tracker)},
 	}
-	if b.Abilities().Flows != nil { // The kernel has conntrack entries, also of earlier runs.
+	if b.Abilities().FoundFrontends != nil { // The kernel has conntrack entries, also of earlier runs.
 		flows, failed := conntrack.New(conntrack.Options{Observe: func(x conntrack.Account) {
 			metrics.ConntrackCleaned(x.Family, x.Duration, x.Removed)
 		}})
@@ -106,7 +106,7 @@ func act(ctx context.Context, o options, log logr.Logger) (err error) {
 			return fmt.Errorf("%w: %w", proxy.ErrUnsupported, failed)
 		}
 		defer func() { err = errors.Join(err, flows.Close()) }()
-		runner.Flows = flows
+		runner.FlowCleaner = flows
 	}
 	if o.once {
 		return once(ctx, source, runner)
@@ -156,7 +156,7 @@ func pages(address string, registry *prometheus.Registry, page http.Handler) map
 }
 
 // follow applies changes of the files, and runs what is beside that, until ctx ends.
-func follow(ctx context.Context, source *manifest.Source, runner *proxy.Runner, beside ...func(context.Context)) error {
+func follow(ctx context.Context, source *manifest.Watcher, runner *proxy.Runner, beside ...func(context.Context)) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var background sync.WaitGroup
@@ -176,7 +176,7 @@ func follow(ctx context.Context, source *manifest.Source, runner *proxy.Runner, 
 
 // once applies the files once. After an error it has still programmed everything that can
 // be programmed.
-func once(ctx context.Context, source *manifest.Source, runner *proxy.Runner) error {
+func once(ctx context.Context, source *manifest.Watcher, runner *proxy.Runner) error {
 	var read manifest.Summary
 	source.Observe = func(s manifest.Summary) { read = s }
 	err := source.Load(ctx)
