@@ -152,7 +152,7 @@ func (b *Backend) Apply(ctx context.Context, old, new proxy.Snapshot) error {
 	for i, f := range b.families {
 		errs[i] = f.Apply(ctx, old, new)
 	}
-	return backends.JoinErrors(!old.IsZero(), errs...)
+	return backends.JoinErrors(old, errs...)
 }
 
 // Abilities implements [proxy.Backend]. Operations are rules and chains that were written or removed.
