@@ -27,16 +27,15 @@ type Runner struct {
 	// of the next; changes meanwhile are applied together. Zero applies
 	// every change at once.
 	MinInterval time.Duration
-	// ResyncInterval is the time from one Apply from the zero Snapshot to the next
-	// one, whatever is applied in between: a resync reads the dataplane and repairs
-	// it. Zero means no resync, except after drift that the Backend notices
-	// ([Abilities].WaitDrift).
+	// ResyncInterval is the time between resyncs. A resync reads the dataplane and repairs it,
+	// by an Apply from the zero Snapshot. Changes in between do not delay it. Zero means no
+	// resync, except after drift that the Backend notices ([Abilities].WaitDrift).
 	ResyncInterval time.Duration
 	// RetryInterval is the time to the first retry after a failure; zero means 0.1 s.
-	// Every further failure in a row doubles it, up to 30 s, or ResyncInterval if that is
-	// shorter; a RetryInterval that is longer than this limit is not shortened. A new
-	// snapshot is applied at once, and a service port that fails for the first time is
-	// retried after RetryInterval, however often others have failed before.
+	// Each further failure in a row doubles the time, up to 30 s, or up to ResyncInterval if that is
+	// shorter. If RetryInterval itself is longer, it does not grow. A new snapshot is applied at once. A
+	// service port that fails for the first time is retried after RetryInterval, even if other service
+	// ports have failed before.
 	RetryInterval time.Duration
 	// FlowCleaner, if not nil, removes flows that the changes of the dataplane made stale;
 	// a conntrack.Cleaner does that. Without it, the Runner logs at the start if the Backend

@@ -22,10 +22,10 @@ import (
 // handlers read objects and do not keep or change them, so the caches of the informers stay as
 // they are; they keep names. Objects that a [Watcher] would not receive are left out.
 //
-// A program that makes its informers anew gets new event handlers for them from the same Events,
-// and calls AwaitSynced again: objects that were deleted meanwhile are then removed. From the call
-// of its method on, the former event handler of that kind passes nothing on. So several informers
-// of one kind, such as one for each namespace, need one event handler in common.
+// A program that restarts its informers gets new event handlers from the same Events, and calls
+// AwaitSynced again: objects that were deleted in between are then removed. A method that returns an
+// event handler disables the former event handler of the same kind. Several informers of one
+// kind, such as one for each namespace, therefore need one event handler in common.
 type Events struct {
 	// Handler receives the objects and their changes.
 	Handler Handler
