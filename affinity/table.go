@@ -1,6 +1,7 @@
 package affinity
 
 import (
+	"container/list"
 	"net/netip"
 	"sync"
 	"sync/atomic"
@@ -27,25 +28,19 @@ type Table struct {
 	size   atomic.Int64 // number of clients, for reading without mu
 
 	mu      sync.Mutex
-	start   time.Time
 	timeout time.Duration
 	limit   int
-
-	clients   map[netip.Addr]int32
-	endpoints map[netip.AddrPort]int32 // the newest entry of each
-	entries   []entry                  // entry 0 is the root of the list by age
-	free      int32                    // the first of the unused entries; 0 is none
+	clients map[netip.Addr]*list.Element
+	byAge   list.List // of *entry, the client that has been idle for longest first
+	// endpoints has the clients of each endpoint.
+	endpoints map[netip.AddrPort]map[netip.Addr]struct{}
 }
 
-// entry is a client with its endpoint. It is in two lists: that of all clients
-// by the time of their last connection, and that of the clients of its endpoint.
-// The links are indexes, which the garbage collector need not follow.
+// entry is a client with its endpoint.
 type entry struct {
-	client       netip.Addr
-	endpoint     netip.AddrPort
-	used         time.Duration // last connection, since the start of the table
-	older, newer int32
-	prev, next   int32 // of the same endpoint; 0 is none
+	client   netip.Addr
+	endpoint netip.AddrPort
+	used     time.Time // last connection
 }
 
 // NewTable returns an empty table for at most limit clients, with one timeout for all. A
@@ -55,10 +50,9 @@ func NewTable(timeout time.Duration, limit int) *Table {
 	if limit <= 0 {
 		limit = DefaultClients
 	}
-	return &Table{
-		start: time.Now(), timeout: timeout, limit: limit,
-		clients: map[netip.Addr]int32{}, endpoints: map[netip.AddrPort]int32{}, entries: make([]entry, 1),
-	}
+	t := &Table{timeout: timeout, limit: limit}
+	t.shrink()
+	return t
 }
 
 // SetTimeout changes the timeout, also of the clients in the table. Zero removes
@@ -67,7 +61,7 @@ func (t *Table) SetTimeout(timeout time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.timeout = timeout
-	t.expire(time.Since(t.start))
+	t.expire(time.Now())
 }
 
 // Get returns the endpoint of a client, and records a new connection of it.
@@ -75,15 +69,16 @@ func (t *Table) Get(client netip.Addr) (endpoint netip.AddrPort, ok bool) {
 	client = client.Unmap()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	now := time.Since(t.start)
+	now := time.Now()
 	t.expire(now)
-	i, ok := t.clients[client]
+	at, ok := t.clients[client]
 	if !ok {
 		return netip.AddrPort{}, false
 	}
-	t.unlinkAge(i)
-	t.linkAge(i, now)
-	return t.entries[i].endpoint, true
+	e := at.Value.(*entry) //nolint:errcheck,forcetypeassert // nothing else is in the list
+	e.used = now
+	t.byAge.MoveToBack(at)
+	return e.endpoint, true
 }
 
 // Put sets the endpoint of a client, and records a new connection of it.
@@ -98,30 +93,25 @@ func (t *Table) Put(client netip.Addr, endpoint netip.AddrPort) {
 func (t *Table) put(client netip.Addr, endpoint netip.AddrPort) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	now := time.Since(t.start)
+	now := time.Now()
 	t.expire(now)
 	if t.timeout <= 0 {
 		return true
 	}
-	i, ok := t.clients[client]
-	switch {
-	case ok:
-		t.unlinkAge(i)
-		t.unlinkEndpoint(i)
-	case len(t.clients) >= t.limit:
-		t.forget(t.entries[0].newer)
-		fallthrough
-	default:
-		if !t.budget.take() {
-			return false
-		}
-		i = t.take()
-		t.clients[client] = i
-		t.entries[i].client = client
-		t.budget.grown(t, t.size.Add(1))
+	if at, known := t.clients[client]; known {
+		t.forget(at)
+	} else if len(t.clients) >= t.limit {
+		t.forget(t.byAge.Front())
 	}
-	t.linkAge(i, now)
-	t.linkEndpoint(i, endpoint)
+	if !t.budget.take() {
+		return false
+	}
+	t.clients[client] = t.byAge.PushBack(&entry{client, endpoint, now})
+	if t.endpoints[endpoint] == nil {
+		t.endpoints[endpoint] = map[netip.Addr]struct{}{}
+	}
+	t.endpoints[endpoint][client] = struct{}{}
+	t.budget.grown(t, t.size.Add(1))
 	return true
 }
 
@@ -130,11 +120,11 @@ func (t *Table) put(client netip.Addr, endpoint netip.AddrPort) bool {
 func (t *Table) forgetOne() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	i := t.entries[0].newer
-	if i != 0 {
-		t.forget(i)
+	oldest := t.byAge.Front()
+	if oldest != nil {
+		t.forget(oldest)
 	}
-	return i != 0
+	return oldest != nil
 }
 
 // Remove removes all clients of an endpoint, and returns their number.
@@ -142,12 +132,13 @@ func (t *Table) Remove(endpoint netip.AddrPort) int {
 	endpoint = ipaddr.Unmap(endpoint)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.expire(time.Since(t.start))
-	n := 0
-	for i := t.endpoints[endpoint]; i != 0; n++ {
-		next := t.entries[i].next
-		t.forget(i)
-		i = next
+	t.expire(time.Now())
+	n := len(t.endpoints[endpoint])
+	for client := range t.endpoints[endpoint] {
+		t.forget(t.clients[client])
+	}
+	if n > 0 {
+		t.shrink()
 	}
 	return n
 }
@@ -156,77 +147,35 @@ func (t *Table) Remove(endpoint netip.AddrPort) int {
 func (t *Table) Len() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.expire(time.Since(t.start))
+	t.expire(time.Now())
 	return len(t.clients)
 }
 
-// expire removes the clients whose timeout has passed. They are the first in the
-// list by age.
-func (t *Table) expire(now time.Duration) {
-	for i := t.entries[0].newer; i != 0 && now-t.entries[i].used >= t.timeout; i = t.entries[0].newer {
-		t.forget(i)
-	}
-	if len(t.clients) == 0 && len(t.entries) > 1 {
-		// Maps and slices do not shrink: free the memory of a burst of clients.
-		t.clients, t.endpoints = map[netip.Addr]int32{}, map[netip.AddrPort]int32{}
-		t.entries, t.free = make([]entry, 1), 0
+// expire removes the clients whose timeout has passed.
+func (t *Table) expire(now time.Time) {
+	for oldest := t.byAge.Front(); oldest != nil; oldest = t.byAge.Front() {
+		if e := oldest.Value.(*entry); now.Sub(e.used) < t.timeout { //nolint:errcheck,forcetypeassert // nothing else is in the list
+			return
+		}
+		t.forget(oldest)
+		t.shrink()
 	}
 }
 
-// take returns an unused entry.
-func (t *Table) take() int32 {
-	if i := t.free; i != 0 {
-		t.free = t.entries[i].next
-		t.entries[i] = entry{}
-		return i
+// shrink frees the memory of a burst of clients, since maps do not shrink.
+func (t *Table) shrink() {
+	if len(t.clients) == 0 {
+		t.clients, t.endpoints = map[netip.Addr]*list.Element{}, map[netip.AddrPort]map[netip.Addr]struct{}{}
 	}
-	t.entries = append(t.entries, entry{})
-	return int32(len(t.entries) - 1)
 }
 
-func (t *Table) forget(i int32) {
-	t.unlinkAge(i)
-	t.unlinkEndpoint(i)
-	delete(t.clients, t.entries[i].client)
-	t.entries[i] = entry{next: t.free}
-	t.free = i
-	t.budget.shrunk(t, t.size.Add(-1))
-}
-
-// linkAge adds an entry to the list by age, as the newest one.
-func (t *Table) linkAge(i int32, now time.Duration) {
-	e, root := &t.entries[i], &t.entries[0]
-	e.used, e.newer, e.older = now, 0, root.older
-	t.entries[e.older].newer = i
-	root.older = i
-}
-
-func (t *Table) unlinkAge(i int32) {
-	e := &t.entries[i]
-	t.entries[e.older].newer = e.newer
-	t.entries[e.newer].older = e.older
-}
-
-func (t *Table) linkEndpoint(i int32, endpoint netip.AddrPort) {
-	e := &t.entries[i]
-	e.endpoint, e.prev, e.next = endpoint, 0, t.endpoints[endpoint]
-	if e.next != 0 {
-		t.entries[e.next].prev = i
-	}
-	t.endpoints[endpoint] = i
-}
-
-func (t *Table) unlinkEndpoint(i int32) {
-	e := &t.entries[i]
-	if e.next != 0 {
-		t.entries[e.next].prev = e.prev
-	}
-	switch {
-	case e.prev != 0:
-		t.entries[e.prev].next = e.next
-	case e.next != 0:
-		t.endpoints[e.endpoint] = e.next
-	default:
+// forget removes a client.
+func (t *Table) forget(at *list.Element) {
+	e := t.byAge.Remove(at).(*entry) //nolint:errcheck,forcetypeassert // nothing else is in the list
+	delete(t.clients, e.client)
+	of := t.endpoints[e.endpoint]
+	if delete(of, e.client); len(of) == 0 {
 		delete(t.endpoints, e.endpoint)
 	}
+	t.budget.shrunk(t, t.size.Add(-1))
 }

@@ -173,8 +173,8 @@ func TestTableIsBounded(t *testing.T) {
 	if n := table.Len(); n != 100 {
 		t.Errorf("got %d clients, want 100", n)
 	}
-	if n := len(table.entries); n > 102 {
-		t.Errorf("got %d entries for 100 clients, want at most 102", n)
+	if clients, endpoints := table.byAge.Len(), len(table.endpoints); clients != 100 || endpoints != 7 {
+		t.Errorf("got %d entries and %d endpoints for 100 clients of 7 endpoints", clients, endpoints)
 	}
 	for i := range 10_000 {
 		if _, ok := table.Get(client(i)); ok != (i >= 9900) {

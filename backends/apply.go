@@ -57,15 +57,24 @@ func (r *reconciler[K, V]) Apply(ctx context.Context, old, new proxy.Snapshot) e
 		return nil
 	}
 	failed, some := errors.AsType[proxy.PortErrors](err)
-	if some && !old.IsZero() && (full || r.env != before) {
-		// Those ports were removed, or are as they were in another world: not as
-		// in old.
+	if some && (full || r.env != before) && hasAny(old, failed) {
+		// Such a port was removed, or is as it was in another world: not as in old.
 		err = fmt.Errorf("%w; failed ports: %w", proxy.ErrDataplaneLost, failed)
 	}
 	if old.Achieved(new, err).IsZero() {
 		r.env = nil
 	}
 	return err
+}
+
+// hasAny reports whether a snapshot has one of some ports.
+func hasAny(s proxy.Snapshot, ports proxy.PortErrors) bool {
+	for name := range ports {
+		if _, found := s.Get(name); found {
+			return true
+		}
+	}
+	return false
 }
 
 // applyChanges applies the difference of two known snapshots, in one commit if possible.

@@ -49,19 +49,19 @@ type Target[K Key, V comparable] interface {
 	// state that no Value describes is yielded with a Value that Render never
 	// returns, so that it is replaced.
 	List(ctx context.Context) iter.Seq2[Object[K, V], error]
-	// Commit carries out ops in order, and says what became of them. Additions and
-	// replacements come first, by rank, then removals, by falling rank. It undoes nothing.
-	// It tries no op that needs a failed one, and after an Add or Replace has failed no removal;
-	// each op that it does not try fails with that error.
+	// Commit carries out ops in order, and returns which of them failed. Additions and
+	// replacements come first, by rank, then removals, by falling rank. Commit undoes nothing.
+	// It does not try an op that needs a failed one, nor a removal after an Add or Replace has
+	// failed: such an op fails with the error of the failed op.
 	Commit(ctx context.Context, ops []Op[K, V]) Outcome
 	// Abilities returns what else the target can do. [New] calls it once.
-	Abilities() Abilities[K, V]
+	Abilities() TargetAbilities[K, V]
 }
 
-// Abilities are what a [Target] can do beside List and Commit. A function is nil if the target lacks
+// TargetAbilities are what a [Target] can do beside List and Commit. A function is nil if the target lacks
 // the ability. Calls of these functions and of the target's methods do not overlap, except where
 // [proxy.Abilities] say so.
-type Abilities[K Key, V comparable] struct {
+type TargetAbilities[K Key, V comparable] struct {
 	// The backend that [New] returns has these Abilities. Without Operations, it counts the ops that
 	// were carried out.
 	proxy.Abilities
@@ -144,16 +144,16 @@ func New[K Key, V comparable](render Render[K, V], target Target[K, V]) proxy.Ba
 type reconciler[K Key, V comparable] struct {
 	render Render[K, V]
 	target Target[K, V]
-	able   Abilities[K, V] // of target
+	able   TargetAbilities[K, V] // of target
 
 	mu sync.Mutex
-	// env is the world for which everything was rendered that was applied last; nil if owners and pending do not match
-	// the kernel and that.
+	// env is the world for which the applied objects were rendered; nil if owners and pending do not match
+	// the kernel.
 	env    *Env
 	owners map[K]owned[V]
-	// pending are the objects of which the kernel holds something else than what was applied: what
-	// List yielded until a service port claims it, what could not be removed, and what
-	// the change of a port that failed has done. failed are these ports of the last Apply.
+	// pending are the objects for which the kernel and the applied snapshot differ: an object that List
+	// yielded and no service port has claimed yet, an object that could not be removed, and an object that
+	// the change of a failed port has made or removed. failed are the changes that failed in the last Apply.
 	pending map[K]held[V]
 	failed  []failure[K]
 	// touched says that the present Apply has changed something.

@@ -127,7 +127,8 @@ func TestApplyAsksTheTarget(t *testing.T) {
 		{"removed", proxy.NewSnapshot(node, plainPort(1), plainPort(3)), first, false},
 		{"added alone", first, proxy.NewSnapshot(node, plainPort(1), plainPort(2)), false},
 		{"added with another", first, proxy.NewSnapshot(node, plainPort(1), plainPort(2), plainPort(3)), false},
-		{"on another node", proxy.NewSnapshot(node, plainPort(1), plainPort(3)), proxy.NewSnapshot(other, plainPort(1), plainPort(2)), true},
+		{"on another node", proxy.NewSnapshot(node, plainPort(1), plainPort(3)), proxy.NewSnapshot(other, plainPort(1), plainPort(2)), false},
+		{"on another node, as before", proxy.NewSnapshot(other, plainPort(1), plainPort(2)), proxy.NewSnapshot(node, plainPort(1), plainPort(2)), true},
 		{"from the zero snapshot, with a port", proxy.Snapshot{}, proxy.NewSnapshot(other, plainPort(1), plainPort(2)), false},
 	} {
 		err := b.Apply(t.Context(), step.old, step.new)

@@ -1,6 +1,6 @@
 // Package backends makes a [proxy.Backend] of two small parts: a pure function
 // that renders the kernel objects that a service port needs, and a target that lists
-// and commits such objects. What else a target can do, it says in [Abilities].
+// and commits such objects. What else a target can do, it says in [TargetAbilities].
 //
 // The package does the rest, once for all backends: the difference between the
 // objects of old and new snapshots, objects that several service ports share, the

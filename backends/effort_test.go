@@ -105,7 +105,7 @@ func (k *fullKernel) Finish(context.Context) error {
 func (k *fullKernel) Commit(ctx context.Context, ops []fakeOp) backends.Outcome {
 	if k.full && k.old == nil {
 		k.commits++
-		return backends.Stopped(0, len(ops), fmt.Errorf("%w: full", backends.ErrReplace))
+		return backends.PartialOutcome(0, len(ops), fmt.Errorf("%w: full", backends.ErrReplace))
 	}
 	return k.fakeKernel.Commit(ctx, ops)
 }

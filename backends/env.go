@@ -10,7 +10,7 @@ import (
 type Env struct {
 	// Node is the node of the snapshot. Without one, as in the zero snapshot, nothing is rendered.
 	Node *proxy.Node
-	// Facts are what Facts of the target's [Abilities] has returned; nil if the target lacks that ability.
+	// Facts are what Facts of the target's [TargetAbilities] has returned; nil if the target lacks that ability.
 	Facts any
 }
 

@@ -51,7 +51,7 @@ func (printer) Commit(_ context.Context, ops []backends.Op[route, struct{}]) bac
 	return backends.Outcome{}
 }
 
-func (printer) Abilities() (none backends.Abilities[route, struct{}]) { return none }
+func (printer) Abilities() (none backends.TargetAbilities[route, struct{}]) { return none }
 
 func ExampleNew() {
 	backend := backends.New(routes, printer{})

@@ -118,14 +118,14 @@ type fakeKernel struct {
 	lists, commits int
 	// committed, if not nil, is called after each commit.
 	committed func()
-	able      backends.Abilities[fakeKey, string]
+	able      backends.TargetAbilities[fakeKey, string]
 }
 
 func newFakeKernel(t testing.TB) *fakeKernel {
 	return &fakeKernel{t: t, objects: map[fakeKey]string{}}
 }
 
-func (k *fakeKernel) Abilities() backends.Abilities[fakeKey, string] { return k.able }
+func (k *fakeKernel) Abilities() backends.TargetAbilities[fakeKey, string] { return k.able }
 
 func (k *fakeKernel) List(context.Context) iter.Seq2[fakeObject, error] {
 	k.lists++
@@ -149,7 +149,7 @@ func (k *fakeKernel) Commit(ctx context.Context, ops []fakeOp) backends.Outcome 
 	k.checkOrder(ops)
 	if k.fail != nil {
 		if err := k.fail(); err != nil {
-			return backends.Stopped(0, len(ops), err)
+			return backends.PartialOutcome(0, len(ops), err)
 		}
 	}
 	if k.lose != nil {
@@ -190,7 +190,7 @@ func (k *fakeKernel) commitTogether(ops []fakeOp) backends.Outcome {
 	if err != nil {
 		k.objects = before
 	}
-	return backends.Stopped(done, len(ops), err)
+	return backends.PartialOutcome(done, len(ops), err)
 }
 
 // commitEach carries out each operation by itself. One that needs a failed one is not tried.

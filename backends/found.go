@@ -9,7 +9,7 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// Finds collects the frontends that a target has found, for Flows of [proxy.Abilities]. The zero value
+// Finds collects the frontends that a target has found, for FoundFrontends of [proxy.Abilities]. The zero value
 // has none.
 type Finds struct {
 	by map[proxy.ServicePortName]*proxy.ServicePort
@@ -44,7 +44,7 @@ func (f *Finds) Add(family v1.IPFamily, protocol uint8, at netip.AddrPort) {
 	p.Frontends = append(p.Frontends, proxy.Frontend{Addr: at})
 }
 
-// Take returns what was added, as Flows of [proxy.Abilities] does, and forgets it.
+// Take returns what was added, as FoundFrontends of [proxy.Abilities] does, and forgets it.
 func (f *Finds) Take() (all []*proxy.ServicePort) {
 	for _, p := range f.by {
 		all = append(all, p)

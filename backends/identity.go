@@ -13,17 +13,16 @@ type Identity struct {
 	// Name names the tables, or begins the names of tables, chains and sets. It
 	// consists of lower-case letters, digits and dashes, at most 24 of them,
 	// and begins with a letter. Empty means the default of the kind of backend:
-	// "vipkit-userspace" for userspace, else "vipkit". Where a backend has the
-	// default name, it removes what an ended one of another kind has left under its
-	// own default name. Instances of several kinds that serve side by side need names
-	// of their own.
+	// "vipkit-userspace" for userspace, else "vipkit". A backend with the default name
+	// removes the objects that an ended backend of another kind has left under its default
+	// name. Backends of several kinds that serve side by side need other names.
 	Name string
 	// Mark is the single bit of the packet mark that selects, within the node,
 	// the packets to masquerade. Zero means the default of the kind: 0x4000 for
 	// iptables, 0x1000 for nftables, 0x40 for userspace and 0x20 for ipvs.
 	Mark uint32
-	// Priority is added to the hook priorities of the backend's base chains;
-	// chains with a lower one process packets first.
+	// Priority is added to the hook priorities of the backend's base chains.
+	// A chain with a lower priority processes packets first.
 	Priority int32
 }
 

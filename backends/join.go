@@ -8,13 +8,12 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// JoinErrors returns the error of a change that consists of several parts, such as IP families
-// or transactions; errs has the error of each part, nil for those that succeeded. It returns nil
-// if all succeeded, and a [proxy.PortErrors] if only single service ports failed. If some parts
-// have changed the dataplane and others have not, the error wraps [proxy.ErrDataplaneLost],
-// unless known is false: then the change started from the zero Snapshot, and an error leaves the
-// state unknown anyway.
-func JoinErrors(known bool, errs ...error) error {
+// JoinErrors returns the error of an Apply from old that has several parts, such as IP families. errs
+// has the error of each part, nil for success. The result is nil if all parts succeeded, and a
+// [proxy.PortErrors] if only single service ports failed. If some parts changed the dataplane and
+// others did not, the dataplane does not match old any more: the result wraps [proxy.ErrDataplaneLost],
+// unless old is the zero Snapshot.
+func JoinErrors(old proxy.Snapshot, errs ...error) error {
 	failed, changed := proxy.PortErrors{}, false
 	var others []error
 	for _, err := range errs {
@@ -37,7 +36,7 @@ func JoinErrors(known bool, errs ...error) error {
 		others = append(others, errors.New(failed.Error())) // As text: not all other ports are programmed.
 	}
 	err := errors.Join(others...)
-	if known && changed && !errors.Is(err, proxy.ErrDataplaneLost) {
+	if !old.IsZero() && changed && !errors.Is(err, proxy.ErrDataplaneLost) {
 		err = fmt.Errorf("%w: change partly applied: %w", proxy.ErrDataplaneLost, err)
 	}
 	return err

@@ -32,7 +32,11 @@ func TestJoinErrors(t *testing.T) {
 		"ports fail, one is lost":   {errs: []error{b, fmt.Errorf("%w: %w", lost, a)}, lost: true, lostAnyhow: true, ports: 1},
 	} {
 		for known, wantLost := range map[bool]bool{true: tc.lost, false: tc.lostAnyhow} {
-			err := backends.JoinErrors(known, tc.errs...)
+			var old proxy.Snapshot
+			if known {
+				old = proxy.NewSnapshot(nil)
+			}
+			err := backends.JoinErrors(old, tc.errs...)
 			if got := errors.Is(err, proxy.ErrDataplaneLost); got != wantLost {
 				t.Errorf("%s, known %t: got error %v, want one that wraps ErrDataplaneLost: %t", name, known, err, wantLost)
 			}

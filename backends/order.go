@@ -2,8 +2,8 @@ package backends
 
 import "slices"
 
-// inOrder sorts ops in place as [Target] documents, and keeps the order of those of one
-// rank. There are few ranks, so it walks over ops once for each.
+// inOrder sorts ops in place as [Target] documents, and keeps the order of the ops of one
+// rank. There are few ranks, so it walks over ops once for each rank.
 func (pl *planner[K, V]) inOrder(ops []Op[K, V]) {
 	if len(ops) < 2 {
 		return
@@ -15,25 +15,17 @@ func (pl *planner[K, V]) inOrder(ops []Op[K, V]) {
 		}
 	}
 	slices.Sort(ranks)
-	pl.ranks = ranks
-	// Every operation is moved at most once: a second list of operations is not needed.
-	to := slices.Grow(reuse(pl.indexes), len(ops))[:len(ops)]
-	next := 0
+	sorted := slices.Grow(reuse(pl.sorted), len(ops))
 	for _, r := range ranks {
 		for i := range ops {
 			if rankOf(&ops[i]) == r {
-				to[i] = next
-				next++
+				sorted = append(sorted, ops[i])
 			}
 		}
 	}
-	for i := range ops {
-		for j := to[i]; j != i; j = to[i] {
-			ops[i], ops[j] = ops[j], ops[i]
-			to[i], to[j] = to[j], j
-		}
-	}
-	pl.indexes = to
+	copy(ops, sorted)
+	clear(sorted) // lets the payloads be collected
+	pl.ranks, pl.sorted = ranks, sorted
 }
 
 // rankOf returns the order of an operation: additions and replacements by rank, then

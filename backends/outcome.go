@@ -25,10 +25,10 @@ type Outcome struct {
 	Lost error
 }
 
-// Stopped returns the outcome of a commit in transactions, of which the first done ops were carried out and the
-// others refused with err. It sets Together. With a nil err, all ops were carried out. The state is lost if
+// PartialOutcome returns the outcome of a commit in transactions that carried out the first done ops, and
+// refused the others with err. It sets Together. With a nil err, all ops were carried out. The state is lost if
 // err wraps [proxy.ErrDataplaneLost], or if all ops were carried out before the error.
-func Stopped(done, all int, err error) Outcome {
+func PartialOutcome(done, all int, err error) Outcome {
 	if err == nil {
 		return Outcome{}
 	}
@@ -55,9 +55,9 @@ func (o Outcome) At(indexes []int) Outcome {
 	return o
 }
 
-// Apart returns ops in another order, those first for which is reports true, how many these are,
-// and the index that each one had, for [Outcome.At].
-func Apart[K Key, V comparable](ops []Op[K, V], is func(*Op[K, V]) bool) (ordered []Op[K, V], first int, indexes []int) {
+// Partition returns ops in another order: first the ops for which is reports true. It also returns how
+// many these are, and the former index of each op, for [Outcome.At].
+func Partition[K Key, V comparable](ops []Op[K, V], is func(*Op[K, V]) bool) (ordered []Op[K, V], first int, indexes []int) {
 	for _, want := range [...]bool{true, false} {
 		for i := range ops {
 			if is(&ops[i]) == want {

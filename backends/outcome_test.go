@@ -71,9 +71,9 @@ func refuseAtRandom(r *rand.Rand) func(fakeOp) error {
 }
 
 // What a kernel did not carry out keeps its indexes, whatever the order in which a target tries the ops.
-func TestOutcomeOfOpsApart(t *testing.T) {
+func TestOutcomeOfPartitionedOps(t *testing.T) {
 	ops := []fakeOp{{Key: fakeKey{kind: 0}}, {Key: fakeKey{kind: 1}}, {Key: fakeKey{kind: 2}}, {Key: fakeKey{kind: 3}}}
-	ordered, first, indexes := backends.Apart(ops, func(o *fakeOp) bool { return o.Key.kind%2 == 1 })
+	ordered, first, indexes := backends.Partition(ops, func(o *fakeOp) bool { return o.Key.kind%2 == 1 })
 	var kinds []int
 	for _, o := range ordered {
 		kinds = append(kinds, o.Key.kind)
@@ -81,16 +81,16 @@ func TestOutcomeOfOpsApart(t *testing.T) {
 	if want := []int{1, 3, 0, 2}; first != 2 || !slices.Equal(kinds, want) {
 		t.Errorf("got %v, of which %d are first, want %v and 2", kinds, first, want)
 	}
-	out := backends.Stopped(3, 4, errFault).At(indexes)
+	out := backends.PartialOutcome(3, 4, errFault).At(indexes)
 	if len(out.Failed) != 1 || !errors.Is(out.Failed[2], errFault) || !out.Together || out.Lost != nil {
 		t.Errorf("got outcome %+v, want op 2 to fail", out)
 	}
-	for _, lost := range []backends.Outcome{backends.Stopped(4, 4, errFault), backends.Stopped(0, 4, proxy.ErrDataplaneLost)} {
+	for _, lost := range []backends.Outcome{backends.PartialOutcome(4, 4, errFault), backends.PartialOutcome(0, 4, proxy.ErrDataplaneLost)} {
 		if !errors.Is(lost.Err(), proxy.ErrDataplaneLost) || len(lost.Failed) > 0 {
 			t.Errorf("got outcome %+v, want a lost state", lost)
 		}
 	}
-	if out = backends.Stopped(4, 4, nil); out.Err() != nil {
+	if out = backends.PartialOutcome(4, 4, nil); out.Err() != nil {
 		t.Errorf("got outcome %+v, want none", out)
 	}
 }

@@ -24,7 +24,7 @@ func (accepting) List(context.Context) iter.Seq2[Object[numbered, int], error] {
 }
 
 func (accepting) Commit(context.Context, []Op[numbered, int]) Outcome { return Outcome{} }
-func (accepting) Abilities() (none Abilities[numbered, int])          { return none }
+func (accepting) Abilities() (none TargetAbilities[numbered, int])    { return none }
 
 // What a first load was planned with is not kept: with many Services that is megabytes.
 func TestApplyKeepsNoMemoryOfALoad(t *testing.T) {

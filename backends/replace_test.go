@@ -164,7 +164,7 @@ func (k clingingKernel) Commit(ctx context.Context, ops []fakeOp) backends.Outco
 	if slices.ContainsFunc(ops, func(o fakeOp) bool { return o.Kind == backends.Remove }) {
 		inner := k.fakeKernel
 		inner.commits++
-		return backends.Stopped(0, len(ops), fmt.Errorf("%w: in use", backends.ErrConflict))
+		return backends.PartialOutcome(0, len(ops), fmt.Errorf("%w: in use", backends.ErrConflict))
 	}
 	return k.fakeKernel.Commit(ctx, ops)
 }
@@ -211,7 +211,7 @@ func (k keepingKernel) Commit(ctx context.Context, ops []fakeOp) backends.Outcom
 	for _, o := range ops {
 		if inner := k.fakeKernel; o.Kind == backends.Remove && o.Key == k.kept {
 			inner.commits++
-			return backends.Stopped(0, len(ops), fmt.Errorf("%w: %v is in use", errFault, o.Key))
+			return backends.PartialOutcome(0, len(ops), fmt.Errorf("%w: %v is in use", errFault, o.Key))
 		}
 	}
 	return k.fakeKernel.Commit(ctx, ops)

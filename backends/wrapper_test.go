@@ -89,9 +89,9 @@ func (s tracingTracker) Next(ctx context.Context, after proxy.Snapshot) (proxy.S
 // noFlows is a FlowCleaner that finds nothing.
 type noFlows struct{}
 
-func (noFlows) Find([]*proxy.ServicePort)                          {}
-func (noFlows) Follow(context.Context, proxy.Snapshot, bool) error { return nil }
-func (noFlows) Due() bool                                          { return false }
+func (noFlows) AddFrontends([]*proxy.ServicePort)                       {}
+func (noFlows) RemoveStale(context.Context, proxy.Snapshot, bool) error { return nil }
+func (noFlows) RetryDue() bool                                          { return false }
 
 // A wrapper around a backend and one around the tracker lose nothing: what the target can do reaches
 // the Runner and everyone who asks the backend, and Close reaches the target.
@@ -108,12 +108,12 @@ func TestWrappersLoseNothing(t *testing.T) {
 		tracker.Synced()
 		ctx, stop := context.WithTimeout(t.Context(), time.Minute)
 		defer stop()
-		r := proxy.Runner{Source: tracker, Backend: b, Flows: noFlows{}, ResyncInterval: time.Second}
+		r := proxy.Runner{Source: tracker, Backend: b, FlowCleaner: noFlows{}, ResyncInterval: time.Second}
 		testenv.NoError(t, r.Run(ctx))
 		if applies != 1 || waits < 2 {
 			t.Errorf("got %d Applies and %d calls of Next through the wrappers, want 1: no resync finds drift, and 2 or more", applies, waits)
 		}
-		called.want(t, "by the Runner", "CheckLimits", "CheckNode", "Drifted", "Flows", "Operations", "WaitDrift")
+		called.want(t, "by the Runner", "CheckLimits", "CheckNode", "Drifted", "FoundFrontends", "Operations", "WaitDrift")
 
 		a := b.Abilities()
 		if testenv.Same(t, namesOf(called.every()), namesOf(a), "abilities of the wrapper"); t.Failed() {

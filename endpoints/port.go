@@ -25,8 +25,8 @@ type port struct {
 type part struct {
 	port *port
 	list []*Endpoint
-	// index is the part's in port.parts; stale its in merge.stale plus one, 0 if it is not there.
-	index, stale int32
+	// index is the index of the part in port.parts.
+	index int32
 }
 
 // merge merges the lists of several parts lazily: many parts may change before the
@@ -34,14 +34,8 @@ type part struct {
 type merge struct {
 	// all are the records of all parts, in order, as of the last merge.
 	all []*Endpoint
-	// stale are the parts that were changed, added or removed since.
-	stale []stalePart
-}
-
-type stalePart struct {
-	part *part
-	// was is the part's list at the last merge.
-	was []*Endpoint
+	// stale are the parts that were changed, added or removed since, with their lists at the last merge.
+	stale map[*part][]*Endpoint
 }
 
 // portNumber identifies the part among those of its slice.
@@ -50,12 +44,12 @@ func (p *part) portNumber() portNumber {
 }
 
 // add adds a part, which has no list yet.
-func (p *port) add(part *part) {
+func (p *port) add(added *part) {
 	if len(p.parts) == 1 {
-		p.merge = &merge{all: p.parts[0].list}
+		p.merge = &merge{all: p.parts[0].list, stale: map[*part][]*Endpoint{}}
 	}
-	part.index = int32(len(p.parts))
-	p.parts = append(p.parts, part)
+	added.index = int32(len(p.parts))
+	p.parts = append(p.parts, added)
 }
 
 // remove removes a part.
@@ -77,7 +71,7 @@ func (p *port) replace(part *part, list []*Endpoint) {
 		// The Cache removes the port, or adds another part in the same call.
 	case 1:
 		sole := p.parts[0]
-		p.list, p.merge, sole.stale = firstOfEach(sole.list, repeats(sole.list)), nil, 0
+		p.list, p.merge = firstOfEach(sole.list, repeats(sole.list)), nil
 	default:
 		p.merge.note(part, was)
 	}
@@ -85,18 +79,12 @@ func (p *port) replace(part *part, list []*Endpoint) {
 
 // note records the list that a part had before.
 func (m *merge) note(p *part, was []*Endpoint) {
-	i := int(p.stale) - 1
+	before, known := m.stale[p]
 	switch {
-	case i < 0:
-		m.stale = append(m.stale, stalePart{part: p, was: was})
-		p.stale = int32(len(m.stale))
-	case m.stale[i].was == nil && p.list == nil:
-		// The part was added and removed between two merges.
-		end := len(m.stale) - 1
-		m.stale[i] = m.stale[end]
-		m.stale[i].part.stale, p.stale = p.stale, 0
-		m.stale[end] = stalePart{}
-		m.stale = m.stale[:end]
+	case !known:
+		m.stale[p] = was
+	case before == nil && p.list == nil:
+		delete(m.stale, p) // It was added and removed between two merges.
 	}
 }
 
@@ -106,10 +94,11 @@ func (p *port) endpoints() []*Endpoint {
 		was, is := m.differences()
 		all, more := splice(m.all, was, is)
 		p.list = firstOfEach(all, len(m.all)-len(p.list)+more)
-		for _, s := range m.stale {
-			s.part.stale = 0
+		m.all = all
+		if len(m.stale) > 64 {
+			m.stale = map[*part][]*Endpoint{} // A map does not shrink.
 		}
-		m.all, m.stale = all, reuse(m.stale)
+		clear(m.stale)
 	}
 	return p.list
 }
@@ -117,12 +106,12 @@ func (p *port) endpoints() []*Endpoint {
 // differences returns the records that the stale parts had and those that they have,
 // sorted.
 func (m *merge) differences() (was, is []*Endpoint) {
-	if len(m.stale) == 1 {
-		return m.stale[0].was, m.stale[0].part.list
-	}
-	for _, s := range m.stale {
-		was = append(was, s.was...)
-		is = append(is, s.part.list...)
+	for part, list := range m.stale {
+		if len(m.stale) == 1 {
+			return list, part.list
+		}
+		was = append(was, list...)
+		is = append(is, part.list...)
 	}
 	sortEndpoints(was)
 	sortEndpoints(is)

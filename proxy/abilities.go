@@ -27,14 +27,14 @@ type Abilities struct {
 	// minute: if other programs change the dataplane again and again, or after an Apply that took
 	// long, a repair may wait until the next resync.
 	WaitDrift func(ctx context.Context) error
-	// Flows is there if the kernel decides once for each flow, so that a UDP client that keeps its
-	// port follows a change of Services only if Flows of the Runner removes its stale flow. It
+	// FoundFrontends is not nil if the kernel decides once for each flow, so that a UDP client that keeps its
+	// port follows a change of Services only if the FlowCleaner of the Runner removes its stale flow. It
 	// returns the UDP and SCTP frontends that the last Apply from the zero Snapshot found, whether
 	// they are wanted or not, as service ports with nothing but frontends: a node port has the
 	// unspecified address, or is there once for each address at which it is served. It forgets what
-	// it returns. A Runner gives the frontends to its Flows: an earlier process may have left some
+	// it returns. A Runner gives the frontends to its FlowCleaner: an earlier process may have left some
 	// of Services that were deleted while no process ran.
-	Flows func() []*ServicePort
+	FoundFrontends func() []*ServicePort
 	// CheckNode returns the settings of the node with which connections to Services of s must fail,
 	// whatever is programmed: a [Problem] of kind Node and reason NodeSetting for each, whose Field
 	// is the name of the setting and whose error has its value, what fails because of it, and what

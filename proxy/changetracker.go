@@ -30,7 +30,7 @@ func NewServiceChangeTracker(options TrackerOptions) *ServiceChangeTracker {
 	t := &ServiceChangeTracker{
 		options:   options,
 		services:  map[types.NamespacedName]*serviceState{},
-		claims:    claims{owners: map[claimKey]*claim{}, rivals: map[claimKey]*rivals{}},
+		claims:    claims{owners: map[claimKey]*claim{}, rivals: map[claimKey][]*claim{}},
 		removed:   map[ServicePortName]struct{}{},
 		problems:  problemStore{findings: pmap.New[problemKey, *finding]().Edit()},
 		changeLog: changeLog{start: time.Now(), open: map[types.NamespacedName]ChangeTimes{}},

@@ -2,8 +2,8 @@ package proxy
 
 import (
 	"cmp"
-	"container/heap"
 	"net/netip"
+	"slices"
 
 	v1 "k8s.io/api/core/v1"
 )
@@ -23,8 +23,8 @@ import (
 // the old owner and the new one.
 type claims struct {
 	owners map[claimKey]*claim
-	// rivals are the claims to an address that another claim owns.
-	rivals map[claimKey]*rivals
+	// rivals are the claims to an address that another claim owns, the one with precedence first.
+	rivals map[claimKey][]*claim
 	// handOver is called when an address changes from one owner to another.
 	handOver func(before, now *portState)
 }
@@ -40,8 +40,6 @@ func (k claimKey) String() string { return k.addr.String() + "/" + string(k.prot
 // claim is a port's claim to one of its candidates, by index.
 type claim struct {
 	port *portState
-	// position is the index of the claim among the rivals.
-	position int32
 	// kind is that of the candidate: looking it up is slow for very many claims.
 	kind FrontendKind
 	// owns says that the claim owns the address.
@@ -110,25 +108,25 @@ func (cs *claims) remove(p *portState) {
 	for i := range p.claims {
 		mine := &p.claims[i]
 		key := p.spec.claimKey(i)
-		others := cs.rivals[key]
 		if !mine.owns {
-			heap.Remove(others, int(mine.position))
+			cs.withdraw(key, mine)
 		}
-		owner, first := cs.owners[key], others.first()
+		owner := cs.owners[key]
+		var first *claim
+		if others := cs.rivals[key]; len(others) > 0 {
+			first = others[0]
+		}
 		switch {
 		case mine.owns && first == nil:
 			delete(cs.owners, key)
 		case mine.owns:
-			heap.Pop(others)
+			cs.withdraw(key, first)
 			cs.own(key, first)
 		case first != nil && owner.port.service.spec.name == p.service.spec.name && first.displaces(owner):
 			// The new reading is younger than the old one was.
-			heap.Pop(others)
+			cs.withdraw(key, first)
 			cs.own(key, first)
 			cs.wait(key, owner)
-		}
-		if others != nil && len(*others) == 0 {
-			delete(cs.rivals, key)
 		}
 	}
 	p.claims = nil
@@ -147,45 +145,14 @@ func (cs *claims) own(key claimKey, now *claim) {
 
 // wait adds a claim to an address that another one owns.
 func (cs *claims) wait(key claimKey, c *claim) {
-	list := cs.rivals[key]
-	if list == nil {
-		list = &rivals{}
-		cs.rivals[key] = list
+	at, _ := slices.BinarySearchFunc(cs.rivals[key], c, (*claim).compare)
+	cs.rivals[key] = slices.Insert(cs.rivals[key], at, c)
+}
+
+// withdraw removes a claim that waits.
+func (cs *claims) withdraw(key claimKey, c *claim) {
+	at, _ := slices.BinarySearchFunc(cs.rivals[key], c, (*claim).compare)
+	if cs.rivals[key] = slices.Delete(cs.rivals[key], at, at+1); len(cs.rivals[key]) == 0 {
+		delete(cs.rivals, key)
 	}
-	heap.Push(list, c)
-}
-
-// rivals are a heap of claims, the one with precedence first.
-type rivals []*claim
-
-func (r *rivals) first() *claim {
-	if r == nil || len(*r) == 0 {
-		return nil
-	}
-	return (*r)[0]
-}
-
-func (r *rivals) Len() int           { return len(*r) }
-func (r *rivals) Less(i, j int) bool { return (*r)[i].compare((*r)[j]) < 0 }
-
-func (r *rivals) Swap(i, j int) {
-	list := *r
-	list[i], list[j] = list[j], list[i]
-	list[i].position, list[j].position = int32(i), int32(j)
-}
-
-// Push implements heap.Interface.
-func (r *rivals) Push(x any) {
-	c := x.(*claim) //nolint:errcheck,forcetypeassert // nothing else is pushed
-	c.position = int32(len(*r))
-	*r = append(*r, c)
-}
-
-// Pop implements heap.Interface.
-func (r *rivals) Pop() any {
-	end := len(*r) - 1
-	last := (*r)[end]
-	(*r)[end] = nil
-	*r = (*r)[:end]
-	return last
 }

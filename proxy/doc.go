@@ -53,6 +53,6 @@
 // of the dataplane was lost. It ends with its context and leaves the dataplane as it is.
 //
 // A dataplane decides about the first packet of a flow. A Cleaner of package conntrack in
-// Runner.Flows removes UDP flows to removed endpoints. Packages health and prommetrics
+// Runner.FlowCleaner removes UDP flows to removed endpoints. Packages health and prommetrics
 // have Observers for a Runner, which report its state.
 package proxy

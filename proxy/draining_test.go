@@ -104,7 +104,7 @@ func TestFlowsOfPoolLocalStay(t *testing.T) {
 	}
 }
 
-// needy is a backend that may need Flows.
+// needy is a backend that may need a FlowCleaner.
 type needy struct {
 	NoAbilities
 	needs bool
@@ -115,7 +115,7 @@ func (needy) Cleanup(context.Context) error                   { return nil }
 
 func (n needy) Abilities() (a Abilities) {
 	if n.needs {
-		a.Flows = func() []*ServicePort { return nil }
+		a.FoundFrontends = func() []*ServicePort { return nil }
 	}
 	return a
 }
@@ -123,11 +123,11 @@ func (n needy) Abilities() (a Abilities) {
 // idle is a FlowCleaner that finds nothing.
 type idle struct{}
 
-func (idle) Follow(context.Context, Snapshot, bool) error { return nil }
-func (idle) Find([]*ServicePort)                          {}
-func (idle) Due() bool                                    { return false }
+func (idle) RemoveStale(context.Context, Snapshot, bool) error { return nil }
+func (idle) AddFrontends([]*ServicePort)                       {}
+func (idle) RetryDue() bool                                    { return false }
 
-// TestForgottenFlows: a Runner that lacks Flows which its Backend needs says so once.
+// TestForgottenFlows: a Runner that lacks the FlowCleaner that its Backend needs says so once.
 func TestForgottenFlows(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -144,8 +144,8 @@ func TestForgottenFlows(t *testing.T) {
 				lines := 0
 				tr := newTestTracker()
 				tr.Synced()
-				r := &Runner{Source: tr, Backend: c.backend, Flows: c.flows, Logger: funcr.New(func(_, line string) {
-					if strings.Contains(line, "Flows of the Runner is not set") {
+				r := &Runner{Source: tr, Backend: c.backend, FlowCleaner: c.flows, Logger: funcr.New(func(_, line string) {
+					if strings.Contains(line, "FlowCleaner of the Runner is not set") {
 						lines++
 					}
 				}, funcr.Options{})}
@@ -172,18 +172,18 @@ type predecessor struct {
 }
 
 func (f *predecessor) Abilities() Abilities {
-	return Abilities{Flows: func() []*ServicePort { return []*ServicePort{f.found} }}
+	return Abilities{FoundFrontends: func() []*ServicePort { return []*ServicePort{f.found} }}
 }
 
-func (f *predecessor) Find(found []*ServicePort) { f.got = append(f.got, found...) }
+func (f *predecessor) AddFrontends(found []*ServicePort) { f.got = append(f.got, found...) }
 
-// TestFoundFrontends: what a Backend finds in an Apply from the zero Snapshot, and only then, gets to Flows.
+// TestFoundFrontends: what a Backend finds in an Apply from the zero Snapshot, and only then, gets to FlowCleaner.
 func TestFoundFrontends(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &predecessor{found: &ServicePort{}}
 		tr := newTestTracker()
 		tr.Synced()
-		r := &Runner{Source: tr, Backend: f, Flows: f}
+		r := &Runner{Source: tr, Backend: f, FlowCleaner: f}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		time.AfterFunc(time.Second, func() { tr.UpdateService(apiService("web", "10.96.0.1")) })
@@ -211,7 +211,7 @@ func (f *refusedOnce) Apply(context.Context, Snapshot, Snapshot) error {
 }
 
 func (f *refusedOnce) Abilities() Abilities {
-	return Abilities{Flows: func() []*ServicePort {
+	return Abilities{FoundFrontends: func() []*ServicePort {
 		if f.applies == 1 {
 			return []*ServicePort{f.found}
 		}
@@ -226,7 +226,7 @@ func TestFoundBeforeAnError(t *testing.T) {
 		f := &refusedOnce{predecessor: predecessor{found: &ServicePort{}}}
 		tr := newTestTracker()
 		tr.Synced()
-		r := &Runner{Source: tr, Backend: f, Flows: f}
+		r := &Runner{Source: tr, Backend: f, FlowCleaner: f}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		if err := r.Run(ctx); err != nil {

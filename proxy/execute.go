@@ -115,21 +115,21 @@ func (x *executor) apply(ctx context.Context, s *state) event {
 }
 
 // program makes the dataplane match the newest snapshot, and then removes the flows that
-// this made stale. An error of Flows leaves the dataplane as it is.
+// this made stale. An error of FlowCleaner leaves the dataplane as it is.
 func (x *executor) program(ctx context.Context, s *state, a *Sync) (programmed, followed error) {
 	programmed = safely(func() error {
 		err := x.Backend.Apply(ctx, s.applied, s.want)
-		if a.Full && x.able.Flows != nil {
-			found := x.able.Flows() // Also after an error: the next Apply may find less, as this one has removed some.
-			if x.Flows != nil {
-				x.Flows.Find(found)
+		if a.Full && x.able.FoundFrontends != nil {
+			found := x.able.FoundFrontends() // Also after an error: the next Apply may find less, as this one has removed some.
+			if x.FlowCleaner != nil {
+				x.FlowCleaner.AddFrontends(found)
 			}
 		}
 		return err
 	})
 	a.Applied, a.Err, a.Refused = s.applied.Achieved(s.want, programmed), programmed, refused(programmed)
-	if a.achieved() && x.Flows != nil {
-		followed = safely(func() error { return x.Flows.Follow(ctx, a.Applied, a.Full) })
+	if a.achieved() && x.FlowCleaner != nil {
+		followed = safely(func() error { return x.FlowCleaner.RemoveStale(ctx, a.Applied, a.Full) })
 	}
 	if followed != nil {
 		a.Applied = a.Applied.Achieved(a.Applied, followed)
@@ -153,11 +153,11 @@ func (x *executor) operations() uint64 {
 	return x.able.Operations()
 }
 
-// flowsDue reports whether Flows has something to do although nothing has changed.
+// flowsDue reports whether FlowCleaner has something to do although nothing has changed.
 func (x *executor) flowsDue() bool {
-	due := x.Flows != nil
+	due := x.FlowCleaner != nil
 	err := safely(func() error {
-		due = due && x.Flows.Due()
+		due = due && x.FlowCleaner.RetryDue()
 		return nil
 	})
 	return due || err != nil

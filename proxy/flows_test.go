@@ -22,14 +22,14 @@ type flows struct {
 	panics bool
 }
 
-// flowCall is one call of Follow: its time, how many ports the dataplane holds, and full.
+// flowCall is one call of RemoveStale: its time, how many ports the dataplane holds, and full.
 type flowCall struct {
 	At   time.Duration
 	Held int
 	Full bool
 }
 
-func (f *flows) Follow(_ context.Context, held Snapshot, full bool) error {
+func (f *flows) RemoveStale(_ context.Context, held Snapshot, full bool) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.calls = append(f.calls, flowCall{sinceStart(), held.Len(), full})
@@ -40,9 +40,9 @@ func (f *flows) Follow(_ context.Context, held Snapshot, full bool) error {
 	return f.err
 }
 
-func (*flows) Find([]*ServicePort) {}
+func (*flows) AddFrontends([]*ServicePort) {}
 
-func (f *flows) Due() bool {
+func (f *flows) RetryDue() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.due
@@ -67,13 +67,13 @@ func (f *flows) want(t *testing.T, when string, want ...flowCall) {
 	f.calls = nil
 }
 
-// Flows follows what the dataplane holds. Its error fails the Apply and is retried, and the
+// FlowCleaner gets what the dataplane holds. Its error fails the Apply and is retried, and the
 // Runner still knows what the dataplane holds.
 func TestFlowsFollowTheDataplane(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &flows{err: io.ErrNoProgress}
 		verified := 0
-		r := &Runner{Flows: f, RetryInterval: second, Observers: []Observer{{Verified: func(Snapshot) { verified++ }}}}
+		r := &Runner{FlowCleaner: f, RetryInterval: second, Observers: []Observer{{Verified: func(Snapshot) { verified++ }}}}
 		x := start(t, r, nil)
 		f.want(t, "at first", flowCall{0, 1, true})
 		last := x.syncs[0]
@@ -103,12 +103,12 @@ func TestFlowsFollowTheDataplane(t *testing.T) {
 	})
 }
 
-// A resync calls Follow if flows are due, although the dataplane has not changed.
+// A resync calls RemoveStale if flows are due, although the dataplane has not changed.
 func TestFlowsAreDue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, b, tr := &flows{}, &watchful{}, newTestTracker()
 		tr.Synced()
-		r := &Runner{Source: tr, Backend: b, Flows: f, ResyncInterval: time.Minute}
+		r := &Runner{Source: tr, Backend: b, FlowCleaner: f, ResyncInterval: time.Minute}
 		stop := goRun(t, r)
 		sleepAndWait(90 * second)
 		f.want(t, "at first", flowCall{0, 0, true})
@@ -129,7 +129,7 @@ func TestFlowsFailAtAQuietResync(t *testing.T) {
 		tr.Synced()
 		var verified atomic.Int32
 		note := Observer{Verified: func(Snapshot) { verified.Add(1) }}
-		r := &Runner{Source: tr, Backend: b, Flows: f, ResyncInterval: time.Minute, Observers: []Observer{note}}
+		r := &Runner{Source: tr, Backend: b, FlowCleaner: f, ResyncInterval: time.Minute, Observers: []Observer{note}}
 		stop := goRun(t, r)
 		sleepAndWait(10 * time.Minute)
 		if full, n := b.full.Load(), verified.Load(); full != 1 || n != 0 {
@@ -148,7 +148,7 @@ func TestFlowsFailAtAQuietResync(t *testing.T) {
 func TestFlowsThatPanic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &flows{panics: true}
-		x := start(t, &Runner{Flows: f, RetryInterval: second}, nil)
+		x := start(t, &Runner{FlowCleaner: f, RetryInterval: second}, nil)
 		f.want(t, "a panic", flowCall{0, 1, true})
 		f.set(func() { f.panics = false })
 		sleepAndWait(time.Minute)
@@ -159,14 +159,14 @@ func TestFlowsThatPanic(t *testing.T) {
 	})
 }
 
-// A resync verifies the dataplane once Follow has succeeded, too: the retry of Follow is no
+// A resync verifies the dataplane once RemoveStale has succeeded, too: the retry of RemoveStale is no
 // full Apply, but it verifies. ErrUnsupported of a cleaner does not end the Runner.
 func TestFlowsDelayVerification(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &flows{}
 		var verified []time.Duration
 		note := Observer{Verified: func(Snapshot) { verified = append(verified, sinceStart()) }}
-		x := start(t, &Runner{Flows: f, ResyncInterval: time.Minute, RetryInterval: second, Observers: []Observer{note}}, nil)
+		x := start(t, &Runner{FlowCleaner: f, ResyncInterval: time.Minute, RetryInterval: second, Observers: []Observer{note}}, nil)
 		f.set(func() { f.err = ErrUnsupported })
 		sleepAndWait(time.Minute)
 		f.want(t, "the resync", flowCall{0, 1, true}, flowCall{time.Minute, 1, true})

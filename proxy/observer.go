@@ -16,10 +16,9 @@ type Observer struct {
 	// Synced is called after each Apply.
 	Synced func(Sync)
 	// Verified is called, after Synced, when a resync found that the whole dataplane matches
-	// the snapshot. It is skipped until Flows has followed; if other programs changed
-	// the dataplane during the resync and WaitDrift of the Backend notices such changes
-	// ([Abilities].WaitDrift); and after two repairs in a row ([Abilities].Operations), as other programs
-	// change the dataplane again and again.
+	// the snapshot, and FlowCleaner has succeeded. The Runner does not call it if [Abilities].WaitDrift
+	// noticed during the resync that another program changed the dataplane. It does not call it either
+	// after two resyncs in a row that had to repair something: then another program undoes each repair.
 	Verified func(Snapshot)
 }
 
@@ -47,7 +46,7 @@ type Sync struct {
 	Start time.Time
 	// Duration is how long the sync took.
 	Duration time.Duration
-	// Err is the error of Apply, of the Runner's Flows, or both joined; nil for success.
+	// Err is the error of Apply, of the Runner's FlowCleaner, or both joined; nil for success.
 	Err error
 	// Refused are the service ports that could not be programmed, if Err has no other
 	// cause; otherwise nil.
@@ -60,16 +59,16 @@ func (s *Sync) achieved() bool { return s.Err == nil || s.Refused != nil }
 // FlowCleaner removes entries of connection tracking that changes of the dataplane made
 // stale. Calls do not overlap.
 type FlowCleaner interface {
-	// Find gets frontends that an earlier process has left in the dataplane ([Abilities].Flows). The
-	// next Follow also removes flows to them, unless they exist.
-	Find(found []*ServicePort)
-	// Follow is called after each Apply that changed the dataplane, also in part, with
-	// the Snapshot that it holds now. It removes the flows that became stale since the last
-	// Follow that succeeded; if full is set, or without an earlier one, it checks all flows.
-	// Its error fails the Apply, and the Runner retries it after some time. After
-	// [ErrDataplaneLost] the retry starts from the zero Snapshot, with full set.
-	Follow(ctx context.Context, held Snapshot, full bool) error
-	// Due reports whether Follow has something to do although nothing has changed. The
+	// AddFrontends gets frontends that an earlier process has left in the dataplane
+	// ([Abilities].FoundFrontends). The next RemoveStale also removes flows to them, unless applied has them.
+	AddFrontends(found []*ServicePort)
+	// RemoveStale removes the flows that became stale since its last success. The Runner calls it after
+	// each Apply that changed the dataplane, also in part; applied is what the dataplane holds
+	// now. If full is set, or at the first call, it checks all flows. Its error fails the Apply, and the
+	// Runner retries it after some time. After [ErrDataplaneLost] the retry starts from the zero Snapshot,
+	// with full set.
+	RemoveStale(ctx context.Context, applied Snapshot, full bool) error
+	// RetryDue reports whether RemoveStale has something to do although the dataplane has not changed. The
 	// Runner calls it at each resync.
-	Due() bool
+	RetryDue() bool
 }

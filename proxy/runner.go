@@ -27,25 +27,24 @@ type Runner struct {
 	// of the next; changes meanwhile are applied together. Zero applies
 	// every change at once.
 	MinInterval time.Duration
-	// ResyncInterval is the time from one Apply from the zero Snapshot to the next
-	// one, whatever is applied in between: a resync reads the dataplane and repairs
-	// it. Zero means no resync, except after drift that the Backend notices
-	// ([Abilities].WaitDrift).
+	// ResyncInterval is the time between resyncs. A resync reads the dataplane and repairs it,
+	// by an Apply from the zero Snapshot. Changes in between do not delay it. Zero means no
+	// resync, except after drift that the Backend notices ([Abilities].WaitDrift).
 	ResyncInterval time.Duration
 	// RetryInterval is the time to the first retry after a failure; zero means 0.1 s.
-	// Every further failure in a row doubles it, up to 30 s, or ResyncInterval if that is
-	// shorter; a RetryInterval that is longer than this limit is not shortened. A new
-	// snapshot is applied at once, and a service port that fails for the first time is
-	// retried after RetryInterval, however often others have failed before.
+	// Each further failure in a row doubles the time, up to 30 s, or up to ResyncInterval if that is
+	// shorter. If RetryInterval itself is longer, it does not grow. A new snapshot is applied at once. A
+	// service port that fails for the first time is retried after RetryInterval, even if other service
+	// ports have failed before.
 	RetryInterval time.Duration
-	// Flows, if not nil, removes flows that the changes of the dataplane made stale;
+	// FlowCleaner, if not nil, removes flows that the changes of the dataplane made stale;
 	// a conntrack.Cleaner does that. Without it, the Runner logs at the start if the Backend
-	// needs it ([Abilities].Flows).
-	Flows FlowCleaner
+	// needs it ([Abilities].FoundFrontends).
+	FlowCleaner FlowCleaner
 	// Observers follow what the Runner does. Their order makes no difference.
 	Observers []Observer
 	// Logger gets one line for each failed Apply, with how many service ports are not programmed,
-	// and one each time that Flows fails. It gets one line for each of [Snapshot.Problems] and
+	// and one each time that FlowCleaner fails. It gets one line for each of [Snapshot.Problems] and
 	// [Sync].Limits that begins or ends: of either at most a hundred in a minute, and one that says
 	// that there are more. Settings of the node that break Services have such lines, too, if the
 	// Backend checks them ([Abilities].CheckNode), at the start and at each resync. A stack of a
@@ -67,8 +66,8 @@ func (r *Runner) Run(ctx context.Context) error {
 		return err
 	}
 	x := executor{Runner: r, able: r.Backend.Abilities()}
-	if x.able.Flows != nil && r.Flows == nil {
-		r.Logger.Info("Flows of the Runner is not set: UDP clients that keep their port do not follow changes of Services; set it to a conntrack.Cleaner")
+	if x.able.FoundFrontends != nil && r.FlowCleaner == nil {
+		r.Logger.Info("FlowCleaner of the Runner is not set: UDP clients that keep their port do not follow changes of Services; set it to a conntrack.Cleaner")
 	}
 	ctx, stop := context.WithCancel(ctx)
 	defer atomic.StoreUint32(&r.watching, 0)

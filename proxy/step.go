@@ -21,7 +21,7 @@ type state struct {
 	// never. The resyncs so far have had their share of the time until nextRepair.
 	resync, repair, nextRepair time.Time
 	// unverified says that the whole dataplane was found to match applied, but that Verified
-	// must wait until Flows has followed.
+	// must wait until FlowCleaner has succeeded.
 	unverified bool
 	// repairs is how many Applies in a row from the zero Snapshot had to change something. The
 	// first Apply of all is none: it begins at -1.
@@ -38,7 +38,7 @@ const (
 	eventArrived                  // There is a new snapshot.
 	eventFailed                   // The Source has failed.
 	eventChecked                  // The backend was asked for drift.
-	eventApplied                  // Apply and Flows are done.
+	eventApplied                  // Apply and FlowCleaner are done.
 )
 
 // event is what an action resulted in.
@@ -47,7 +47,7 @@ type event struct {
 	noticed  bool     // The backend has noticed drift.
 	snapshot Snapshot // of eventArrived
 	err      error    // of eventFailed
-	// drifted says whether a resync is needed, flowsDue whether Flows has something to do.
+	// drifted says whether a resync is needed, flowsDue whether FlowCleaner has something to do.
 	drifted, flowsDue bool
 	// sync, programmed and followed are the results of an Apply.
 	sync                 Sync

@@ -17,12 +17,12 @@ const (
 	// Affinity: session affinity. A backend that lacks it reports service
 	// ports with affinity, by [proxy.PortErrors], and serves all others.
 	Affinity Capability = "ClientIP affinity"
-	// FrontendAffinity: a client keeps one endpoint at all addresses of a service port. A
-	// backend that lacks it keeps an endpoint for each address of its own. One that lacks
-	// Affinity lacks this and AffinityTimeout, too.
+	// FrontendAffinity: a client keeps one endpoint at all addresses of a service port. With a
+	// backend that lacks it, a client keeps one endpoint for each address. A backend that lacks
+	// Affinity also lacks FrontendAffinity and AffinityTimeout.
 	FrontendAffinity Capability = "ClientIP affinity across addresses"
 	// AffinityTimeout: a client keeps its endpoint until the timeout has passed since its last
-	// connection. With a backend that lacks it, it may keep it for longer.
+	// connection. With a backend that lacks AffinityTimeout, the client may keep its endpoint for longer.
 	AffinityTimeout Capability = "ClientIP affinity ends at its timeout"
 	// PolicyFlows: a UDP client that keeps its port keeps its endpoint, and loses no datagram, while a traffic
 	// policy changes that allows the endpoint before and after. With a backend that lacks it, datagrams may be lost

@@ -46,8 +46,8 @@
 //	                          drop forwarded packets except those from and to pods
 //	forward-drop-pods         they drop all forwarded packets
 //
-// If a dataplane cannot do something in a world, it lacks a [Capability]. Packets that need
-// it must then be lost: a backend must not declare that it lacks what it has.
+// If a dataplane cannot do something in a world, it lacks a [Capability]. Packets that need the
+// capability must then be lost: a backend must not declare that it lacks a capability that it has.
 //
 // The suite needs Linux, and root or unprivileged user namespaces. [RunLaws] checks the laws that
 // need no packets, on any operating system.

@@ -27,7 +27,7 @@ func (f faulty[K, V]) Commit(ctx context.Context, ops []backends.Op[K, V]) backe
 }
 
 // Abilities implements [backends.Target].
-func (f faulty[K, V]) Abilities() backends.Abilities[K, V] {
+func (f faulty[K, V]) Abilities() backends.TargetAbilities[K, V] {
 	a := f.Target.Abilities()
 	if replace := a.Replace; replace != nil {
 		a.Replace = func(ctx context.Context, want proxy.Snapshot, must bool) backends.Replacement[K, V] {
@@ -66,7 +66,7 @@ func around[K backends.Key, V comparable](
 	if f, is := errors.AsType[*fault](err); is && !called {
 		done = f.at % len(ops)
 	}
-	rest := backends.Stopped(done, len(ops), err)
+	rest := backends.PartialOutcome(done, len(ops), err)
 	if done > 0 {
 		out = commit(ctx, ops[:done])
 		maps.Copy(rest.Failed, out.Failed)

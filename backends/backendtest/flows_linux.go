@@ -135,10 +135,10 @@ func (s *flowStage) applyWhile(t *testing.T, what string, full bool) {
 		})
 	}
 	s.apply(t, next)
-	if found := s.backend.Abilities().Flows; found != nil && full {
-		s.cleaner.Find(found())
+	if found := s.backend.Abilities().FoundFrontends; found != nil && full {
+		s.cleaner.AddFrontends(found())
 	}
-	if err := s.cleaner.Follow(t.Context(), s.applied, full); err != nil {
+	if err := s.cleaner.RemoveStale(t.Context(), s.applied, full); err != nil {
 		t.Errorf("%s: cleaning flows: got error %v, want none", what, err)
 	}
 	close(changed)

@@ -31,7 +31,7 @@ func (anything) Commit(context.Context, []backends.Op[name, struct{}]) backends.
 	return backends.Outcome{}
 }
 
-func (anything) Abilities() (none backends.Abilities[name, struct{}]) { return none }
+func (anything) Abilities() (none backends.TargetAbilities[name, struct{}]) { return none }
 
 // The engine of backends reports each unservable port, whatever the target accepts, and no other.
 func TestUnservables(t *testing.T) {

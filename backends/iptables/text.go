@@ -51,4 +51,4 @@ func (p *recorder) Commit(_ context.Context, ops []xtables.Op) backends.Outcome 
 }
 
 // Abilities implements [backends.Target].
-func (*recorder) Abilities() (none backends.Abilities[xtables.Key, string]) { return none }
+func (*recorder) Abilities() (none backends.TargetAbilities[xtables.Key, string]) { return none }

@@ -42,7 +42,7 @@ func isUnloaded(folder string) bool {
 	return any == nil && errors.Is(own, fs.ErrNotExist)
 }
 
-// Cleanup is Cleanup of [backends.Abilities].
+// Cleanup is Cleanup of [backends.TargetAbilities].
 func (t *target) Cleanup(ctx context.Context) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()

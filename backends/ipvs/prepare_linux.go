@@ -28,7 +28,7 @@ func PrepareNode(ctx context.Context, o Options) (err error) {
 	return t.prepare(ctx)
 }
 
-// Facts is Facts of [backends.Abilities].
+// Facts is Facts of [backends.TargetAbilities].
 func (t *target) Facts(want proxy.Snapshot) any {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -66,15 +66,15 @@ func (r *rules) write(ctx context.Context, o *op) error {
 // Abilities implements [backends.Target]. IPVS keeps flows, as connection tracking does. IPVS and ipsets
 // have no events and no generation, so only reading everything shows whether another program changed
 // them: there is no Drifted.
-func (t *target) Abilities() backends.Abilities[key, value] {
-	return backends.Abilities[key, value]{
+func (t *target) Abilities() backends.TargetAbilities[key, value] {
+	return backends.TargetAbilities[key, value]{
 		Abilities: proxy.Abilities{
-			Operations:   func() uint64 { return t.rules.Operations() + t.ops.Load() },
-			WaitDrift:    t.WaitDrift,
-			Flows:        t.found.Take,
-			CheckNode:    nodecheck.Translation,
-			CheckLimits:  t.CheckLimits,
-			CountTraffic: t.CountTraffic,
+			Operations:     func() uint64 { return t.rules.Operations() + t.ops.Load() },
+			WaitDrift:      t.WaitDrift,
+			FoundFrontends: t.found.Take,
+			CheckNode:      nodecheck.Translation,
+			CheckLimits:    t.CheckLimits,
+			CountTraffic:   t.CountTraffic,
 		},
 		Facts: t.Facts, Cleanup: t.Cleanup, Close: t.Close,
 	}
@@ -313,7 +313,7 @@ func entryOf(k *key) ipvs.Entry {
 	return ipvs.Entry{Addr: k.addr.Addr(), Protocol: k.protocol, Port: k.addr.Port(), Net: k.source}
 }
 
-// Close is Close of [backends.Abilities].
+// Close is Close of [backends.TargetAbilities].
 func (t *target) Close() error {
 	t.mu.Lock()
 	t.drainer.closed = true

@@ -12,7 +12,7 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// check is Check of [backends.Abilities].
+// check is Check of [backends.TargetAbilities].
 func (r *renderer) check(node *proxy.Node, port *proxy.ServicePort) error {
 	family := port.Name.Family
 	switch {

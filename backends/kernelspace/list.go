@@ -308,7 +308,7 @@ func (l *lister) addresses(b *hcn.LoadBalancer, isIPv4 bool) (encoded string, ok
 	return string(out), true
 }
 
-// Cleanup is Cleanup of [backends.Abilities]: load balancers go before the endpoints that they use. Without
+// Cleanup is Cleanup of [backends.TargetAbilities]: load balancers go before the endpoints that they use. Without
 // the network, the endpoints of all networks that have the backend's names go.
 func (t *target) Cleanup(ctx context.Context) error {
 	if _, err := t.list(ctx, true); err != nil {

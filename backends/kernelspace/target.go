@@ -90,8 +90,8 @@ func (t *target) Render(env backends.Env, port *proxy.ServicePort, out []object)
 }
 
 // Abilities implements [backends.Target].
-func (t *target) Abilities() backends.Abilities[key, value] {
-	return backends.Abilities[key, value]{
+func (t *target) Abilities() backends.TargetAbilities[key, value] {
+	return backends.TargetAbilities[key, value]{
 		Abilities: proxy.Abilities{
 			Operations: t.ops.Load, Drifted: t.Drifted, WaitDrift: t.WaitDrift, CheckNode: t.CheckNode, CheckLimits: t.CheckLimits,
 		},
@@ -99,7 +99,7 @@ func (t *target) Abilities() backends.Abilities[key, value] {
 	}
 }
 
-// Check is Check of [backends.Abilities].
+// Check is Check of [backends.TargetAbilities].
 func (t *target) Check(env backends.Env, port *proxy.ServicePort) error {
 	return t.options.rendererFor(env).check(env.Node, port)
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// RenderDiff is RenderDiff of [backends.Abilities] for the usual change: endpoints are added
+// RenderDiff is RenderDiff of [backends.TargetAbilities] for the usual change: endpoints are added
 // and removed, and the frontends and their verdicts stay the same.
 func (k *kernel) RenderDiff(env backends.Env, c proxy.Change, removed, added []object) (r, a []object, ok bool) {
 	d := portDiff{removed: k.writer(env.Node, c.Old, removed), added: k.writer(env.Node, c.New, added)}

@@ -1,11 +1,10 @@
 // Package nftables programs the virtual IPs of Services into Linux nf_tables,
 // over netlink. It needs no program at run time. The number of objects that it writes
-// for a change does not depend on the number of Services. Neither does the time for
-// adding and removing endpoints, with an exception: a frontend that is new, gets its
-// first or loses its last endpoint, or whose number of endpoints leaves its class (4, 8,
-// 16, ...), makes the kernel check the whole table, which takes 0.2 ms with 1,000
-// Services and 2 ms with 10,000 (docs/performance.md), and a multiple of that if many of them
-// have session affinity (docs/dataplane/nftables.md).
+// for a change does not depend on the number of Services. Neither does the time to add or
+// remove endpoints, with an exception: the kernel checks the whole table if a frontend is new, gets its
+// first endpoint or loses its last one, or if its number of endpoints leaves its class (4, 8,
+// 16, ...). The check takes 0.2 ms with 1,000 Services, 2 ms with 10,000 (docs/performance.md), and
+// longer if many Services have session affinity (docs/dataplane/nftables.md).
 //
 // # What is in the kernel
 //

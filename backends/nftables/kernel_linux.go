@@ -44,10 +44,10 @@ type limits struct {
 
 // Abilities implements [backends.Target]. Operations are elements, rules, chains, sets and tables that
 // were written or removed.
-func (k *kernel) Abilities() backends.Abilities[key, value] {
-	return backends.Abilities[key, value]{
+func (k *kernel) Abilities() backends.TargetAbilities[key, value] {
+	return backends.TargetAbilities[key, value]{
 		Abilities: proxy.Abilities{
-			Operations: k.ops.Load, Drifted: k.Drifted, WaitDrift: k.WaitDrift, Flows: k.found.Take, CheckNode: checkNode,
+			Operations: k.ops.Load, Drifted: k.Drifted, WaitDrift: k.WaitDrift, FoundFrontends: k.found.Take, CheckNode: checkNode,
 		},
 		Check: check, RenderDiff: k.RenderDiff, Replace: k.Replace, Cleanup: k.Cleanup, Close: k.Close,
 	}
@@ -60,7 +60,7 @@ func checkNode(s proxy.Snapshot) []*proxy.Problem {
 // Commit implements [backends.Target], for the serving tables.
 func (k *kernel) Commit(ctx context.Context, ops []op) backends.Outcome {
 	done, indexes, err := k.commitTo(ctx, k.tables, ops)
-	return backends.Stopped(done, len(ops), err).At(indexes)
+	return backends.PartialOutcome(done, len(ops), err).At(indexes)
 }
 
 // commitTo commits to tables, in several transactions where a single one could misroute
@@ -72,7 +72,7 @@ func (k *kernel) commitTo(ctx context.Context, t *tables, ops []op) (done int, i
 	ahead, awaits := stages(ops)
 	first := 0
 	if ahead != nil {
-		s.ops, first, s.indexes = backends.Apart(ops, ahead)
+		s.ops, first, s.indexes = backends.Partition(ops, ahead)
 	}
 	for _, end := range [...]int{first, len(ops)} {
 		if err = k.commitPart(ctx, t, &s, &done, end); err != nil {

@@ -16,12 +16,12 @@ import (
 // followLate calls Follow once it is due, as a Runner does at a resync.
 func (s *flowStage) followLate(t *testing.T) {
 	t.Helper()
-	for end := time.Now().Add(time.Minute); !s.Flows.Due(); time.Sleep(100 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); !s.Flows.RetryDue(); time.Sleep(100 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("untranslated flows were removed: got Due false for a minute, want true")
 		}
 	}
-	testenv.NoError(t, s.Flows.Follow(t.Context(), s.Applied, false))
+	testenv.NoError(t, s.Flows.RemoveStale(t.Context(), s.Applied, false))
 }
 
 // isLate reports whether servers are wrong only where a client has reached a gateway instead of an endpoint. On a

@@ -30,7 +30,7 @@ func TestChainsAhead(t *testing.T) {
 		var first []op
 		rest := c.ops
 		if ahead, _ := stages(c.ops); ahead != nil {
-			ordered, n, _ := backends.Apart(c.ops, ahead)
+			ordered, n, _ := backends.Partition(c.ops, ahead)
 			first, rest = ordered[:n], ordered[n:]
 		}
 		opt := cmp.Comparer(func(a, b op) bool { return a == b })

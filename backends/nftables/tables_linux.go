@@ -122,7 +122,7 @@ func (k *kernel) isOwnBase(c nfnetlink.Chain) bool {
 	return c.Base.Type != "" && c.Base == k.options.baseChain(c.Name)
 }
 
-// Replace is Replace of [backends.Abilities].
+// Replace is Replace of [backends.TargetAbilities].
 func (k *kernel) Replace(ctx context.Context, want proxy.Snapshot, must bool) backends.Replacement[key, value] {
 	k.wanted = countElements(want)
 	total := 0
@@ -197,7 +197,7 @@ func (r *replacement) withoutBases(ops []op) (rest []op, indexes []int) {
 	if !slices.ContainsFunc(ops, isBaseChain) {
 		return ops, nil
 	}
-	ordered, bases, indexes := backends.Apart(ops, func(o *op) bool { return isBaseChain(*o) })
+	ordered, bases, indexes := backends.Partition(ops, func(o *op) bool { return isBaseChain(*o) })
 	for _, o := range ordered[:bases] {
 		// The operation is repeated after a commit that failed.
 		r.bases = slices.DeleteFunc(r.bases, func(b op) bool { return b.Key == o.Key })
@@ -236,7 +236,7 @@ func (k *kernel) removeTables(ctx context.Context, tables []nfnetlink.Table) err
 	return nil
 }
 
-// Cleanup is Cleanup of [backends.Abilities].
+// Cleanup is Cleanup of [backends.TargetAbilities].
 func (k *kernel) Cleanup(ctx context.Context) error {
 	var all []nfnetlink.Table
 	for _, fam := range nft.Families() {

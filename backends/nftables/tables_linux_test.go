@@ -153,7 +153,7 @@ type interrupted struct {
 	finished bool
 }
 
-func (k interrupted) Abilities() backends.Abilities[key, value] {
+func (k interrupted) Abilities() backends.TargetAbilities[key, value] {
 	a := k.kernel.Abilities()
 	a.Replace = k.replace
 	return a

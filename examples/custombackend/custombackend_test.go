@@ -44,7 +44,7 @@ func (f faulty) Commit(ctx context.Context, ops []backends.Op[key, string]) (out
 	if err == nil || out.Err() != nil {
 		return out
 	}
-	return backends.Stopped(0, len(ops), err) // nft carries out all ops or none
+	return backends.PartialOutcome(0, len(ops), err) // nft carries out all ops or none
 }
 
 // here returns the kernel edge for the network namespace of the calling thread, whichever thread

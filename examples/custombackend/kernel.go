@@ -19,8 +19,8 @@ type kernel struct{ command []string }
 func newKernel(command ...string) *kernel { return &kernel{command} }
 
 // Abilities implements [backends.Target].
-func (*kernel) Abilities() backends.Abilities[key, string] {
-	return backends.Abilities[key, string]{Check: check}
+func (*kernel) Abilities() backends.TargetAbilities[key, string] {
+	return backends.TargetAbilities[key, string]{Check: check}
 }
 
 // check refuses service ports that cannot be served.
@@ -49,7 +49,7 @@ func (k *kernel) Commit(ctx context.Context, ops []backends.Op[key, string]) bac
 		}
 		script.WriteString(o.Value)
 	}
-	return backends.Stopped(0, len(ops), k.run(ctx, script.String()))
+	return backends.PartialOutcome(0, len(ops), k.run(ctx, script.String()))
 }
 
 // run runs nft. Its exit status 1 means that it refused the script, and did nothing of it.

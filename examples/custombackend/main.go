@@ -25,9 +25,9 @@ func main() {
 		log.Fatal("usage: custombackend FOLDER")
 	}
 	tracker := proxy.NewServiceChangeTracker(proxy.TrackerOptions{NodeName: "node-1"})
-	source := manifest.Source{Path: os.Args[1], Handler: tracker, Logger: logr.FromSlogHandler(slog.Default().Handler())}
+	watcher := manifest.Watcher{Path: os.Args[1], Handler: tracker, Logger: logr.FromSlogHandler(slog.Default().Handler())}
 	go func() {
-		if err := source.Run(ctx); err != nil {
+		if err := watcher.Run(ctx); err != nil {
 			log.Fatal(err)
 		}
 	}()

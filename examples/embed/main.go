@@ -31,9 +31,9 @@ func main() {
 	}
 	tracker := proxy.NewServiceChangeTracker(proxy.TrackerOptions{NodeName: "node-1"})
 	logger := logr.FromSlogHandler(slog.Default().Handler())
-	source := manifest.Source{Path: os.Args[1], Handler: tracker, Logger: logger}
+	watcher := manifest.Watcher{Path: os.Args[1], Handler: tracker, Logger: logger}
 	go func() {
-		if err := source.Run(ctx); err != nil {
+		if err := watcher.Run(ctx); err != nil {
 			log.Fatal(err)
 		}
 	}()

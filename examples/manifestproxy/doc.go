@@ -15,7 +15,7 @@
 //
 // main.go combines four parts of the library:
 //
-//	manifest.Source -> proxy.ServiceChangeTracker -> proxy.Runner -> nftables, iptables, ipvs or userspace
+//	manifest.Watcher -> proxy.ServiceChangeTracker -> proxy.Runner -> nftables, iptables, ipvs or userspace
 //
 // With -backend userspace the program itself forwards the traffic while it runs: see
 // package userspace. Services then do not work between two runs, and -once is an error.

@@ -111,7 +111,7 @@ func TestOnceReturnsErrors(t *testing.T) {
 	} {
 		tracker := proxy.NewServiceChangeTracker(proxy.TrackerOptions{NodeAddresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")}})
 		runner := &proxy.Runner{Source: tracker, Backend: failing{err: c.apply}}
-		if err := once(c.ctx, &manifest.Source{Path: c.path, Handler: tracker}, runner); !errors.Is(err, c.want) {
+		if err := once(c.ctx, &manifest.Watcher{Path: c.path, Handler: tracker}, runner); !errors.Is(err, c.want) {
 			t.Errorf("%s: got error %v, want %v", c.name, err, c.want)
 		}
 	}

@@ -84,7 +84,7 @@ func act(ctx context.Context, o options, log logr.Logger) (err error) {
 		log.Info("all rules are removed")
 		return nil
 	}
-	// This is the whole proxy: source reads files and passes objects to tracker, whose
+	// This is the whole proxy: watcher reads files and passes objects to tracker, whose
 	// snapshots runner applies to the kernel.
 	registry := prometheus.NewRegistry()
 	metrics, err := prommetrics.New(registry, prommetrics.Options{Mode: o.backend})
@@ -93,12 +93,12 @@ func act(ctx context.Context, o options, log logr.Logger) (err error) {
 	}
 	page := inspect.New("Backend " + o.backend)
 	tracker := proxy.NewServiceChangeTracker(o.tracker)
-	source := &manifest.Source{Path: o.manifests, Handler: tracker, Logger: log, Observe: logEmpty(log)}
+	watcher := &manifest.Watcher{Path: o.manifests, Handler: tracker, Logger: log, Observe: logEmpty(log)}
 	runner := &proxy.Runner{
 		Source: tracker, Backend: b, ResyncInterval: resync, Logger: log,
 		Observers: []proxy.Observer{{Synced: logSync(log)}, metrics.Observer(tracker), page.Observer(tracker)},
 	}
-	if b.Abilities().Flows != nil { // The kernel has conntrack entries, also of earlier runs.
+	if b.Abilities().FoundFrontends != nil { // The kernel has conntrack entries, also of earlier runs.
 		flows, failed := conntrack.New(conntrack.Options{Observe: func(x conntrack.Account) {
 			metrics.ConntrackCleaned(x.Family, x.Duration, x.Removed)
 		}})
@@ -106,10 +106,10 @@ func act(ctx context.Context, o options, log logr.Logger) (err error) {
 			return fmt.Errorf("%w: %w", proxy.ErrUnsupported, failed)
 		}
 		defer func() { err = errors.Join(err, flows.Close()) }()
-		runner.Flows = flows
+		runner.FlowCleaner = flows
 	}
 	if o.once {
-		return once(ctx, source, runner)
+		return once(ctx, watcher, runner)
 	}
 	log.Info("watching the manifests", "path", o.manifests, "node", o.tracker.NodeName)
 	server, err := health.New(health.Options{
@@ -119,7 +119,7 @@ func act(ctx context.Context, o options, log logr.Logger) (err error) {
 		return err
 	}
 	runner.Observers = append(runner.Observers, server.Observer())
-	err = follow(ctx, source, runner, server.Run, func(ctx context.Context) { tracker.LogMissing(ctx, log) })
+	err = follow(ctx, watcher, runner, server.Run, func(ctx context.Context) { tracker.LogMissing(ctx, log) })
 	if err == nil && !o.demo { // The rules of the demo end with its network namespace.
 		log.Info("stopped; the rules stay in the kernel, -cleanup removes them")
 	}
@@ -156,7 +156,7 @@ func pages(address string, registry *prometheus.Registry, page http.Handler) map
 }
 
 // follow applies changes of the files, and runs what is beside that, until ctx ends.
-func follow(ctx context.Context, source *manifest.Source, runner *proxy.Runner, beside ...func(context.Context)) error {
+func follow(ctx context.Context, watcher *manifest.Watcher, runner *proxy.Runner, beside ...func(context.Context)) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var background sync.WaitGroup
@@ -165,7 +165,7 @@ func follow(ctx context.Context, source *manifest.Source, runner *proxy.Runner, 
 	}
 	var reading error
 	background.Go(func() {
-		reading = source.Run(ctx)
+		reading = watcher.Run(ctx)
 		cancel()
 	})
 	err := runner.Run(ctx)
@@ -176,10 +176,10 @@ func follow(ctx context.Context, source *manifest.Source, runner *proxy.Runner, 
 
 // once applies the files once. After an error it has still programmed everything that can
 // be programmed.
-func once(ctx context.Context, source *manifest.Source, runner *proxy.Runner) error {
+func once(ctx context.Context, watcher *manifest.Watcher, runner *proxy.Runner) error {
 	var read manifest.Summary
-	source.Observe = func(s manifest.Summary) { read = s }
-	err := source.Load(ctx)
+	watcher.Observe = func(s manifest.Summary) { read = s }
+	err := watcher.Load(ctx)
 	if _, isRead := errors.AsType[*manifest.DocumentError](err); err != nil && !isRead {
 		return err // Nothing was read, and so there is nothing to program.
 	}

@@ -14,136 +14,88 @@ type Change[K Key[K], V comparable] struct {
 //
 // For maps of one origin it costs O(d·log n), where d is the number of keys
 // that were set or deleted since the two were the same map. For maps of different
-// origins, and if one map is empty, it costs O(n). It does not allocate (except for
-// trees of extreme height).
+// origins it costs O(n·log n), and if one map is empty, O(n). It does not allocate.
 func (m Map[K, V]) Diff(old Map[K, V]) iter.Seq[Change[K, V]] {
-	return func(yield func(Change[K, V]) bool) { diff(old.root, m.root, yield) }
-}
-
-func diff[K Key[K], V comparable](old, now *node[K, V], yield func(Change[K, V]) bool) {
-	var p pair[K, V]
-	p.old.under, p.now.under = old, now
-	for {
-		o, n := p.next()
-		if o == nil && n == nil {
-			return
-		}
-		if c, differ := compare(o, n); differ && !yield(c) {
-			return
-		}
+	return func(yield func(Change[K, V]) bool) {
+		d := differ[K, V]{yield: yield}
+		d.run(old.root, m.root, nil, nil)
 	}
 }
 
-// compare compares the nodes that two maps have for one key. One is nil if its map
-// lacks the key.
-func compare[K Key[K], V comparable](old, now *node[K, V]) (c Change[K, V], differ bool) {
-	if old != nil && now != nil && old.entry == now.entry {
-		return c, false
-	}
-	if old != nil {
-		c.Key, c.Old, c.HadOld = old.entry.key, old.entry.val, true
-	}
-	if now != nil {
-		c.Key, c.New, c.HasNew = now.entry.key, now.entry.val, true
-	}
-	return c, c.HadOld != c.HasNew || c.Old != c.New
+// differ compares two trees, and skips the subtrees that they share.
+type differ[K Key[K], V comparable] struct {
+	yield func(Change[K, V]) bool
+	// pairs is how many pairs of different subtrees were compared.
+	pairs int
 }
 
-// cursor walks a tree in key order. The caller decides by enter whether it descends
-// into a subtree.
-type cursor[K Key[K], V comparable] struct {
-	// under is the subtree that is next as a whole. If it is nil, the entry of the
-	// last node of the path is next, and then that node's right subtree.
-	under *node[K, V]
-	// depth is the length of the path, which has only the nodes from which the
-	// cursor descended to the left. These are at most about e·ln n, so near, which
-	// needs no allocation, is enough for millions of keys; far holds the rest.
-	depth int
-	near  [48]*node[K, V]
-	far   []*node[K, V]
-}
-
-// enter descends by one node: the left subtree of under becomes the next subtree.
-func (c *cursor[K, V]) enter() {
-	if c.depth < len(c.near) {
-		c.near[c.depth] = c.under
-	} else {
-		c.far = append(c.far[:c.depth-len(c.near)], c.under)
-	}
-	c.depth++
-	c.under = c.under.left
-}
-
-// last returns the last node of the path, nil if the cursor is at the end.
-func (c *cursor[K, V]) last() *node[K, V] {
-	switch {
-	case c.depth == 0:
-		return nil
-	case c.depth <= len(c.near):
-		return c.near[c.depth-1]
-	}
-	return c.far[c.depth-len(c.near)-1]
-}
-
-// leave moves past the entry of n, the last node of the path.
-func (c *cursor[K, V]) leave(n *node[K, V]) {
-	c.depth--
-	c.under = n.right
-}
-
-// pair walks two trees at once and skips the subtrees that they share.
+// run compares what two subtrees have between two keys, exclusive; nil is no bound. It returns false
+// once yield did.
 //
-// It is correct for any two search trees, and fast for two of one origin: they have
-// the same shape except near the few keys that only one of them has, so a descent in
-// both at once reaches a shared subtree in both at the same time. Where the shape
-// differs, one cursor may enter a shared subtree before the other one. Then both
-// descend to its first key, in O(log n) steps, and are synchronous again: they still
-// skip everything to the right of that path.
-type pair[K Key[K], V comparable] struct{ old, now cursor[K, V] }
-
-// next returns the nodes of the next key of both trees, nil for a tree that
-// lacks the key; at the end both are nil.
-func (p *pair[K, V]) next() (old, now *node[K, V]) {
-	for p.enter() {
-		// It descends until both cursors are at an entry.
+// Two trees of one origin have the same shape, except near the keys that only one of them has. Such a key is
+// the root of its subtree, and separates the keys of the other tree without being there: that
+// tree is compared twice, with the key as a bound.
+func (d *differ[K, V]) run(old, now *node[K, V], above, below *K) bool {
+	if old == now {
+		return true
 	}
-	return p.take()
+	old, now = old.between(above, below), now.between(above, below)
+	if old == now {
+		return true
+	}
+	d.pairs++
+	if old == nil {
+		return d.run(nil, now.left, above, below) && d.compare(nil, now.entry) && d.run(nil, now.right, above, below)
+	}
+	if now == nil {
+		return d.run(old.left, nil, above, below) && d.compare(old.entry, nil) && d.run(old.right, nil, above, below)
+	}
+	if old.entry == now.entry || old.prio == now.prio && old.entry.key == now.entry.key {
+		return d.run(old.left, now.left, above, below) && d.compare(old.entry, now.entry) && d.run(old.right, now.right, above, below)
+	}
+	k := &old.entry.key
+	if now.prio > old.prio || now.prio == old.prio && now.entry.key.Compare(*k) < 0 {
+		k = &now.entry.key
+	}
+	was, oldLeft, oldRight := old.split(k)
+	is, nowLeft, nowRight := now.split(k)
+	return d.run(oldLeft, nowLeft, above, k) && d.compare(was, is) && d.run(oldRight, nowRight, k, below)
 }
 
-// enter descends by one step towards the next entry of both trees, or skips a
-// subtree that they share. It reports whether it descended.
-func (p *pair[K, V]) enter() bool {
-	o, n := p.old.under, p.now.under
-	if o == n {
-		p.old.under, p.now.under = nil, nil
-		return false
-	}
-	if o != nil {
-		p.old.enter()
-	}
-	if n != nil {
-		p.now.enter()
-	}
-	return true
-}
-
-// take returns the nodes that next promises, and moves past them. It requires that
-// both cursors are at an entry or at the end.
-func (p *pair[K, V]) take() (old, now *node[K, V]) {
-	old, now = p.old.last(), p.now.last()
-	if old != nil && now != nil && old.entry != now.entry {
-		switch c := old.entry.key.Compare(now.entry.key); {
-		case c < 0:
-			now = nil
-		case c > 0:
-			old = nil
+// between returns the highest node of a subtree whose key is between two keys.
+func (n *node[K, V]) between(above, below *K) *node[K, V] {
+	for n != nil {
+		switch {
+		case above != nil && n.entry.key.Compare(*above) <= 0:
+			n = n.right
+		case below != nil && n.entry.key.Compare(*below) >= 0:
+			n = n.left
+		default:
+			return n
 		}
 	}
+	return nil
+}
+
+// split returns the entry of a key, nil if the subtree lacks it, and subtrees with all lower and all higher keys.
+func (n *node[K, V]) split(k *K) (e *entry[K, V], left, right *node[K, V]) {
+	if n.entry.key == *k {
+		return n.entry, n.left, n.right
+	}
+	return n.find(*k), n, n
+}
+
+// compare yields the change of one key, if there is one. An entry is nil if its map lacks the key.
+func (d *differ[K, V]) compare(old, now *entry[K, V]) bool {
+	if old == now || old != nil && now != nil && old.val == now.val {
+		return true
+	}
+	var c Change[K, V]
 	if old != nil {
-		p.old.leave(old)
+		c.Key, c.Old, c.HadOld = old.key, old.val, true
 	}
 	if now != nil {
-		p.now.leave(now)
+		c.Key, c.New, c.HasNew = now.key, now.val, true
 	}
-	return old, now
+	return d.yield(c)
 }

@@ -5,21 +5,11 @@ import (
 	"hash/maphash"
 )
 
-// Entered counts the nodes into which a Diff of two maps descends.
-func Entered[K Key[K], V comparable](old, now Map[K, V]) int {
-	var p pair[K, V]
-	p.old.under, p.now.under = old.root, now.root
-	entered := 0
-	for {
-		before := p.old.depth + p.now.depth
-		for p.enter() {
-			continue
-		}
-		entered += p.old.depth + p.now.depth - before
-		if o, n := p.take(); o == nil && n == nil {
-			return entered
-		}
-	}
+// Compared counts the pairs of different subtrees that a Diff of two maps compares.
+func Compared[K Key[K], V comparable](old, now Map[K, V]) int {
+	d := differ[K, V]{yield: func(Change[K, V]) bool { return true }}
+	d.run(old.root, now.root, nil, nil)
+	return d.pairs
 }
 
 // With returns a map in which k has the value v.

@@ -57,19 +57,26 @@ func New[K Key[K], V comparable]() Map[K, V] {
 func (m Map[K, V]) Len() int { return m.len }
 
 // Get returns the value of a key, and whether the map has the key.
-func (m Map[K, V]) Get(k K) (V, bool) {
-	for n := m.root; n != nil; {
+func (m Map[K, V]) Get(k K) (v V, ok bool) {
+	if e := m.root.find(k); e != nil {
+		return e.val, true
+	}
+	return v, false
+}
+
+// find returns the entry of a key, nil if the subtree lacks it.
+func (n *node[K, V]) find(k K) *entry[K, V] {
+	for n != nil {
 		switch c := k.Compare(n.entry.key); {
 		case c < 0:
 			n = n.left
 		case c > 0:
 			n = n.right
 		default:
-			return n.entry.val, true
+			return n.entry
 		}
 	}
-	var none V
-	return none, false
+	return nil
 }
 
 // All yields the keys and their values in the order of the keys.

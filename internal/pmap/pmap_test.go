@@ -76,7 +76,7 @@ func TestNoChangeGivesTheSameMap(t *testing.T) {
 	if e.Map() != m {
 		t.Error("Map of a batch that changes nothing: got another map, want the same")
 	}
-	if n := pmap.Entered(m, m); n != 0 {
+	if n := pmap.Compared(m, m); n != 0 {
 		t.Errorf("Diff of a map with itself entered %d nodes, want 0", n)
 	}
 }
@@ -125,10 +125,10 @@ func TestChosenPrioritiesGiveOneShape(t *testing.T) {
 	}
 }
 
-// TestDiffCost checks that Diff descends only to the changes. It enters about 40 nodes
-// for a change here, 20 in each tree.
+// TestDiffCost checks that Diff descends only to the changes. It compares about 20 pairs of subtrees
+// for a change here.
 func TestDiffCost(t *testing.T) {
-	const n, most, mean = 1 << 14, 300, 80
+	const n, most, mean = 1 << 14, 150, 40
 	r := testenv.Random(t)
 	m := numbers(n)
 	for k := range key(n) { // leave gaps to add keys in
@@ -148,14 +148,14 @@ func TestDiffCost(t *testing.T) {
 		sum := 0
 		for range rounds {
 			now := derive(even())
-			got := max(pmap.Entered(m, now), pmap.Entered(now, m))
+			got := max(pmap.Compared(m, now), pmap.Compared(now, m))
 			if got > most {
-				t.Errorf("%s: Diff entered %d nodes, want at most %d", what, got, most)
+				t.Errorf("%s: Diff compared %d pairs, want at most %d", what, got, most)
 			}
 			sum += got
 		}
 		if sum > rounds*mean {
-			t.Errorf("%s: Diff entered %d nodes in the mean, want at most %d", what, sum/rounds, mean)
+			t.Errorf("%s: Diff compared %d pairs in the mean, want at most %d", what, sum/rounds, mean)
 		}
 	}
 	scattered, run := m.Edit(), m.Edit()
@@ -172,8 +172,8 @@ func TestDiffCost(t *testing.T) {
 		"scattered changes":     {scattered.Map(), 300 * mean},
 		"a run of keys deleted": {run.Map(), most + 4*50},
 	} {
-		if got := pmap.Entered(m, c.now); got > c.max {
-			t.Errorf("%s: Diff entered %d nodes, want at most %d", what, got, c.max)
+		if got := pmap.Compared(m, c.now); got > c.max {
+			t.Errorf("%s: Diff compared %d pairs, want at most %d", what, got, c.max)
 		}
 	}
 }

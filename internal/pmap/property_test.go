@@ -144,7 +144,7 @@ func TestDiffOfOrigins(t *testing.T) {
 }
 
 // TestChosenPriorities checks trees of shapes that hashes do not give: equal
-// priorities, and paths that are longer than the array of a cursor.
+// priorities, and long paths.
 func TestChosenPriorities(t *testing.T) {
 	const keys = 200
 	for name, prio := range map[string]func(key) uint32{

@@ -284,7 +284,7 @@ func TestInterruptedDump(t *testing.T) {
 	}
 }
 
-// left returns service ports as Flows of [proxy.Abilities] does.
+// left returns service ports as FoundFrontends of [proxy.Abilities] does.
 func left(proto v1.Protocol, fronts ...string) []*proxy.ServicePort {
 	return []*proxy.ServicePort{port("", proto, fronts, nil)}
 }
@@ -303,11 +303,11 @@ func TestFoundFrontends(t *testing.T) {
 	stale := []flow{to(protoUDP, vip, x), to(protoUDP, external, x), to(protoUDP, "192.0.2.1:30053", x), to(protoSCTP, "203.0.113.11:7", x)}
 	table := &fakeTable{flows: slices.Concat(stale, kept), deaf: true, err: broken}
 	c := newCleaner(Options{}, table)
-	c.Find(append(left(v1.ProtocolUDP, vip, external, ":30053"), left(v1.ProtocolSCTP, "203.0.113.11:7")...))
-	if err := c.Follow(t.Context(), held, true); !errors.Is(err, broken) {
+	c.AddFrontends(append(left(v1.ProtocolUDP, vip, external, ":30053"), left(v1.ProtocolSCTP, "203.0.113.11:7")...))
+	if err := c.RemoveStale(t.Context(), held, true); !errors.Is(err, broken) {
 		t.Errorf("got error %v, want %v", err, broken)
 	}
-	c.Find(left(v1.ProtocolUDP, vip)) // The next full Apply finds what is held.
+	c.AddFrontends(left(v1.ProtocolUDP, vip)) // The next full Apply finds what is held.
 	table.err = nil
 	mustFollow(t, c, held, true)
 	wantFlows(t, table, kept...)
@@ -323,7 +323,7 @@ func TestFoundFrontendOfAnotherService(t *testing.T) {
 	flows := []flow{to(protoUDP, vip2, a)}
 	table := &fakeTable{flows: slices.Clone(flows)}
 	c := newCleaner(Options{}, table)
-	c.Find(left(v1.ProtocolUDP, vip2))
+	c.AddFrontends(left(v1.ProtocolUDP, vip2))
 	n := node()
 	n.Addresses = []netip.Addr{netip.MustParseAddr("192.0.2.1")}
 	mustFollow(t, c, proxy.NewSnapshot(n, port("other", v1.ProtocolUDP, list(vip2), list(a))), true)

@@ -55,11 +55,11 @@ type Cleaner struct {
 	// last time for which a look was wanted; looks counts the looks in a row that found late replies.
 	retry, until time.Time
 	looks        int
-	// cleaned is the last snapshot to which Follow has cleaned the changes.
+	// cleaned is the last snapshot to which RemoveStale has cleaned the changes.
 	cleaned proxy.Snapshot
 	// found are frontends that an earlier process has left, to be cleaned with everything.
 	found set[frontendKey]
-	// everything says that the next Follow must clean all frontends.
+	// everything says that the next RemoveStale must clean all frontends.
 	everything bool
 }
 
@@ -84,7 +84,7 @@ func (c *Cleaner) Close() error { return c.table.close() }
 // old all frontends are new. If a flow cannot be removed, Clean goes on with the
 // others. After an error, which may be that of ctx, some stale flows may be left;
 // the same call removes them. Offloaded flows are no error: [Account] counts them.
-// When Due reports so, Clean from the zero Snapshot looks for what is left.
+// When RetryDue reports so, Clean from the zero Snapshot looks for what is left.
 func (c *Cleaner) Clean(ctx context.Context, old, new proxy.Snapshot) error {
 	all := old.IsZero()
 	return c.clean(ctx, step{old: old, new: new, swept: serviceCIDRs(old), all: all, retried: all && c.startLook()})
@@ -164,7 +164,7 @@ func (c *Cleaner) lookAgain(p *plan, offloaded bool) {
 
 // startLook reports whether it is time to look again. The next look is then for flows that were removed meanwhile.
 func (c *Cleaner) startLook() bool {
-	if !c.Due() {
+	if !c.RetryDue() {
 		return false
 	}
 	c.retry = time.Time{}
@@ -176,7 +176,7 @@ func (c *Cleaner) startLook() bool {
 
 const (
 	// underWay is how long Clean waits for replies to packets that were sent before. Later ones are for a
-	// Follow after retryTime.
+	// RemoveStale after retryTime.
 	underWay = 20 * time.Millisecond
 	// maxPasses bounds how often Clean dumps a protocol.
 	maxPasses = 8

@@ -14,7 +14,7 @@
 //   - if a frontend is new, flows to it that go to no endpoint of it are removed, and
 //     those that began with a reply from it; if there were any, Clean waits some 20 ms for
 //     further replies. At the start of a process, all frontends are new;
-//   - at the start, translated flows to frontends that the backend finds of an earlier process (Flows of [proxy.Abilities]),
+//   - at the start, translated flows to frontends that the backend finds of an earlier process (FoundFrontends of [proxy.Abilities]),
 //     and that are gone, are removed;
 //   - if a service range is new, translated flows to addresses in it that no Service
 //     has are removed, unless they are foreign ([Options]).
@@ -26,7 +26,7 @@
 //
 // # Use
 //
-// A Cleaner is for the Flows of a [proxy.Runner], which calls it after the rules have changed:
+// A Cleaner is for the FlowCleaner of a [proxy.Runner], which calls it after the rules have changed:
 // before, a packet would make the same stale flow again. Programs without a Runner, and those
 // that remove another program's rules once they serve, call [Cleaner.Clean]; the latter once
 // more from the zero Snapshot, since packets have followed those rules until then.
@@ -37,7 +37,7 @@
 // kernel walks its whole table, whatever its filter is. One dump for each family and protocol serves all
 // changed frontends, and a further one the replies under way, until there is none (eight at most).
 // A program that served a frontend before may reply still later. After an untranslated flow was removed,
-// [Cleaner.Due] therefore reports after 30 s that it is time for another look, and Follow checks all flows.
+// [Cleaner.RetryDue] therefore reports after 30 s that it is time for another look, and RemoveStale checks all flows.
 // While each look finds such a reply, the time to the next one doubles, up to 32 minutes.
 // docs/performance.md has figures. The kernel's events of new flows would cost each new connection
 // of the node more than they save.
@@ -49,14 +49,14 @@
 // # What is not touched
 //
 // Flows that backend userspace carries, as long as Route forwards them: their entries have no endpoint, and its sessions
-// follow Route. Only a full Follow removes entries of TPROXY, which look like flows that nobody has captured; the
+// follow Route. Only a full RemoveStale removes entries of TPROXY, which look like flows that nobody has captured; the
 // next datagram makes them again. Flows to addresses that no frontend has or had, flows in other zones than the
 // default one, untranslated flows to removed frontends, and node ports at addresses
 // of other nodes. Outside of the service ranges, flows that became stale while no process was
 // running stay until they expire if the backend does not find their frontend: they may be another program's.
 //
 // The kernel does not remove flows that another program has offloaded to a flowtable of
-// nf_tables. If there are any of UDP or SCTP, [Cleaner.Due] reports so 30 s later, and Follow
+// nf_tables. If there are any of UDP or SCTP, [Cleaner.RetryDue] reports so 30 s later, and RemoveStale
 // retries those to frontends that exist.
 //
 // # Parameters

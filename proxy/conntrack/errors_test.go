@@ -104,7 +104,7 @@ func TestNothingKnown(t *testing.T) {
 
 func mustFollow(t *testing.T, c *Cleaner, held proxy.Snapshot, full bool) {
 	t.Helper()
-	testenv.NoError(t, c.Follow(t.Context(), held, full))
+	testenv.NoError(t, c.RemoveStale(t.Context(), held, full))
 }
 
 // The program that served an address before may answer once more after its flow was removed.

@@ -26,7 +26,7 @@ func ExampleCleaner() {
 	}
 	defer func() { _ = cleaner.Close() }() // Nothing is lost if this fails.
 	tracker := proxy.NewServiceChangeTracker(proxy.TrackerOptions{NodeName: "node-1"})
-	runner := proxy.Runner{Source: tracker, Backend: dataplane{}, Flows: cleaner}
+	runner := proxy.Runner{Source: tracker, Backend: dataplane{}, FlowCleaner: cleaner}
 	if err := runner.Run(context.Background()); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 	}

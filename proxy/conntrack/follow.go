@@ -9,9 +9,9 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// Follow implements [proxy.FlowCleaner]. One Cleaner follows one Runner. Cleaning all
-// frontends would miss the removed ones, so Follow cleans the changes first.
-func (c *Cleaner) Follow(ctx context.Context, held proxy.Snapshot, full bool) error {
+// RemoveStale implements [proxy.FlowCleaner]. One Cleaner follows one Runner. Cleaning all
+// frontends would miss the removed ones, so RemoveStale cleans the changes first.
+func (c *Cleaner) RemoveStale(ctx context.Context, held proxy.Snapshot, full bool) error {
 	retried := c.startLook()
 	c.everything = c.everything || full || retried || c.cleaned.IsZero()
 	if !c.cleaned.IsZero() {
@@ -32,9 +32,9 @@ func (c *Cleaner) Follow(ctx context.Context, held proxy.Snapshot, full bool) er
 	return nil
 }
 
-// Find implements [proxy.FlowCleaner]. The next Follow that cleans all frontends also removes flows to
+// AddFrontends implements [proxy.FlowCleaner]. The next RemoveStale that cleans all frontends also removes flows to
 // the frontends that no Service has any more.
-func (c *Cleaner) Find(found []*proxy.ServicePort) {
+func (c *Cleaner) AddFrontends(found []*proxy.ServicePort) {
 	for _, p := range found {
 		for _, at := range keys(p) {
 			if c.found == nil {
@@ -62,6 +62,6 @@ func (c *Cleaner) left(held proxy.Snapshot) proxy.Snapshot {
 	return proxy.NewSnapshot(held.Node(), udp, sctp)
 }
 
-// Due implements [proxy.FlowCleaner]: it reports whether flows that were offloaded may no longer be, or late replies
+// RetryDue implements [proxy.FlowCleaner]: it reports whether flows that were offloaded may no longer be, or late replies
 // may have made stale flows.
-func (c *Cleaner) Due() bool { return !c.retry.IsZero() && !time.Now().Before(c.retry) }
+func (c *Cleaner) RetryDue() bool { return !c.retry.IsZero() && !time.Now().Before(c.retry) }

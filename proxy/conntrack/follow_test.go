@@ -74,7 +74,7 @@ func runAgent(t *testing.T, test func(*agent)) {
 	synctest.Test(t, func(t *testing.T) {
 		a := &agent{source: make(given)}
 		r := proxy.Runner{
-			Source: a.source, Backend: &a.recorder, Flows: newCleaner(Options{Foreign: isForeign}, &a.table),
+			Source: a.source, Backend: &a.recorder, FlowCleaner: newCleaner(Options{Foreign: isForeign}, &a.table),
 			ResyncInterval: interval, RetryInterval: interval,
 			Observers: []proxy.Observer{{Synced: func(s proxy.Sync) { a.err = s.Err }}},
 		}
@@ -218,7 +218,7 @@ func TestFlowsAfterLoss(t *testing.T) {
 	}
 }
 
-// Follow cleans all frontends at first, and then those that change; all again if full is true.
+// RemoveStale cleans all frontends at first, and then those that change; all again if full is true.
 func TestFollowCleansChanges(t *testing.T) {
 	t.Parallel()
 	table := &fakeTable{}
@@ -231,32 +231,32 @@ func TestFollowCleansChanges(t *testing.T) {
 		dumps int
 	}{{one, true, 1}, {one, false, 0}, {two, false, 1}, {two, true, 1}, {two, false, 0}} {
 		table.dumps = 0
-		testenv.NoError(t, c.Follow(t.Context(), step.held, step.full))
+		testenv.NoError(t, c.RemoveStale(t.Context(), step.held, step.full))
 		if table.dumps != step.dumps {
 			t.Errorf("step %d: got %d dumps, want %d", i, table.dumps, step.dumps)
 		}
 	}
 }
 
-// If cleaning all frontends fails, the next Follow repeats it, also if full is false.
+// If cleaning all frontends fails, the next RemoveStale repeats it, also if full is false.
 func TestFollowRepeatsAFullCleaning(t *testing.T) {
 	t.Parallel()
 	table := &fakeTable{}
 	c := newCleaner(Options{}, table)
 	one := proxy.NewSnapshot(node(), port("dns", v1.ProtocolUDP, list(vip), list(a)))
-	testenv.NoError(t, c.Follow(t.Context(), one, true))
+	testenv.NoError(t, c.RemoveStale(t.Context(), one, true))
 	table.flows, table.err = []flow{to(protoUDP, vip, x)}, errors.New("broken")
-	if err := c.Follow(t.Context(), one, true); !errors.Is(err, table.err) {
+	if err := c.RemoveStale(t.Context(), one, true); !errors.Is(err, table.err) {
 		t.Errorf("got error %v, want %v", err, table.err)
 	}
 	table.err = nil
-	testenv.NoError(t, c.Follow(t.Context(), one, false))
+	testenv.NoError(t, c.RemoveStale(t.Context(), one, false))
 	if len(table.flows) != 0 {
 		t.Errorf("got flows %v left, want none", table.flows)
 	}
 }
 
-// Follow sweeps a service range once, also if it is new when all frontends are cleaned.
+// RemoveStale sweeps a service range once, also if it is new when all frontends are cleaned.
 func TestFollowSweepsARangeOnce(t *testing.T) {
 	t.Parallel()
 	foreign := 0
@@ -266,25 +266,25 @@ func TestFollowSweepsARangeOnce(t *testing.T) {
 	after.ServiceCIDRs = append(after.ServiceCIDRs, netip.MustParsePrefix("10.97.0.0/16"))
 	for i, n := range []*proxy.Node{before, after, after} {
 		foreign = 0
-		testenv.NoError(t, c.Follow(t.Context(), proxy.NewSnapshot(n, port("dns", v1.ProtocolUDP, list(vip), list(a))), true))
+		testenv.NoError(t, c.RemoveStale(t.Context(), proxy.NewSnapshot(n, port("dns", v1.ProtocolUDP, list(vip), list(a))), true))
 		if want := [...]int{0, 1, 0}[i]; foreign != want {
 			t.Errorf("step %d: Foreign was called %d times, want %d", i, foreign, want)
 		}
 	}
 }
 
-// The first Follow cleans all frontends, also if full is false.
+// The first RemoveStale cleans all frontends, also if full is false.
 func TestFirstFollowIsNotFull(t *testing.T) {
 	t.Parallel()
 	table := &fakeTable{flows: []flow{to(protoUDP, vip, x)}}
 	c := newCleaner(Options{}, table)
-	testenv.NoError(t, c.Follow(t.Context(), proxy.NewSnapshot(node(), port("dns", v1.ProtocolUDP, list(vip), list(a))), false))
+	testenv.NoError(t, c.RemoveStale(t.Context(), proxy.NewSnapshot(node(), port("dns", v1.ProtocolUDP, list(vip), list(a))), false))
 	if len(table.flows) != 0 {
 		t.Errorf("got flows %v left, want none", table.flows)
 	}
 }
 
-// An offloaded flow is no error of Follow, and is removed once it is no longer offloaded.
+// An offloaded flow is no error of RemoveStale, and is removed once it is no longer offloaded.
 func TestOffloadedFlows(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -295,12 +295,12 @@ func TestOffloadedFlows(t *testing.T) {
 		one := proxy.NewSnapshot(node(), port("dns", v1.ProtocolUDP, list(vip), list(b)))
 		follow := func(full bool) {
 			t.Helper()
-			testenv.NoError(t, c.Follow(t.Context(), one, full))
+			testenv.NoError(t, c.RemoveStale(t.Context(), one, full))
 		}
 		wantDue := func(when string, want bool) {
 			t.Helper()
-			if got := c.Due(); got != want {
-				t.Errorf("%s: got Due %v, want %v", when, got, want)
+			if got := c.RetryDue(); got != want {
+				t.Errorf("%s: got RetryDue %v, want %v", when, got, want)
 			}
 		}
 		follow(true)

@@ -22,7 +22,7 @@ func TestNodePortFoundAtAddress(t *testing.T) {
 	}{{list(vip, ":30053"), []flow{at}}, {list(vip), nil}} {
 		table := &fakeTable{flows: []flow{at}}
 		c := newCleaner(Options{}, table)
-		c.Find(left(v1.ProtocolUDP, vip, "192.0.2.1:30053"))
+		c.AddFrontends(left(v1.ProtocolUDP, vip, "192.0.2.1:30053"))
 		mustFollow(t, c, proxy.NewSnapshot(node("192.0.2.0/24"), port("dns", v1.ProtocolUDP, tc.frontends, list(a))), true)
 		wantFlows(t, table, tc.want...)
 	}
@@ -57,7 +57,7 @@ func TestEndpointAtItsFrontend(t *testing.T) {
 	}
 }
 
-// A program that served a frontend before may answer long after Clean. A later Follow removes the flow that
+// A program that served a frontend before may answer long after Clean. A later RemoveStale removes the flow that
 // its reply began, until there is none.
 func TestLateReplies(t *testing.T) {
 	t.Parallel()
@@ -72,20 +72,20 @@ func TestLateReplies(t *testing.T) {
 			wantFlows(t, table)
 			table.flows = []flow{reply}
 			time.Sleep(wait - 1)
-			if c.Due() {
-				t.Errorf("before %v, when late replies may have come: got Due true, want false", wait)
+			if c.RetryDue() {
+				t.Errorf("before %v, when late replies may have come: got RetryDue true, want false", wait)
 			}
 			time.Sleep(time.Nanosecond)
 			wait *= 2
-			if !c.Due() {
-				t.Fatal("after the time for late replies: got Due false, want true")
+			if !c.RetryDue() {
+				t.Fatal("after the time for late replies: got RetryDue false, want true")
 			}
 			mustFollow(t, c, held, false)
 		}
 		wantFlows(t, table)
 		time.Sleep(time.Hour)
-		if c.Due() {
-			t.Error("after a Follow that found no reply: got Due true, want false")
+		if c.RetryDue() {
+			t.Error("after a RemoveStale that found no reply: got RetryDue true, want false")
 		}
 	})
 }
@@ -100,8 +100,8 @@ func TestLookIsNotLost(t *testing.T) {
 		held := proxy.NewSnapshot(node(), port("dns", v1.ProtocolUDP, list(vip), list(a)))
 		mustFollow(t, c, held, true)
 		table.flows, table.err = []flow{to(protoUDP, vip, vip)}, errors.New("no memory")
-		if err := c.Follow(t.Context(), held, true); err == nil {
-			t.Error("Follow while the table fails: got no error")
+		if err := c.RemoveStale(t.Context(), held, true); err == nil {
+			t.Error("RemoveStale while the table fails: got no error")
 		}
 		table.err = nil
 		mustFollow(t, c, held, true)
@@ -109,18 +109,18 @@ func TestLookIsNotLost(t *testing.T) {
 		table.flows = []flow{to(protoUDP, vip, vip)}
 		mustFollow(t, c, held, true)
 		for _, wait := range []time.Duration{retryTime / 3, retryTime * 2 / 3} {
-			if c.Due() {
-				t.Error("before the look: got Due true, want false")
+			if c.RetryDue() {
+				t.Error("before the look: got RetryDue true, want false")
 			}
-			if time.Sleep(wait); !c.Due() {
-				t.Errorf("%v later: got Due false, want true", wait)
+			if time.Sleep(wait); !c.RetryDue() {
+				t.Errorf("%v later: got RetryDue false, want true", wait)
 			}
 			if err := c.Clean(t.Context(), proxy.Snapshot{}, held); err != nil {
 				t.Error(err)
 			}
 		}
-		if time.Sleep(time.Hour); c.Due() {
-			t.Error("after the looks: got Due true, want false")
+		if time.Sleep(time.Hour); c.RetryDue() {
+			t.Error("after the looks: got RetryDue true, want false")
 		}
 	})
 }
@@ -145,11 +145,11 @@ func TestLookIsNotDelayed(t *testing.T) {
 		for _, at := range []time.Time{time.Now().Add(retryTime), ofSender} {
 			wait := time.Until(at)
 			time.Sleep(wait - time.Nanosecond)
-			if c.Due() {
-				t.Errorf("before %v: got Due true, want false", wait)
+			if c.RetryDue() {
+				t.Errorf("before %v: got RetryDue true, want false", wait)
 			}
-			if time.Sleep(time.Nanosecond); !c.Due() {
-				t.Errorf("after %v: got Due false, want true", wait)
+			if time.Sleep(time.Nanosecond); !c.RetryDue() {
+				t.Errorf("after %v: got RetryDue false, want true", wait)
 			}
 			mustFollow(t, c, held, false)
 		}

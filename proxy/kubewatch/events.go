@@ -15,17 +15,17 @@ import (
 )
 
 // Events passes the objects of shared informers to a Handler, for programs that have such
-// informers already; a [Source] is for all others. Handler is required. The fields must not be
+// informers already; a [Watcher] is for all others. Handler is required. The fields must not be
 // changed after the first call of a method.
 //
 // Each method returns an event handler for AddEventHandler of an informer of this kind. The
 // handlers read objects and do not keep or change them, so the caches of the informers stay as
-// they are; they keep names. Objects that a [Source] would not receive are left out.
+// they are; they keep names. Objects that a [Watcher] would not receive are left out.
 //
-// A program that makes its informers anew gets new event handlers for them from the same Events,
-// and calls AwaitSynced again: objects that were deleted meanwhile are then removed. From the call
-// of its method on, the former event handler of that kind passes nothing on. So several informers
-// of one kind, such as one for each namespace, need one event handler in common.
+// A program that restarts its informers gets new event handlers from the same Events, and calls
+// AwaitSynced again: objects that were deleted in between are then removed. A method that returns an
+// event handler disables the former event handler of the same kind. Several informers of one
+// kind, such as one for each namespace, therefore need one event handler in common.
 type Events struct {
 	// Handler receives the objects and their changes.
 	Handler Handler
@@ -152,7 +152,7 @@ func (e *Events) AwaitSynced(ctx context.Context, registrations ...cache.Informe
 	return nil
 }
 
-// isOurs decides by the label what the API server decides for a Source.
+// isOurs decides by the label what the API server decides for a Watcher.
 func (e *Events) isOurs(s *v1.Service) bool {
 	proxy, isLabelled := s.Labels[labelProxyName]
 	return proxy == e.ProxyName && isLabelled == (e.ProxyName != "")

@@ -15,7 +15,7 @@ import (
 
 // A tracker that receives the objects of an API server. An agent makes its client with
 // NewClient; here a fake one replaces the API server.
-func ExampleSource() {
+func ExampleWatcher() {
 	client := fakeClient(&v1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web"},
 		Spec: v1.ServiceSpec{
@@ -25,11 +25,11 @@ func ExampleSource() {
 		},
 	})
 	tracker := proxy.NewServiceChangeTracker(proxy.TrackerOptions{NodeName: "node-1"})
-	source := kubewatch.Source{Client: client, Handler: tracker, NodeName: "node-1"}
+	watcher := kubewatch.Watcher{Client: client, Handler: tracker, NodeName: "node-1"}
 
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- source.Run(ctx) }()
+	go func() { done <- watcher.Run(ctx) }()
 
 	snapshot, err := tracker.Next(ctx, proxy.Snapshot{})
 	if err != nil {
@@ -56,6 +56,6 @@ func ExampleNewClient() {
 	if err != nil {
 		return
 	}
-	source := kubewatch.Source{Client: client, NodeName: "node-1", Handler: tracker, Report: func(err error) { log.Print(err) }}
-	fmt.Println(source.Run(context.Background()))
+	watcher := kubewatch.Watcher{Client: client, NodeName: "node-1", Handler: tracker, Report: func(err error) { log.Print(err) }}
+	fmt.Println(watcher.Run(context.Background()))
 }

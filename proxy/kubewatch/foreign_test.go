@@ -19,7 +19,7 @@ func theirs(name, proxyName string, clusterIPs ...string) *v1.Service {
 }
 
 // wantForeign checks which of three addresses are foreign, as y and n.
-func wantForeign(t *testing.T, s *Source, want string) {
+func wantForeign(t *testing.T, s *Watcher, want string) {
 	t.Helper()
 	got := ""
 	for _, a := range []string{"10.96.0.66", "fd00::66", "10.96.0.10"} {
@@ -38,7 +38,7 @@ func wantForeign(t *testing.T, s *Source, want string) {
 func TestForeign(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := FakeClient(theirs("theirs", "other", "10.96.0.66", "fd00::66"), service("ours", "10.96.0.10"))
-		s := &Source{Client: client, Handler: newRecorder()}
+		s := &Watcher{Client: client, Handler: newRecorder()}
 		wantForeign(t, s, "yyy")
 		start(t, s)
 		synctest.Wait()
@@ -53,7 +53,7 @@ func TestForeignToANamedProxy(t *testing.T) {
 	ours := theirs("ours", "me", "10.96.0.10")
 	client := FakeClient(theirs("theirs", "other", "10.96.0.66"), service("usual", "fd00::66"), ours)
 	h := newRecorder()
-	s := &Source{Client: client, Handler: h, ProxyName: "me"}
+	s := &Watcher{Client: client, Handler: h, ProxyName: "me"}
 	start(t, s)
 	h.until(t, "the start", func(s *state) bool { return s.synced == 1 })
 	wantForeign(t, s, "yyn")
@@ -73,7 +73,7 @@ func (w watched) UpdateService(s *v1.Service) {
 // Foreign answers from the former list while a new one arrives.
 func TestForeignWhileListing(t *testing.T) {
 	h, isForeign := newRecorder(), []bool{}
-	s := &Source{Client: FakeClient(), NodeName: "n1"}
+	s := &Watcher{Client: FakeClient(), NodeName: "n1"}
 	s.Handler = watched{h, func() { isForeign = append(isForeign, s.Foreign(netip.MustParseAddr("192.0.2.1"))) }}
 	feed := startedFeed(s)
 	for range 2 {
@@ -83,7 +83,7 @@ func TestForeignWhileListing(t *testing.T) {
 }
 
 // startedFeed returns the feed of Services as Run makes it.
-func startedFeed(s *Source) *feed {
+func startedFeed(s *Watcher) *feed {
 	s.events.Handler = s.Handler
 	s.events.foreign.restart()
 	f := s.feeds(&s.events)[0]

@@ -124,7 +124,7 @@ func (r *recorder) until(t testing.TB, what string, isSo func(*state) bool) {
 }
 
 // start runs a source until the test ends.
-func start(t testing.TB, s *Source) {
+func start(t testing.TB, s *Watcher) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)

@@ -32,7 +32,7 @@ func (k *kept) next(remove func(types.NamespacedName)) int {
 	return k.generation
 }
 
-// restart begins a Run of a Source, whose lists follow each other.
+// restart begins a Run of a Watcher, whose lists follow each other.
 func (k *kept) restart() {
 	k.mu.Lock()
 	defer k.mu.Unlock()

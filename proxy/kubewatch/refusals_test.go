@@ -36,7 +36,7 @@ func testRefusals(t *testing.T, resource string, isOptional bool) {
 	h := newRecorder()
 	reports := make(chan error, 1000)
 	logger := funcr.New(func(_, _ string) { lines.Add(1) }, funcr.Options{})
-	start(t, &Source{Client: client, Handler: h, Logger: logger, Report: func(err error) {
+	start(t, &Watcher{Client: client, Handler: h, Logger: logger, Report: func(err error) {
 		select {
 		case reports <- err:
 		default:
@@ -52,7 +52,7 @@ func testRefusals(t *testing.T, resource string, isOptional bool) {
 	}
 }
 
-// A Source retries an API server that sends garbage, and removes nothing because of it.
+// A Watcher retries an API server that sends garbage, and removes nothing because of it.
 func TestGarbage(t *testing.T) {
 	for name, garbage := range map[string]string{
 		"text":             "once upon a time",
@@ -73,7 +73,7 @@ func testGarbage(t *testing.T, garbage string) {
 	server, client := newAPIServer(t, true)
 	fill(server)
 	h := newRecorder()
-	source := &Source{Client: client, Handler: h}
+	source := &Watcher{Client: client, Handler: h}
 	server.setGarbage(t, garbage)
 	start(t, source)
 	server.awaitRequests(t, 20)

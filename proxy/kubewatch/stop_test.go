@@ -21,7 +21,7 @@ func TestStopsWhileAPIServerIsUnreachable(t *testing.T) {
 		client, err := NewClient(&rest.Config{Host: "http://192.0.2.1", QPS: -1, Dial: refuse})
 		testenv.NoError(t, err)
 		var last atomic.Pointer[time.Time]
-		s := &Source{Client: client, Handler: newRecorder(), NodeName: "n1", Report: func(error) { now := time.Now(); last.Store(&now) }}
+		s := &Watcher{Client: client, Handler: newRecorder(), NodeName: "n1", Report: func(error) { now := time.Now(); last.Store(&now) }}
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		done := make(chan error, 1)

@@ -4,7 +4,7 @@
 //
 // # What is read
 //
-// [Source].Path is a file, or a folder whose files that end in .yaml, .yml or
+// [Watcher].Path is a file, or a folder whose files that end in .yaml, .yml or
 // .json are read. Subfolders, hidden files and backup files of editors (web.yaml~,
 // #web.yaml#, .web.yaml.swp) are not read. A file is in UTF-8. It has any number of YAML
 // documents, each of which begins with a line ---, or JSON values, and each of them is
@@ -18,7 +18,7 @@
 //
 // Fields that this version does not know are ignored, with a warning. A missing namespace
 // is "default", a missing protocol TCP, a missing name of an EndpointSlice's port
-// the empty name, as in the API server. [Source].Assign can give ClusterIPs to Services that
+// the empty name, as in the API server. [Watcher].Assign can give ClusterIPs to Services that
 // have none. No other default is filled in, and managedFields are dropped. A duplicate key in
 // a YAML mapping is an error; keys that << merges may be overridden. YAML is version 1.2: yes
 // and no are texts.
@@ -36,7 +36,7 @@
 // Of duplicate objects the first one is used, in the order of file names and then of
 // lines; the others are reported.
 //
-// [Source].Logger names what was read and has no effect, such as an unknown field, or an
+// [Watcher].Logger names what was read and has no effect, such as an unknown field, or an
 // EndpointSlice without the label that names its Service, or whose Service no file has.
 //
 // # Services that claim the same address
@@ -55,7 +55,7 @@
 //
 // # Detecting changes
 //
-// A Source checks the files every [Source].Interval: the folder's listing and, of each
+// A Watcher checks the files every [Watcher].Interval: the folder's listing and, of each
 // file, after symbolic links, modification time, size and identity. So ConfigMap volumes,
 // network file systems and editors that rename all work. A change counts when two checks in
 // a row see the same state, the second of them a tenth of the interval after the first, so

@@ -12,7 +12,7 @@ const noItem = -1
 // DocumentError is the error of a file, or of a part of it, that cannot be read, or a warning
 // about it. The rest of the file, and all other files, are read.
 type DocumentError struct {
-	// File is the path of the file: the folder as in Source.Path, and the name.
+	// File is the path of the file: the folder as in Watcher.Path, and the name.
 	File string
 	// Line is the line of the error in File, counted from 1; if that is unknown,
 	// the line where the item or document begins. It is 0 for an error of the whole

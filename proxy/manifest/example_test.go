@@ -64,7 +64,7 @@ metadata: {}
 
 // Load hands over the good objects and returns the errors of the others, with their lines. A
 // program that keeps running calls Run, which follows the files.
-func ExampleSource() {
+func ExampleWatcher() {
 	dir, err := os.MkdirTemp("", "manifests")
 	if err != nil {
 		fmt.Println(err)
@@ -81,8 +81,8 @@ func ExampleSource() {
 		return
 	}
 
-	source := manifest.Source{Path: path, Handler: printer{}}
-	err = source.Load(context.Background())
+	watcher := manifest.Watcher{Path: path, Handler: printer{}}
+	err = watcher.Load(context.Background())
 	var joined interface{ Unwrap() []error }
 	if errors.As(err, &joined) {
 		for _, e := range joined.Unwrap() {

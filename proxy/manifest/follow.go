@@ -24,7 +24,7 @@ const (
 
 // follower is the state of one Run or Load.
 type follower struct {
-	*Source
+	*Watcher
 	stat   func(path string) state // stateOf, except in tests
 	files  map[string]*file
 	held   map[key]metav1.Object // what the handler has
@@ -39,16 +39,16 @@ type follower struct {
 	warned     problemlog.Log[error]
 }
 
-func newFollower(s *Source) (*follower, error) {
+func newFollower(s *Watcher) (*follower, error) {
 	switch {
 	case s.Path == "":
-		return nil, errors.New("manifest: Source.Path is required")
+		return nil, errors.New("manifest: Watcher.Path is required")
 	case s.Handler == nil:
-		return nil, errors.New("manifest: Source.Handler is required")
+		return nil, errors.New("manifest: Watcher.Handler is required")
 	case s.Interval < 0:
-		return nil, errors.New("manifest: Source.Interval is negative")
+		return nil, errors.New("manifest: Watcher.Interval is negative")
 	}
-	return &follower{Source: s, stat: stateOf, files: make(map[string]*file), held: make(map[key]metav1.Object)}, nil
+	return &follower{Watcher: s, stat: stateOf, files: make(map[string]*file), held: make(map[key]metav1.Object)}, nil
 }
 
 // wait waits until the next check.

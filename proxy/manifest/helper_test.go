@@ -108,7 +108,7 @@ func untilStable(t testing.TB, f *follower) {
 func follow(t testing.TB, path string) (*follower, *recorder) {
 	t.Helper()
 	r := newRecorder(t)
-	f, err := newFollower(&Source{Path: path, Handler: r})
+	f, err := newFollower(&Watcher{Path: path, Handler: r})
 	if err != nil {
 		t.Fatalf("newFollower: %v", err)
 	}
@@ -124,7 +124,7 @@ func write(t testing.TB, dir, name, text string) {
 func load(t testing.TB, path string) (*recorder, error) {
 	t.Helper()
 	r := newRecorder(t)
-	err := (&Source{Path: path, Handler: r}).Load(context.Background())
+	err := (&Watcher{Path: path, Handler: r}).Load(context.Background())
 	return r, err
 }
 

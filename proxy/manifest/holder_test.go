@@ -24,7 +24,7 @@ func serve(t *testing.T, dir string) *serving {
 	t.Helper()
 	s := &serving{t: t, dir: dir, tracker: proxy.NewServiceChangeTracker(proxy.TrackerOptions{})}
 	var err error
-	if s.files, err = newFollower(&Source{Path: dir, Handler: s.tracker}); err != nil {
+	if s.files, err = newFollower(&Watcher{Path: dir, Handler: s.tracker}); err != nil {
 		t.Fatal(err)
 	}
 	return s

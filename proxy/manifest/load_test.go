@@ -56,7 +56,7 @@ func TestLoadLogsErrorsOfFiles(t *testing.T) {
 	write(t, dir, "bad.yaml", "apiVersion: v1\nkind: Service\n")
 	for path, want := range map[string]int{filepath.Join(dir, "missing"): 0, dir: 1} {
 		lines := 0
-		s := &Source{Path: path, Handler: newRecorder(t), Logger: funcr.New(func(string, string) { lines++ }, funcr.Options{})}
+		s := &Watcher{Path: path, Handler: newRecorder(t), Logger: funcr.New(func(string, string) { lines++ }, funcr.Options{})}
 		if err := s.Load(t.Context()); err == nil || lines != want {
 			t.Errorf("%s: got error %v and %d lines, want an error and %d lines", path, err, lines, want)
 		}
@@ -79,7 +79,7 @@ func TestLoadCanceled(t *testing.T) {
 	write(t, dir, "a.yaml", service("one", 80)+"---\n"+service("two", 80))
 	ctx, cancel := context.WithCancel(t.Context())
 	r := &canceler{newRecorder(t), cancel}
-	s := &Source{Path: dir, Handler: r}
+	s := &Watcher{Path: dir, Handler: r}
 	for _, want := range [][]string{{"update Service default/one"}, nil} {
 		if err := s.Load(ctx); !errors.Is(err, context.Canceled) {
 			t.Errorf("Load: %v, want %v", err, context.Canceled)

@@ -17,7 +17,7 @@ import (
 
 const interval = 10 * time.Second
 
-// running is a Source that runs in a bubble of synctest.
+// running is a Watcher that runs in a bubble of synctest.
 type running struct {
 	*recorder
 	t         *testing.T
@@ -30,7 +30,7 @@ type running struct {
 func run(t *testing.T, path string) *running {
 	t.Helper()
 	r := &running{t: t, recorder: newRecorder(t)}
-	s := &Source{
+	s := &Watcher{
 		Path:     path,
 		Interval: interval,
 		Handler:  r.recorder,
@@ -223,7 +223,7 @@ func TestRunSingleFile(t *testing.T) {
 }
 
 func TestSettings(t *testing.T) {
-	for name, s := range map[string]*Source{
+	for name, s := range map[string]*Watcher{
 		"without Path":      {Handler: newRecorder(t)},
 		"without Handler":   {Path: t.TempDir()},
 		"negative Interval": {Path: t.TempDir(), Handler: newRecorder(t), Interval: -1},

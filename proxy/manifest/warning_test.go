@@ -71,7 +71,7 @@ func TestWarnings(t *testing.T) {
 			write(t, filepath.Dir(path), "a.yaml", c.text)
 			r := newRecorder(t)
 			var got []string
-			s := &Source{Path: path, Handler: r, Logger: warnings(func(text string) { got = append(got, strings.TrimPrefix(text, path+":")) })}
+			s := &Watcher{Path: path, Handler: r, Logger: warnings(func(text string) { got = append(got, strings.TrimPrefix(text, path+":")) })}
 			if err := s.Load(t.Context()); err != nil {
 				t.Errorf("Load: %v, want no error", err)
 			}
@@ -92,7 +92,7 @@ func TestManyWarnings(t *testing.T) {
 	}
 	write(t, dir, "a.yaml", text.String())
 	var lines []string
-	s := &Source{Path: dir, Handler: r, Logger: warnings(func(text string) { lines = append(lines, text) })}
+	s := &Watcher{Path: dir, Handler: r, Logger: warnings(func(text string) { lines = append(lines, text) })}
 	_ = s.Load(t.Context()) // The duplicates are errors.
 	if want := "a.yaml: " + more(50).Error(); len(lines) != problemlog.Most || !strings.HasSuffix(lines[0], want) {
 		t.Errorf("got %d warnings, the first one %q, want %d and %q", len(lines), lines[0], problemlog.Most, want)

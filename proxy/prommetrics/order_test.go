@@ -29,7 +29,7 @@ type flows struct {
 	err error
 }
 
-func (f *flows) Follow(context.Context, proxy.Snapshot, bool) error {
+func (f *flows) RemoveStale(context.Context, proxy.Snapshot, bool) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.err
@@ -41,8 +41,8 @@ func (f *flows) fail(err error) {
 	f.err = err
 }
 
-func (*flows) Due() bool                 { return false }
-func (*flows) Find([]*proxy.ServicePort) {}
+func (*flows) RetryDue() bool                    { return false }
+func (*flows) AddFrontends([]*proxy.ServicePort) {}
 
 // history runs a proxy with observers in an order through a history of changes, failures of the
 // backend and of the flows, and repairs. It returns all responses and scrapes, and all syncs.
@@ -60,7 +60,7 @@ func history(t *testing.T, order [3]int) (seen []string) {
 			Verified: func(s proxy.Snapshot) { syncs = append(syncs, fmt.Sprint("verified ", s.Len())) },
 		}}
 		b, f := &backend{takes: time.Second}, &flows{}
-		runner := &proxy.Runner{Source: tracker, Backend: b, Flows: f, ResyncInterval: time.Minute}
+		runner := &proxy.Runner{Source: tracker, Backend: b, FlowCleaner: f, ResyncInterval: time.Minute}
 		for _, i := range order {
 			runner.Observers = append(runner.Observers, all[i])
 		}

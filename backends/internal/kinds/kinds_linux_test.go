@@ -35,15 +35,13 @@ func TestKindsShareNoDefaults(t *testing.T) {
 	}
 }
 
-// What kube-proxy, or a backend that ended, has left in either flavour of iptables is named with the command
-// that removes it. Of a table that does not exist, none is made.
-func TestChainsOfOthersAreNamed(t *testing.T) {
+// What kube-proxy has left in either flavour of iptables is named with the command that removes it. A table that
+// does not exist is not made.
+func TestChainsOfKubeProxyAreNamed(t *testing.T) {
 	snapshot := proxy.Snapshot{}
 	for _, c := range []struct{ flavour, chain, remedy string }{
 		{"nft", "KUBE-SERVICES", "kube-proxy --cleanup"},
-		{"nft", "VIPKIT-SERVICES", "iptables-nft-save | grep -v VIPKIT- | iptables-nft-restore"},
 		{"legacy", "KUBE-SERVICES", "kube-proxy --cleanup"},
-		{"legacy", "VIPKIT-SERVICES", "iptables-legacy-save | grep -v VIPKIT- | iptables-legacy-restore"},
 	} {
 		ns := netnstest.NewNS(t)
 		i := netnstest.Open(t, ns, func() (*kinds.Instance, error) { return kinds.Open(kinds.NFTables.Defaults(), kinds.NFTables) })

@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"syscall"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
@@ -73,48 +72,13 @@ func listPorts() (map[int]bool, error) {
 	}
 	bridges := map[int]bool{}
 	for _, m := range messages {
-		master, hairpin, err := readPort(m)
+		link, err := netlink.LinkDeserialize(&unix.NlMsghdr{Type: unix.RTM_NEWLINK}, m)
 		if err != nil {
 			return nil, err
 		}
-		if master != 0 {
-			bridges[master] = bridges[master] || !hairpin
+		if port := link.Attrs().Protinfo; port != nil && link.Attrs().MasterIndex != 0 {
+			bridges[link.Attrs().MasterIndex] = bridges[link.Attrs().MasterIndex] || !port.Hairpin
 		}
 	}
 	return bridges, nil
-}
-
-// readPort returns the interface index of the bridge that an interface is a port of, or 0,
-// and whether hairpin_mode of the port is on.
-func readPort(message []byte) (master int, hairpin bool, err error) {
-	attributes, err := nl.ParseRouteAttr(message[unix.SizeofIfInfomsg:])
-	if err != nil {
-		return 0, false, err
-	}
-	isPort := false
-	for _, a := range attributes {
-		switch a.Attr.Type &^ unix.NLA_F_NESTED {
-		case unix.IFLA_MASTER:
-			master = int(nl.NativeEndian().Uint32(a.Value))
-		case unix.IFLA_PROTINFO:
-			isPort = true
-			if hairpin, err = isHairpin(a.Value); err != nil {
-				return 0, false, err
-			}
-		}
-	}
-	if !isPort {
-		return 0, false, nil
-	}
-	return master, hairpin, nil
-}
-
-func isHairpin(port []byte) (bool, error) {
-	attributes, err := nl.ParseRouteAttr(port)
-	if err != nil {
-		return false, err
-	}
-	return slices.ContainsFunc(attributes, func(a syscall.NetlinkRouteAttr) bool {
-		return a.Attr.Type == unix.IFLA_BRPORT_MODE && len(a.Value) > 0 && a.Value[0] != 0
-	}), nil
 }

@@ -69,9 +69,9 @@ func (s *Stage[O]) Apply(t testing.TB, want proxy.Snapshot) {
 		return
 	}
 	if full {
-		s.Flows.Find(s.Backend.Abilities().Flows())
+		s.Flows.AddFrontends(s.Backend.Abilities().FoundFrontends())
 	}
-	if err := s.Flows.Follow(t.Context(), want, full); err != nil {
+	if err := s.Flows.RemoveStale(t.Context(), want, full); err != nil {
 		t.Fatalf("Follow: got error %v, want none", err)
 	}
 }

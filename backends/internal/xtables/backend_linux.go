@@ -152,13 +152,13 @@ func (b *Backend) Apply(ctx context.Context, old, new proxy.Snapshot) error {
 	for i, f := range b.families {
 		errs[i] = f.Apply(ctx, old, new)
 	}
-	return backends.JoinErrors(!old.IsZero(), errs...)
+	return backends.JoinErrors(old, errs...)
 }
 
 // Abilities implements [proxy.Backend]. Operations are rules and chains that were written or removed.
 func (b *Backend) Abilities() proxy.Abilities {
 	return proxy.Abilities{
-		Operations: b.Operations, Drifted: b.Drifted, WaitDrift: b.waitDrift, Flows: b.flows, CheckLimits: b.checkLimits, CountRules: b.countRules,
+		Operations: b.Operations, Drifted: b.Drifted, WaitDrift: b.waitDrift, FoundFrontends: b.flows, CheckLimits: b.checkLimits, CountRules: b.countRules,
 	}
 }
 

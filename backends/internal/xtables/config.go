@@ -81,7 +81,7 @@ type Family struct {
 	// Extensions are named in errors if they are missing. Sets that their rules name must exist.
 	Extensions []Extension
 	// Facts is called before each full Apply, in the network namespace, and returns settings on which
-	// rules depend, as Facts of [backends.Abilities] does.
+	// rules depend, as Facts of [backends.TargetAbilities] does.
 	Facts func() (any, error)
 	// CheckLimits is as in [proxy.Abilities], for service ports of the family.
 	CheckLimits func(*proxy.ServicePort) []*proxy.Problem

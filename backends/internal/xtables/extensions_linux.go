@@ -52,7 +52,7 @@ func (k *kernel) refresh(ctx context.Context) (err error) {
 	return err
 }
 
-// Check is Check of [backends.Abilities]: it refuses service ports that need a missing extension.
+// Check is Check of [backends.TargetAbilities]: it refuses service ports that need a missing extension.
 func (k *kernel) Check(_ backends.Env, port *proxy.ServicePort) error {
 	for i := range k.missingExtensions {
 		if port.Name.Family == k.Family.Family && k.missingExtensions[i].IsFor(port) {

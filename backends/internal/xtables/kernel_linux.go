@@ -35,8 +35,8 @@ type kernel struct {
 }
 
 // Abilities implements [backends.Target].
-func (k *kernel) Abilities() backends.Abilities[Key, string] {
-	return backends.Abilities[Key, string]{
+func (k *kernel) Abilities() backends.TargetAbilities[Key, string] {
+	return backends.TargetAbilities[Key, string]{
 		Facts: func(proxy.Snapshot) any { return k.facts }, Check: k.Check, Replace: k.Replace, Cleanup: k.Cleanup,
 	}
 }
@@ -49,7 +49,7 @@ func (k *kernel) List(context.Context) iter.Seq2[Object, error] {
 // Commit implements [backends.Target]. It does not find out what became of a change that a program
 // refused, nor why: an Apply from the zero snapshot does.
 func (k *kernel) Commit(ctx context.Context, ops []Op) backends.Outcome {
-	return backends.Stopped(0, len(ops), k.commit(ctx, ops))
+	return backends.PartialOutcome(0, len(ops), k.commit(ctx, ops))
 }
 
 func (k *kernel) commit(ctx context.Context, ops []Op) error {
@@ -111,7 +111,7 @@ func (k *kernel) reread(ctx context.Context) (*existing, error) {
 	return e, nil
 }
 
-// Cleanup is Cleanup of [backends.Abilities]. Rules that reject ports of virtual IPs go first: without
+// Cleanup is Cleanup of [backends.TargetAbilities]. Rules that reject ports of virtual IPs go first: without
 // translation they would reject packets to another backend that has taken over, and serves them after
 // table filter.
 func (k *kernel) Cleanup(ctx context.Context) error {

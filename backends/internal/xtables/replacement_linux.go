@@ -9,7 +9,7 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// Replace is Replace of [backends.Abilities]: everything is in one commit, because each further
+// Replace is Replace of [backends.TargetAbilities]: everything is in one commit, because each further
 // one would copy the table again. It reads the existing chains and rules.
 func (k *kernel) Replace(context.Context, proxy.Snapshot, bool) backends.Replacement[Key, string] {
 	return &replacement{kernel: k}
@@ -35,7 +35,7 @@ func (*replacement) Pieces() int { return 1 }
 
 // Commit implements [backends.Replacement].
 func (r *replacement) Commit(ctx context.Context, ops []Op) backends.Outcome {
-	return backends.Stopped(0, len(ops), r.commit(ctx, ops))
+	return backends.PartialOutcome(0, len(ops), r.commit(ctx, ops))
 }
 
 func (r *replacement) commit(ctx context.Context, ops []Op) error {

@@ -90,7 +90,7 @@ func serveMode(ctx context.Context, c *config, mode string, client kubernetes.In
 		return err
 	}
 	defer func() { err = errors.Join(err, end()) }()
-	source := &kubewatch.Source{Client: client, NodeName: a.tracker.NodeName, Report: func(err error) { a.reported.refusals.report(log, err) }}
+	source := &kubewatch.Watcher{Client: client, NodeName: a.tracker.NodeName, Report: func(err error) { a.reported.refusals.report(log, err) }}
 	if err := a.followFlows(source); err != nil {
 		return err
 	}
@@ -106,7 +106,7 @@ func serveMode(ctx context.Context, c *config, mode string, client kubernetes.In
 		return err
 	}
 	runner := &proxy.Runner{
-		Source: tracker, Backend: backend, Flows: a.cleaner(), Logger: log,
+		Source: tracker, Backend: backend, FlowCleaner: a.cleaner(), Logger: log,
 		Observers:   append([]proxy.Observer{a.observer(ctx), a.metrics.Observer(tracker), a.page.Observer(tracker), server.Observer()}, a.Hooks.Observers...),
 		MinInterval: c.section(mode).MinSyncPeriod.Duration, ResyncInterval: c.resyncInterval(mode),
 	}
@@ -180,7 +180,7 @@ func (a *instance) open(ctx context.Context, client kubernetes.Interface, regist
 }
 
 // followFlows opens connection tracking; Windows has none.
-func (a *instance) followFlows(source *kubewatch.Source) (err error) {
+func (a *instance) followFlows(source *kubewatch.Watcher) (err error) {
 	if a.onWindows() {
 		return nil
 	}

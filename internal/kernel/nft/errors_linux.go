@@ -37,13 +37,13 @@ func Explain(err error) error {
 // commit may succeed.
 func IsShortage(err error) bool { return errors.Is(err, unix.ENOMEM) || errors.Is(err, unix.ENOBUFS) }
 
-// Replacing returns the outcome of a commit of a [backends.Replacement], as [backends.Stopped]. When memory
+// Replacing returns the outcome of a commit of a [backends.Replacement], as [backends.PartialOutcome]. When memory
 // is short, it ends the Apply: what is not replaced serves.
 func Replacing(done, all int, err error) backends.Outcome {
 	if IsShortage(err) {
 		err = fmt.Errorf("%w: the existing objects stay in effect: %w", backends.ErrUnavailable, err)
 	}
-	return backends.Stopped(done, all, err)
+	return backends.PartialOutcome(done, all, err)
 }
 
 // explainRefusal translates the error of an operation that the kernel refused.

@@ -97,7 +97,7 @@ func runAgent(ctx context.Context, o *agentOptions, log logr.Logger) error {
 		return err
 	}
 	runner := &proxy.Runner{
-		Source: inv, Backend: backend, Flows: flows, Logger: log, ResyncInterval: o.Resync,
+		Source: inv, Backend: backend, FlowCleaner: flows, Logger: log, ResyncInterval: o.Resync,
 		Observers: []proxy.Observer{server.Observer(), {Synced: a.observe, Verified: a.verified}},
 	}
 	ctx, cancel := context.WithCancel(ctx)

@@ -96,14 +96,14 @@ func (c *Capture) Configure(config *engine.Config) {
 func (c *Capture) isAddress(a netip.Addr) bool { return (*c.host.Load())[a] }
 
 // Abilities implements [backends.Target]. It cannot wait for drift: resyncs check the addresses.
-func (c *Capture) Abilities() backends.Abilities[Key, Value] {
-	return backends.Abilities[Key, Value]{
+func (c *Capture) Abilities() backends.TargetAbilities[Key, Value] {
+	return backends.TargetAbilities[Key, Value]{
 		Abilities: proxy.Abilities{Operations: c.ops.Load, Drifted: c.Drifted, CheckNode: c.CheckNode},
 		Check:     c.Check, Cleanup: c.Cleanup, Close: c.namespace.Close,
 	}
 }
 
-// Check is Check of [backends.Abilities].
+// Check is Check of [backends.TargetAbilities].
 func (c *Capture) Check(_ backends.Env, port *proxy.ServicePort) error {
 	if !c.serves(port.Name.Family) {
 		return nil
@@ -229,7 +229,7 @@ func (c *Capture) Commit(ctx context.Context, ops []op) (out backends.Outcome) {
 		err = w.begin(ctx, added)
 	}
 	if err != nil {
-		return backends.Stopped(0, len(ops), fmt.Errorf("%w: userspace: %w", backends.ErrUnavailable, err))
+		return backends.PartialOutcome(0, len(ops), fmt.Errorf("%w: userspace: %w", backends.ErrUnavailable, err))
 	}
 	out = backends.Each(ctx, ops, func(o *op) error {
 		if err := w.carryOut(ctx, o); err != nil {
@@ -354,7 +354,7 @@ func (c *Capture) removeOne(ctx context.Context, a netip.Addr) error {
 	return nil
 }
 
-// Cleanup is Cleanup of [backends.Abilities].
+// Cleanup is Cleanup of [backends.TargetAbilities].
 func (c *Capture) Cleanup(ctx context.Context) error {
 	present, err := c.present(ctx)
 	if err == nil {

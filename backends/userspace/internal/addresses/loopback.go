@@ -41,14 +41,14 @@ func NewLoopback(s Serving, limit int) *Loopback {
 }
 
 // Abilities implements [backends.Target]. No other program changes sockets of this process.
-func (l *Loopback) Abilities() backends.Abilities[Key, Value] {
-	return backends.Abilities[Key, Value]{
+func (l *Loopback) Abilities() backends.TargetAbilities[Key, Value] {
+	return backends.TargetAbilities[Key, Value]{
 		Abilities: proxy.Abilities{Operations: l.ops.Load, Drifted: func(context.Context) bool { return false }},
 		Check:     l.Check, Close: l.namespace.Close,
 	}
 }
 
-// Check is Check of [backends.Abilities].
+// Check is Check of [backends.TargetAbilities].
 func (l *Loopback) Check(env backends.Env, port *proxy.ServicePort) error {
 	if len(l.Render(env, port, nil)) == 0 {
 		return nil

@@ -48,7 +48,7 @@ func (r *renderer) served() []v1.IPFamily {
 	return slices.DeleteFunc(all[:], func(f v1.IPFamily) bool { return !r.serves(f) })
 }
 
-// Check is Check of [backends.Abilities].
+// Check is Check of [backends.TargetAbilities].
 func (r *renderer) Check(_ backends.Env, port *proxy.ServicePort) error {
 	if !r.serves(port.Name.Family) {
 		return nil

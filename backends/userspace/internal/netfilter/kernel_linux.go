@@ -17,10 +17,10 @@ import (
 
 // Abilities implements [backends.Target]. Connection tracking remembers which flows are redirected,
 // and with TPROXY flows from bridges.
-func (c *Capture) Abilities() backends.Abilities[Key, Value] {
-	return backends.Abilities[Key, Value]{
+func (c *Capture) Abilities() backends.TargetAbilities[Key, Value] {
+	return backends.TargetAbilities[Key, Value]{
 		Abilities: proxy.Abilities{
-			Operations: c.ops.Load, Drifted: c.Drifted, WaitDrift: c.WaitDrift, Flows: c.found.Take, CheckNode: c.checkNode,
+			Operations: c.ops.Load, Drifted: c.Drifted, WaitDrift: c.WaitDrift, FoundFrontends: c.found.Take, CheckNode: c.checkNode,
 		},
 		Check: c.Check, Replace: c.Replace, Cleanup: c.Cleanup, Close: c.Close,
 	}
@@ -30,7 +30,7 @@ func (c *Capture) table(fam nfnetlink.Family) nfnetlink.Table {
 	return nfnetlink.Table{Family: fam, Name: c.Identity.Name}
 }
 
-// Replace is Replace of [backends.Abilities].
+// Replace is Replace of [backends.TargetAbilities].
 func (c *Capture) Replace(ctx context.Context, _ proxy.Snapshot, must bool) backends.Replacement[Key, Value] {
 	if !must || c.Begin() != nil {
 		return nil // List fails in the same way, and returns the error
@@ -82,7 +82,7 @@ func (c *Capture) Commit(ctx context.Context, ops []op) backends.Outcome {
 	var indexes []int
 	if removesTable := func(o op) bool { return o.Key.kind == kindTable && o.Kind == backends.Remove }; slices.ContainsFunc(ops, removesTable) {
 		// No packet may be in the base chains when the elements of a table are removed.
-		ordered, first, indexes = backends.Apart(ops, func(o *op) bool { return o.Key.level == levelBase && o.Kind == backends.Remove })
+		ordered, first, indexes = backends.Partition(ops, func(o *op) bool { return o.Key.level == levelBase && o.Kind == backends.Remove })
 	}
 	var err error
 	if first > 0 {
@@ -92,7 +92,7 @@ func (c *Capture) Commit(ctx context.Context, ops []op) backends.Outcome {
 	if err == nil {
 		err = c.commit(ctx, ordered[first:], false, &done)
 	}
-	return backends.Stopped(done, len(ops), err).At(indexes)
+	return backends.PartialOutcome(done, len(ops), err).At(indexes)
 }
 
 // commit makes one transaction if that is possible, and adds the operations that are carried out to done.
@@ -148,7 +148,7 @@ func (c *Capture) removeRoutes(ops []op) error {
 	return nil
 }
 
-// Cleanup is Cleanup of [backends.Abilities].
+// Cleanup is Cleanup of [backends.TargetAbilities].
 func (c *Capture) Cleanup(ctx context.Context) error {
 	all := ipaddr.Families()
 	return c.remove(ctx, all[:]...)

@@ -24,7 +24,7 @@ import (
 // labelProxyName is the label of Services for another service proxy.
 const labelProxyName = "service.kubernetes.io/service-proxy-name"
 
-// Handler receives what a Source watches; every proxy.ServiceChangeTracker is one. Its
+// Handler receives the objects of a Watcher; every proxy.ServiceChangeTracker is one. Its
 // methods are called from several goroutines at once.
 type Handler interface {
 	proxy.ServiceHandler
@@ -37,9 +37,9 @@ type Handler interface {
 	UpdateServiceCIDRs([]netip.Prefix)
 }
 
-// Source watches an API server. Client and Handler are required. The fields must not be
+// Watcher lists and watches the objects of an API server. Client and Handler are required. The fields must not be
 // changed while it runs.
-type Source struct {
+type Watcher struct {
 	// Client is a client of the API server; [NewClient] makes one.
 	Client kubernetes.Interface
 	// Handler receives the objects and their changes.
@@ -74,7 +74,7 @@ func NewClient(config *rest.Config) (kubernetes.Interface, error) {
 // Run watches until ctx ends, and then soon returns nil. It returns an error only if
 // Client or Handler is missing; it retries an API server that is unreachable. Only one
 // Run may be active.
-func (s *Source) Run(ctx context.Context) error {
+func (s *Watcher) Run(ctx context.Context) error {
 	if s.Client == nil || s.Handler == nil {
 		return errors.New("kubewatch: Client and Handler are required")
 	}
@@ -106,9 +106,9 @@ func (s *Source) Run(ctx context.Context) error {
 
 // Foreign reports whether an address may be a ClusterIP of a Service for another proxy, for the Options of package
 // conntrack. Until the first list of Services of a Run is complete, every address may be one. It may be called from any goroutine.
-func (s *Source) Foreign(a netip.Addr) bool { return s.events.Foreign(a) }
+func (s *Watcher) Foreign(a netip.Addr) bool { return s.events.Foreign(a) }
 
-func (s *Source) feeds(e *Events) []*feed {
+func (s *Watcher) feeds(e *Events) []*feed {
 	core := s.Client.CoreV1()
 	services, slices, nodes := core.Services(""), s.Client.DiscoveryV1().EndpointSlices(""), core.Nodes()
 	feeds := []*feed{
@@ -135,7 +135,7 @@ func (s *Source) feeds(e *Events) []*feed {
 	}, s.report))
 }
 
-func (s *Source) report(err error) {
+func (s *Watcher) report(err error) {
 	if s.Report != nil {
 		s.Report(err)
 	}

@@ -11,9 +11,9 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// Handler receives the objects that a Source reads; every proxy.ServiceChangeTracker is
-// one. Only the goroutine that runs the Source calls it. The objects belong to the
-// Source: the handler must neither keep nor change them.
+// Handler receives the objects that a Watcher reads; every proxy.ServiceChangeTracker is
+// one. Only the goroutine that runs the Watcher calls it. The objects belong to the
+// Watcher: the handler must neither keep nor change them.
 type Handler interface {
 	proxy.ServiceHandler
 	// UpdateNode receives a Node that is new or has changed. All Nodes are handed
@@ -43,10 +43,10 @@ type Summary struct {
 	Ignored map[string]int
 }
 
-// Source reads manifests and passes their objects to a Handler. It has only settings,
+// Watcher reads manifests, also when they change, and passes their objects to a Handler. It has only settings,
 // and no state: Run and Load may be called at any time and from any goroutine. The
 // settings must not be changed during a call.
-type Source struct {
+type Watcher struct {
 	// Path is a file of any name, or a folder whose *.yaml, *.yml and *.json
 	// files are read.
 	Path string
@@ -76,19 +76,19 @@ type Source struct {
 // handler's Synced and returns the errors, joined, each a *DocumentError. If Path
 // itself cannot be read, or ctx ends first, it returns the reason, does not log it, and does
 // not call Synced. It waits up to an Interval for files that are being written.
-func (s *Source) Load(ctx context.Context) error { return s.follow(ctx, true) }
+func (s *Watcher) Load(ctx context.Context) error { return s.follow(ctx, true) }
 
 // Run does what Load does and then watches the files until ctx ends, and then returns
 // nil. It waits for a Path that cannot be read, also at the start. It returns an error of the
 // settings at once.
-func (s *Source) Run(ctx context.Context) error {
+func (s *Watcher) Run(ctx context.Context) error {
 	if err := s.follow(ctx, false); ctx.Err() == nil || !errors.Is(err, ctx.Err()) {
 		return err
 	}
 	return nil
 }
 
-func (s *Source) follow(ctx context.Context, once bool) error {
+func (s *Watcher) follow(ctx context.Context, once bool) error {
 	f, err := newFollower(s)
 	if err != nil {
 		return err

@@ -31,18 +31,18 @@ func fill(s *apiServer) {
 
 // The handler receives the same objects from lists and from streamed lists, also after the
 // connection was lost.
-func TestSource(t *testing.T) {
+func TestWatcher(t *testing.T) {
 	for name, streams := range map[string]bool{"lists": false, "streamed lists": true} {
-		t.Run(name, func(t *testing.T) { synctest.Test(t, func(t *testing.T) { testSource(t, streams) }) })
+		t.Run(name, func(t *testing.T) { synctest.Test(t, func(t *testing.T) { testWatcher(t, streams) }) })
 	}
 }
 
-func testSource(t *testing.T, streams bool) {
+func testWatcher(t *testing.T, streams bool) {
 	t.Helper()
 	server, client := newAPIServer(t, streams)
 	fill(server)
 	h := newRecorder()
-	start(t, &Source{Client: client, Handler: h, NodeName: "n1", Report: func(err error) { t.Errorf("reported: %v", err) }})
+	start(t, &Watcher{Client: client, Handler: h, NodeName: "n1", Report: func(err error) { t.Errorf("reported: %v", err) }})
 	h.until(t, "the start", func(s *state) bool { return s.synced == 1 && len(s.cidrs) == 2 })
 	if h.get().early != 4 {
 		t.Errorf("at Synced: got %d objects, want 4", h.get().early)
@@ -90,7 +90,7 @@ func TestServerUnreachable(t *testing.T) {
 		server.setDown(true)
 		h := newRecorder()
 		var failures atomic.Int64
-		start(t, &Source{Client: client, Handler: h, NodeName: "n1", Report: func(error) { failures.Add(1); h.note(func(*state) {}) }})
+		start(t, &Watcher{Client: client, Handler: h, NodeName: "n1", Report: func(error) { failures.Add(1); h.note(func(*state) {}) }})
 		h.until(t, "failures", func(*state) bool { return failures.Load() > 5 })
 		if h.get().synced != 0 {
 			t.Error("Synced was called before the first list")
@@ -111,7 +111,7 @@ func TestSelectors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server, client := newAPIServer(t, true)
 		h := newRecorder()
-		start(t, &Source{Client: client, Handler: h, NodeName: "n1"})
+		start(t, &Watcher{Client: client, Handler: h, NodeName: "n1"})
 		h.until(t, "the start", func(s *state) bool { return s.synced == 1 })
 		got := map[string]string{}
 		server.mu.Lock()
@@ -139,7 +139,7 @@ func TestSelectors(t *testing.T) {
 func TestFakeClientset(t *testing.T) {
 	client := FakeClient(service("a", "10.96.0.1"), slice("a-1", "10.0.0.1"), objects.Node("n1", "east"))
 	h := newRecorder()
-	start(t, &Source{Client: client, Handler: h, NodeName: "n1"})
+	start(t, &Watcher{Client: client, Handler: h, NodeName: "n1"})
 	h.until(t, "the start", func(s *state) bool { return s.synced == 1 && s.early == 3 })
 	ctx := t.Context()
 	if _, err := client.CoreV1().Services("test").Create(ctx, service("b", "10.96.0.2"), metav1.CreateOptions{}); err != nil {
@@ -174,15 +174,15 @@ func testSyncedWaitsForRanges(t *testing.T, refusal error) {
 		return refusal != nil, nil, refusal
 	})
 	h := newRecorder()
-	start(t, &Source{Client: client, Handler: h})
+	start(t, &Watcher{Client: client, Handler: h})
 	h.until(t, "the start", func(s *state) bool { return s.synced == 1 })
 	if n := h.get().earlyRanges; n != 1 && refusal == nil {
 		t.Errorf("at Synced: got %d ranges, want 1", n)
 	}
 }
 
-func TestBadSource(t *testing.T) {
-	if err := (&Source{}).Run(t.Context()); err == nil {
+func TestBadWatcher(t *testing.T) {
+	if err := (&Watcher{}).Run(t.Context()); err == nil {
 		t.Error("Run without Client and Handler: no error, want one")
 	}
 }
@@ -231,7 +231,7 @@ func TestRanges(t *testing.T) {
 // A second Run has a start of its own, and serves another Handler.
 func TestRunAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &Source{Client: FakeClient(service("a", "10.96.0.1"), cidr("kubernetes", "10.96.0.0/16"))}
+		s := &Watcher{Client: FakeClient(service("a", "10.96.0.1"), cidr("kubernetes", "10.96.0.0/16"))}
 		former := newRecorder()
 		for i, h := range []*recorder{former, newRecorder(), former} {
 			ctx, cancel := context.WithCancel(t.Context())
