@@ -82,7 +82,7 @@ func restricted(f proxy.Frontend, sources ...string) proxy.Frontend {
 }
 
 // The rules for service ports of each kind are those of a golden file.
-func TestRenderedPorts(t *testing.T) {
+func TestRenderedPorts(t *testing.T) { //nolint:funlen // a table
 	t.Parallel()
 	never, always, nonPods := stagetest.Forward(proxy.MasqueradeNever), stagetest.Forward(proxy.MasqueradeAlways), stagetest.Forward(proxy.MasqueradeNonPods)
 	local := proxy.TrafficRoute{Action: proxy.Forward, Pool: proxy.PoolLocal}

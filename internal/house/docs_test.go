@@ -2,7 +2,6 @@ package house
 
 import (
 	"go/ast"
-	"go/doc"
 	"os"
 	"path"
 	"path/filepath"
@@ -52,7 +51,7 @@ func parts(spec *ast.TypeSpec) []*ast.Field {
 		}
 	case *ast.InterfaceType:
 		if spec.Name.IsExported() {
-			return ownMethods(t)
+			return slices.DeleteFunc(t.Methods.List, func(m *ast.Field) bool { return len(m.Names) == 0 })
 		}
 	}
 	return nil
@@ -71,26 +70,6 @@ func (s *source) checkPart(names []*ast.Ident, before, after *ast.CommentGroup) 
 // isInternal reports whether only this module can import the package.
 func (s *source) isInternal() bool {
 	return slices.Contains(strings.Split(path.Dir(s.path), "/"), "internal")
-}
-
-// checkExample requires an example with output in every package that users import.
-func checkExample(d *folder) []finding {
-	first := d.sources[0]
-	if first.isCommand() || strings.Contains("/"+d.path+"/", "/internal/") {
-		return nil
-	}
-	var tests []*ast.File
-	for _, s := range d.sources {
-		if s.isTest() {
-			tests = append(tests, s.ast)
-		}
-	}
-	for _, e := range doc.Examples(tests...) {
-		if e.Output != "" || e.EmptyOutput {
-			return nil
-		}
-	}
-	return []finding{first.found(first.ast.Package, "package has no Example with an // Output: comment")}
 }
 
 // TestCapabilitiesAreReported checks that the tests of a backend report each column of the

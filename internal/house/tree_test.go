@@ -53,10 +53,7 @@ type rule struct {
 
 func rules() []rule {
 	return []rule{
-		{"length", eachSource(checkLength)},
-		{"width", eachSource(checkWidth)},
 		{"part", eachSource(checkParts)},
-		{"example", checkExample},
 		{"floor", checkFloors},
 	}
 }
@@ -142,8 +139,6 @@ func parse(name, text string) (*source, error) {
 func (s *source) line(p token.Pos) int { return s.fset.Position(p).Line }
 
 func (s *source) isTest() bool { return strings.HasSuffix(s.path, "_test.go") }
-
-func (s *source) isGenerated() bool { return ast.IsGenerated(s.ast) }
 
 // isCommand reports whether the file belongs to a program.
 func (s *source) isCommand() bool { return s.ast.Name.Name == "main" }

@@ -13,7 +13,7 @@ func line(action, pkg, test, output string) string {
 	return `{"Action":"` + action + `","Package":"` + pkg + `","Test":"` + test + `","Output":"` + output + `"}` + "\n"
 }
 
-func TestReport(t *testing.T) {
+func TestReport(t *testing.T) { //nolint:funlen // a table
 	passes := line("run", "p", "TestA", "") + line("pass", "p", "TestA", "")
 	skips := line("run", "p", "TestS", "") + line("output", "p", "TestS", `    s_test.go:7: needs root\n--- SKIP: TestS\n`) + line("skip", "p", "TestS", "")
 	for name, c := range map[string]struct {
