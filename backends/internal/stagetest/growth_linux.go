@@ -82,11 +82,7 @@ func (g Growth) Run(t *testing.T, r *rand.Rand) {
 }
 
 func (w *growing) restart() {
-	var err error
-	if w.backend, err = w.New(); err != nil {
-		w.t.Fatal(err)
-	}
-	w.applied = proxy.Snapshot{}
+	w.backend, w.applied = w.open(w.t), proxy.Snapshot{}
 }
 
 // change changes one or several sizes of the world.
