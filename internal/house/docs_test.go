@@ -3,7 +3,6 @@ package house
 import (
 	"go/ast"
 	"os"
-	"path"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -15,27 +14,31 @@ import (
 
 // checkParts requires a comment on every exported constant, variable, field and method of an interface
 // of a package for users: its own, or that of the line. A linter requires those of all other names.
-func checkParts(s *source) []finding {
-	if s.isTest() || s.isCommand() || s.isInternal() {
-		return nil
-	}
-	var all []finding
-	for _, decl := range s.ast.Decls {
-		group, ok := decl.(*ast.GenDecl)
-		if !ok {
+func checkParts(d *folder) (all []finding) {
+	for _, s := range d.sources {
+		if s.isTest() || s.ast.Name.Name == "main" || slices.Contains(strings.Split(d.path, "/"), "internal") {
 			continue
 		}
-		for _, spec := range group.Specs {
-			switch spec := spec.(type) {
-			case *ast.ValueSpec:
-				isOnly := len(group.Specs) == 1 && group.Doc.Text() != ""
-				if !isOnly {
-					all = append(all, s.checkPart(spec.Names, spec.Doc, spec.Comment)...)
-				}
-			case *ast.TypeSpec:
-				for _, f := range parts(spec) {
-					all = append(all, s.checkPart(f.Names, f.Doc, f.Comment)...)
-				}
+		for _, decl := range s.ast.Decls {
+			if group, ok := decl.(*ast.GenDecl); ok {
+				all = append(all, s.checkGroup(group)...)
+			}
+		}
+	}
+	return all
+}
+
+func (s *source) checkGroup(group *ast.GenDecl) (all []finding) {
+	for _, spec := range group.Specs {
+		switch spec := spec.(type) {
+		case *ast.ValueSpec:
+			isOnly := len(group.Specs) == 1 && group.Doc.Text() != ""
+			if !isOnly {
+				all = append(all, s.checkPart(spec.Names, spec.Doc, spec.Comment)...)
+			}
+		case *ast.TypeSpec:
+			for _, f := range parts(spec) {
+				all = append(all, s.checkPart(f.Names, f.Doc, f.Comment)...)
 			}
 		}
 	}
@@ -65,11 +68,6 @@ func (s *source) checkPart(names []*ast.Ident, before, after *ast.CommentGroup) 
 		}
 	}
 	return all
-}
-
-// isInternal reports whether only this module can import the package.
-func (s *source) isInternal() bool {
-	return slices.Contains(strings.Split(path.Dir(s.path), "/"), "internal")
 }
 
 // TestCapabilitiesAreReported checks that the tests of a backend report each column of the

@@ -40,14 +40,10 @@ func TestRules(t *testing.T) {
 // linesFound returns the lines where a rule finds something in a folder of one file.
 func linesFound(t *testing.T, name, file, text string) []int {
 	t.Helper()
-	i := slices.IndexFunc(rules(), func(r rule) bool { return r.name == name })
-	if i < 0 {
-		t.Fatalf("unknown rule %q", name)
-	}
 	s, err := parse(file, text)
 	testenv.NoError(t, err)
 	var lines []int
-	for _, f := range rules()[i].check(&folder{path: file[:strings.LastIndex(file, "/")], sources: []*source{s}}) {
+	for _, f := range rules()[name](&folder{path: file[:strings.LastIndex(file, "/")], sources: []*source{s}}) {
 		lines = append(lines, f.line)
 	}
 	return lines
