@@ -13,7 +13,7 @@ import (
 )
 
 // checkParts requires a comment on every exported constant, variable, field and method of an interface
-// of a package for users: its own, or that of the line. A linter requires those of all other names.
+// of a package for users, before it or on its line. A linter requires comments on all other names.
 func checkParts(d *folder) (all []finding) {
 	for _, s := range d.sources {
 		if s.isTest() || s.ast.Name.Name == "main" || slices.Contains(strings.Split(d.path, "/"), "internal") {

@@ -163,7 +163,7 @@ func buildAndEnd(t *testing.T, end string) {
 	signal.Notify(signals, syscall.SIGCONT)
 	fmt.Println("built")
 	<-signals
-	go panic(end) // In another goroutine than that of the test, it ends the process without cleaning up.
+	go panic(end) // A panic outside of the goroutine of the test ends the process without cleaning up.
 	<-signals
 }
 
