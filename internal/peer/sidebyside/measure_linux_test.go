@@ -41,7 +41,7 @@ func contenders() map[string]func() (dataplane, error) {
 
 // cost is the cost of one step.
 type cost struct {
-	// Wall is the duration, CPU the processor time, user and system, with that of child
+	// Wall is the duration, CPU the processor time, user and system, also of child
 	// processes: medians of Rounds. P99 is the longest duration but for one in a hundred.
 	Wall, CPU, P99 time.Duration
 	Rounds         int
