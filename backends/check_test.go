@@ -15,7 +15,7 @@ import (
 
 // A port that no dataplane can serve is reported by name, and never rendered. For example,
 // an unspecified address means all addresses of the node.
-func TestApplyRefusesFaultyPorts(t *testing.T) {
+func TestApplyRefusesFaultyPorts(t *testing.T) { //nolint:funlen // a table
 	at := func(addr string) func(*proxy.ServicePort) {
 		return func(p *proxy.ServicePort) { p.Frontends[0].Addr = netip.MustParseAddrPort(addr) }
 	}

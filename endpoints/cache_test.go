@@ -53,7 +53,7 @@ func newTestCache() (*Cache, *notices) {
 	return NewCache(View{NodeName: "here", Zone: "a"}, notified.add), &notified
 }
 
-func TestCacheHistories(t *testing.T) {
+func TestCacheHistories(t *testing.T) { //nolint:funlen // a table
 	type es = discoveryv1.EndpointSlice
 	type lists = map[string][]string
 	one := lists{httpPort: {"10.0.0.1:80 R"}}

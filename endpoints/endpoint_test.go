@@ -97,7 +97,7 @@ func TestEndpointString(t *testing.T) {
 	}
 }
 
-func TestParseAddr(t *testing.T) {
+func TestParseAddr(t *testing.T) { //nolint:funlen // a table
 	const v4, v6 = v1.IPv4Protocol, v1.IPv6Protocol
 	for _, tc := range []struct {
 		in     string

@@ -44,7 +44,7 @@ func TestFirstSnapshot(t *testing.T) {
 
 // TestChangesThatAreNone: an event without difference, or one that is reverted before the
 // next snapshot, makes no new generation.
-func TestChangesThatAreNone(t *testing.T) {
+func TestChangesThatAreNone(t *testing.T) { //nolint:funlen // a table
 	web := func(edits ...edit) *v1.Service { return apiService("web", "10.96.0.1", edits...) }
 	bad := objects.ExternalIPs("nonsense", "198.51.100.1")
 	one := func() *discoveryv1.EndpointSlice { return apiSlice("web-1", "web", "10.0.0.1", "10.0.0.2") }

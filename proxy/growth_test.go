@@ -23,7 +23,7 @@ func manyAddrs(n int) []string {
 
 // TestGrowth: the time that a tracker needs does not grow with the square of what a user can
 // write.
-func TestGrowth(t *testing.T) {
+func TestGrowth(t *testing.T) { //nolint:funlen // a table
 	for _, tc := range []struct {
 		name string
 		from int

@@ -34,7 +34,7 @@ func nodeText(n *Node) string {
 	return strings.Join(out, " ")
 }
 
-func TestNodeFollowsItsObject(t *testing.T) {
+func TestNodeFollowsItsObject(t *testing.T) { //nolint:funlen // a table
 	address := func(kind v1.NodeAddressType, a string) v1.NodeAddress { return v1.NodeAddress{Type: kind, Address: a} }
 	status := func(list ...v1.NodeAddress) *v1.Node {
 		n := objects.Node("here", "a")

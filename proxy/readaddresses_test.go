@@ -15,7 +15,7 @@ import (
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
-func TestReadServiceExternalAddresses(t *testing.T) {
+func TestReadServiceExternalAddresses(t *testing.T) { //nolint:funlen // a table
 	v4 := func(frontends string) string { return `http/TCP/IPv4 ["ClusterIP 10.96.0.1:80"` + frontends + `]` }
 	mode := func(mode v1.LoadBalancerIPMode) edit {
 		return func(s *v1.Service) { s.Status.LoadBalancer.Ingress[0].IPMode = new(mode) }

@@ -17,6 +17,7 @@ import (
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/endpoints"
 	"github.com/vipkit/vipkit/internal/kernel/netns"
+	"github.com/vipkit/vipkit/internal/testing/lab"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -34,7 +35,8 @@ func connect(t *testing.T, from *netns.NS, address string, limit time.Duration) 
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
-	return from.Do(func() error { return stagetest.Ask(ctx, netip.Addr{}, address) })
+	_, err := lab.Ask(ctx, from, "tcp", address)
+	return err
 }
 
 // reachable is how long a connection may take that must succeed, and unreachable how long one

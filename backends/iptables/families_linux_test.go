@@ -16,6 +16,7 @@ import (
 	"github.com/vipkit/vipkit/affinity"
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/internal/testing/netnstest"
+	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -103,7 +104,7 @@ func TestLeftoversOfAShortage(t *testing.T) {
 		restricted := *port
 		restricted.Frontends = slices.Clone(port.Frontends)
 		f := &restricted.Frontends[len(restricted.Frontends)-1]
-		f.Restricted, f.AllowedSources = true, stagetest.Prefixes("192.0.2.0/24")
+		f.Restricted, f.AllowedSources = true, snapshots.Prefixes("192.0.2.0/24")
 		next := proxy.NewSnapshot(stagetest.Node(), &restricted, moved(other, 1000))
 		err := s.Backend.Apply(t.Context(), proxy.Snapshot{}, next)
 		if failed, ok := errors.AsType[proxy.PortErrors](err); !ok || len(failed) != 1 || failed[port.Name] == nil {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/vipkit/vipkit/affinity"
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
+	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -27,9 +28,9 @@ func sampleSnapshot() proxy.Snapshot {
 		closed.Name.Protocol, local.Name.Protocol = v1.ProtocolUDP, v1.ProtocolSCTP
 		balanced := proxy.Frontend{Kind: proxy.LoadBalancer, Addr: closed.Frontends[0].Addr, Restricted: true}
 		balanced.FromInside, balanced.FromOutside = stagetest.Forward(proxy.MasqueradeAlways), stagetest.Forward(proxy.MasqueradeAlways)
-		balanced.AllowedSources = stagetest.Prefixes("192.0.2.0/24", "198.51.100.0/25")
+		balanced.AllowedSources = snapshots.Prefixes("192.0.2.0/24", "198.51.100.0/25")
 		if fam == v1.IPv6Protocol {
-			balanced.AllowedSources = stagetest.Prefixes("2001:db8::/32")
+			balanced.AllowedSources = snapshots.Prefixes("2001:db8::/32")
 		}
 		closed.Frontends = []proxy.Frontend{balanced}
 		local.Local = local.Cluster[:1]
@@ -145,7 +146,7 @@ func TestNodeChanges(t *testing.T) {
 			func(n *proxy.Node) { n.LocalTraffic = proxy.LocalTraffic{InterfacePrefix: "veth"} },
 			func(n *proxy.Node) { n.LocalTraffic = proxy.LocalTraffic{} },
 			func(n *proxy.Node) {
-				n.NodePorts = proxy.NodePortAddresses{Prefixes: stagetest.Prefixes("172.18.0.0/24", "0.0.0.0/0", "fd00:18::/64")}
+				n.NodePorts = proxy.NodePortAddresses{Prefixes: snapshots.Prefixes("172.18.0.0/24", "0.0.0.0/0", "fd00:18::/64")}
 			},
 			func(n *proxy.Node) { n.ServiceCIDRs = nil },
 		} {

@@ -15,6 +15,7 @@ import (
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/backends/internal/xtables"
+	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -77,12 +78,12 @@ func frontendAt(kind proxy.FrontendKind, inside, outside proxy.TrafficRoute) pro
 }
 
 func restricted(f proxy.Frontend, sources ...string) proxy.Frontend {
-	f.Restricted, f.AllowedSources = true, stagetest.Prefixes(sources...)
+	f.Restricted, f.AllowedSources = true, snapshots.Prefixes(sources...)
 	return f
 }
 
 // The rules for service ports of each kind are those of a golden file.
-func TestRenderedPorts(t *testing.T) {
+func TestRenderedPorts(t *testing.T) { //nolint:funlen // a table
 	t.Parallel()
 	never, always, nonPods := stagetest.Forward(proxy.MasqueradeNever), stagetest.Forward(proxy.MasqueradeAlways), stagetest.Forward(proxy.MasqueradeNonPods)
 	local := proxy.TrafficRoute{Action: proxy.Forward, Pool: proxy.PoolLocal}
@@ -103,9 +104,9 @@ func TestRenderedPorts(t *testing.T) {
 	}{
 		{"a ClusterIP", nil, []proxy.Frontend{frontendAt(own, nonPods, always)}},
 		{"pods told by an interface", withTraffic(proxy.LocalTraffic{Interface: "cni0"}), []proxy.Frontend{frontendAt(own, nonPods, always)}},
-		{"pods told by two ranges", withTraffic(proxy.LocalTraffic{Sources: stagetest.Prefixes("10.1.0.0/16", "10.2.0.0/16")}), []proxy.Frontend{frontendAt(own, nonPods, always)}},
+		{"pods told by two ranges", withTraffic(proxy.LocalTraffic{Sources: snapshots.Prefixes("10.1.0.0/16", "10.2.0.0/16")}), []proxy.Frontend{frontendAt(own, nonPods, always)}},
 		{"pods not told from others", withTraffic(proxy.LocalTraffic{}), []proxy.Frontend{frontendAt(own, nonPods, always)}},
-		{"nobody but pods", withTraffic(proxy.LocalTraffic{Sources: stagetest.Prefixes("0.0.0.0/0")}), []proxy.Frontend{frontendAt(own, nonPods, always)}},
+		{"nobody but pods", withTraffic(proxy.LocalTraffic{Sources: snapshots.Prefixes("0.0.0.0/0")}), []proxy.Frontend{frontendAt(own, nonPods, always)}},
 		{"masquerading for all", nil, []proxy.Frontend{frontendAt(own, always, always)}},
 		{"masquerading for nobody", nil, []proxy.Frontend{frontendAt(own, never, never)}},
 		{"masquerading for insiders", nil, []proxy.Frontend{frontendAt(own, always, never)}},
@@ -192,8 +193,8 @@ func TestRenderedNode(t *testing.T) {
 // busyNode returns a node with many settings.
 func busyNode() *proxy.Node {
 	node := stagetest.Node()
-	node.LocalTraffic = proxy.LocalTraffic{Sources: stagetest.Prefixes("10.1.0.0/16", "fd00:10::/32"), Interface: "cni0"}
-	node.NodePorts = proxy.NodePortAddresses{Prefixes: stagetest.Prefixes("172.18.0.0/16", "fd00:18::/64")}
+	node.LocalTraffic = proxy.LocalTraffic{Sources: snapshots.Prefixes("10.1.0.0/16", "fd00:10::/32"), Interface: "cni0"}
+	node.NodePorts = proxy.NodePortAddresses{Prefixes: snapshots.Prefixes("172.18.0.0/16", "fd00:18::/64")}
 	return node
 }
 
@@ -204,8 +205,8 @@ func TestRenderedNodeAsAWhole(t *testing.T) {
 	t.Parallel()
 	plain, much := stagetest.Node(), busyNode()
 	much.LocalTraffic.InterfacePrefix = strings.Repeat("x", 15) // the longest name
-	much.NodePorts.Prefixes = append(much.NodePorts.Prefixes, stagetest.Prefixes("172.19.0.0/16", "fd00:19::/64")...)
-	much.ServiceCIDRs = stagetest.Prefixes("10.96.0.0/16", "10.97.0.0/16", "fd00:96::/112", "fd00:97::/112")
+	much.NodePorts.Prefixes = append(much.NodePorts.Prefixes, snapshots.Prefixes("172.19.0.0/16", "fd00:19::/64")...)
+	much.ServiceCIDRs = snapshots.Prefixes("10.96.0.0/16", "10.97.0.0/16", "fd00:96::/112", "fd00:97::/112")
 	var got strings.Builder
 	for _, family := range []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol} {
 		r := rendererOf(t, family)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
+	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -254,7 +255,7 @@ func TestRulesRefusedForAnotherNode(t *testing.T) {
 	before := snapshotOf(stagetest.Port(v1.IPv4Protocol, 1, 2), stagetest.Port(v1.IPv6Protocol, 2, 2))
 	s.Apply(t, before)
 	node := *stagetest.Node()
-	node.LocalTraffic = proxy.LocalTraffic{Sources: stagetest.Prefixes("10.55.0.0/16", "fd55::/16")}
+	node.LocalTraffic = proxy.LocalTraffic{Sources: snapshots.Prefixes("10.55.0.0/16", "fd55::/16")}
 	refusals, commits = 1, 0
 	if err := s.Backend.Apply(t.Context(), before, proxy.NewSnapshot(&node, slices.Collect(before.All())...)); !errors.Is(err, proxy.ErrDataplaneLost) {
 		t.Errorf("Apply with refused rules of the second family: got error %v, want %v", err, proxy.ErrDataplaneLost)

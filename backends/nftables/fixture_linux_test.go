@@ -14,6 +14,7 @@ import (
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/internal/kernel/nfnetlink"
 	"github.com/vipkit/vipkit/internal/testing/netnstest"
+	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -33,9 +34,9 @@ func testNodes() []*proxy.Node {
 
 func allowedSources(fam v1.IPFamily) []netip.Prefix {
 	if fam == v1.IPv6Protocol {
-		return stagetest.Prefixes("2001:db8::/32")
+		return snapshots.Prefixes("2001:db8::/32")
 	}
-	return stagetest.Prefixes("192.0.2.0/24", "198.51.100.0/25")
+	return snapshots.Prefixes("192.0.2.0/24", "198.51.100.0/25")
 }
 
 // stage is a network namespace with a backend in it.

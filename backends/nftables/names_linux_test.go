@@ -14,6 +14,7 @@ import (
 	"github.com/vipkit/vipkit/backends/internal/kinds"
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/internal/kernel/nfnetlink"
+	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -68,7 +69,7 @@ func TestRangesOf(t *testing.T) {
 		{nfnetlink.IPv6, []string{"ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff/128"}, "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff-"},
 	} {
 		var parts []string
-		for _, r := range rangesOf(c.fam, stagetest.Prefixes(c.prefixes...)) {
+		for _, r := range rangesOf(c.fam, snapshots.Prefixes(c.prefixes...)) {
 			text := addrText(c.fam, r.first) + "-"
 			if !r.open {
 				text += addrText(c.fam, r.behind)
@@ -220,7 +221,7 @@ func TestHashesFollowWhatRulesDependOn(t *testing.T) {
 		{name: "mark", changes: chainPostrouting, options: Options{Identity: identity("", 0x8000, 0)}},
 		{name: "priority", changes: chainPrerouting, options: Options{Identity: identity("", 0, 5)}},
 		{name: "pods", changes: "masquerade-nonpods-stick-" + affinityID(sticky.Name) + "-pick-4", node: func(n *proxy.Node) { n.LocalTraffic.Interface = "cni0" }},
-		{name: "range of pods", changes: "masquerade-nonpods-stick-" + affinityID(sticky.Name) + "-pick-4", node: func(n *proxy.Node) { n.LocalTraffic.Sources = stagetest.Prefixes("10.8.0.0/16") }},
+		{name: "range of pods", changes: "masquerade-nonpods-stick-" + affinityID(sticky.Name) + "-pick-4", node: func(n *proxy.Node) { n.LocalTraffic.Sources = snapshots.Prefixes("10.8.0.0/16") }},
 		{name: "service ranges", changes: chainUnserved, node: func(n *proxy.Node) { n.ServiceCIDRs = nil }},
 		{name: "node-port addresses", changes: chainServices, node: func(n *proxy.Node) { n.NodePorts.All = false }},
 		{name: "timeout", changes: "remember-" + affinityMap(affinityID(sticky.Name), proxy.PoolCluster), port: func(p *proxy.ServicePort) { p.Affinity.Timeout = time.Minute }},

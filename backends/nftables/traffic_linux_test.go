@@ -13,6 +13,7 @@ import (
 
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/endpoints"
+	"github.com/vipkit/vipkit/internal/testing/lab"
 	"github.com/vipkit/vipkit/internal/testing/objects"
 	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
@@ -93,19 +94,13 @@ func (s *testbed) connectRepeatedly(t *testing.T, address string) *crowd {
 		c.wg.Go(func() {
 			begins := sync.OnceFunc(begun.Done)
 			defer begins()
-			err := s.Client.Do(func() error {
-				for ctx.Err() == nil {
-					begins()
-					c.connections.Add(1)
-					if err := stagetest.Ask(context.WithoutCancel(ctx), netip.Addr{}, address); err != nil {
-						c.failed.Add(1)
-						t.Error(err)
-					}
+			for ctx.Err() == nil {
+				begins()
+				c.connections.Add(1)
+				if _, err := lab.Ask(context.WithoutCancel(ctx), s.Client, "tcp", address); err != nil {
+					c.failed.Add(1)
+					t.Error(err)
 				}
-				return nil
-			})
-			if err != nil {
-				t.Error(err)
 			}
 		})
 	}
@@ -148,17 +143,12 @@ func BenchmarkConnect(b *testing.B) {
 func measure(b *testing.B, s *testbed, address string) {
 	b.Helper()
 	var times []time.Duration
-	err := s.Client.Do(func() error {
-		for b.Loop() {
-			start := time.Now()
-			if err := stagetest.Ask(b.Context(), netip.Addr{}, address); err != nil {
-				return err
-			}
-			times = append(times, time.Since(start))
-		}
-		return nil
-	})
-	testenv.NoError(b, err)
+	for b.Loop() {
+		start := time.Now()
+		_, err := lab.Ask(b.Context(), s.Client, "tcp", address)
+		testenv.NoError(b, err)
+		times = append(times, time.Since(start))
+	}
 	slices.Sort(times)
 	b.ReportMetric(float64(times[len(times)/2].Microseconds()), "p50-µs")
 	b.ReportMetric(float64(times[len(times)*99/100].Microseconds()), "p99-µs")

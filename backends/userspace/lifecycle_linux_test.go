@@ -13,7 +13,6 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/backends/userspace"
 	"github.com/vipkit/vipkit/internal/testing/netnstest"
 	"github.com/vipkit/vipkit/internal/testing/snapshots"
@@ -29,11 +28,11 @@ func TestCloseFreesDescriptors(t *testing.T) {
 		runtime.GC()
 		defer debug.SetGCPercent(debug.SetGCPercent(-1))
 		const times = 10
-		before := stagetest.Descriptors(t)
+		before := testenv.OpenFiles(t)
 		for range times {
 			n.useAndClose(t, c)
 		}
-		eventually(t, "all descriptors are closed", func() bool { return stagetest.Descriptors(t) < before+times })
+		eventually(t, "all descriptors are closed", func() bool { return testenv.OpenFiles(t) < before+times })
 	})
 }
 

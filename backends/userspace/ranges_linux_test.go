@@ -14,6 +14,7 @@ import (
 	"github.com/vipkit/vipkit/backends/userspace"
 	"github.com/vipkit/vipkit/internal/kernel/netns"
 	"github.com/vipkit/vipkit/internal/testing/lab"
+	"github.com/vipkit/vipkit/internal/testing/netnstest"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -244,16 +245,9 @@ func TestRangesChangeInPlace(t *testing.T) {
 func TestRangesChangeAcrossRestarts(t *testing.T) {
 	forCaptures(t, func(t *testing.T, c userspace.Capture) {
 		w := newRangesFixture(t)
-		var processes testenv.Succession
 		for i := range 25 {
 			r := w.some()
-			b := testenv.Next(t, &processes, func() (b *userspace.Backend, err error) {
-				err = w.node().Do(func() error {
-					b, err = userspace.New(userspace.Options{Capture: c})
-					return err
-				})
-				return b, err
-			})
+			b := w.start(t, userspace.Options{Capture: c})
 			apply(t, b, r.services())
 			w.probe(t, fmt.Sprint("after restart ", i), r)
 			if got := b.Abilities().CountConnections().Denied; got != 0 {
@@ -262,6 +256,7 @@ func TestRangesChangeAcrossRestarts(t *testing.T) {
 			if b.Abilities().Drifted(t.Context()) {
 				t.Errorf("after restart %d: Drifted: got true, want false", i)
 			}
+			testenv.NoError(t, testenv.Close(b))
 		}
 	})
 }
@@ -284,17 +279,16 @@ func testGrowth(t *testing.T, o userspace.Options, maxBatch int) {
 		n.nft(t, []string{"flush ruleset", "add table ip vipkit-userspace { flags dormant; }"}[flushes%2])
 		flushes++
 	})
-	var processes testenv.Succession
-	start := func(ns *netns.NS, d *stagetest.Disturbance) (b proxy.Backend, err error) {
-		err = ns.Do(func() error {
-			b = testenv.Next(t, &processes, func() (*userspace.Backend, error) { return userspace.NewDisturbed(o, d, maxBatch) })
-			return nil
-		})
-		return b, err
-	}
+	var last *userspace.Backend
 	g := stagetest.Growth{
 		Sizes: stagetest.SizesAround(8, 40, 100), Steps: 100,
-		New:   func() (proxy.Backend, error) { return start(n.node(), d) },
+		New: func() (proxy.Backend, error) {
+			if last != nil {
+				testenv.NoError(t, testenv.Close(last))
+			}
+			last = netnstest.Open(t, n.node(), func() (*userspace.Backend, error) { return userspace.NewDisturbed(o, d, maxBatch) })
+			return last, nil
+		},
 		Fault: d.Set,
 		Dump:  func() string { return n.dump(t, o.Capture) },
 		Fresh: func(want proxy.Snapshot) string {

@@ -18,7 +18,7 @@ func main() {
 		fmt.Fprintln(os.Stderr, "usage: quickstart\nIt makes a small cluster, shows what a Service does, and removes everything again.")
 		os.Exit(2)
 	}
-	// Network namespaces need privileges. Without them the program runs itself again in a
+	// Network namespaces need privileges. Without them the program runs again in a
 	// user namespace, where it has them.
 	status, err := netns.Privileged(func() int {
 		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
@@ -73,9 +73,8 @@ func exitStatus(err error) int {
 
 // remedy returns what the user can do about an error; "" if that is not known.
 func remedy(err error) string {
-	var denied *netns.UserNamespaceError
 	switch {
-	case errors.As(err, &denied):
+	case errors.Is(err, netns.ErrDenied):
 		return "What to do: this program needs network namespaces. Build it and run it as root:\n" +
 			"  go build -o /tmp/quickstart ./examples/quickstart && sudo /tmp/quickstart\n"
 	case errors.Is(err, proxy.ErrUnsupported):

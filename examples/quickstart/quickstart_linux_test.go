@@ -254,7 +254,7 @@ func TestRemedy(t *testing.T) {
 		err  error
 		want string
 	}{
-		{&netns.UserNamespaceError{Err: syscall.EPERM, Reason: "run as root"}, "sudo /tmp/quickstart"},
+		{fmt.Errorf("x: %w: %w", netns.ErrDenied, syscall.EPERM), "sudo /tmp/quickstart"},
 		{fmt.Errorf("x: %w: %w", proxy.ErrUnsupported, syscall.EPERM), "modprobe -a nf_tables"},
 		{syscall.EOPNOTSUPP, "modprobe veth"},
 		{&os.PathError{Err: syscall.EROFS}, "--privileged"},

@@ -2,9 +2,7 @@ package house
 
 import (
 	"go/ast"
-	"go/doc"
 	"os"
-	"path"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -15,28 +13,32 @@ import (
 )
 
 // checkParts requires a comment on every exported constant, variable, field and method of an interface
-// of a package for users: its own, or that of the line. A linter requires those of all other names.
-func checkParts(s *source) []finding {
-	if s.isTest() || s.isCommand() || s.isInternal() {
-		return nil
-	}
-	var all []finding
-	for _, decl := range s.ast.Decls {
-		group, ok := decl.(*ast.GenDecl)
-		if !ok {
+// of a package for users, before it or on its line. A linter requires comments on all other names.
+func checkParts(d *folder) (all []finding) {
+	for _, s := range d.sources {
+		if s.isTest() || s.ast.Name.Name == "main" || slices.Contains(strings.Split(d.path, "/"), "internal") {
 			continue
 		}
-		for _, spec := range group.Specs {
-			switch spec := spec.(type) {
-			case *ast.ValueSpec:
-				isOnly := len(group.Specs) == 1 && group.Doc.Text() != ""
-				if !isOnly {
-					all = append(all, s.checkPart(spec.Names, spec.Doc, spec.Comment)...)
-				}
-			case *ast.TypeSpec:
-				for _, f := range parts(spec) {
-					all = append(all, s.checkPart(f.Names, f.Doc, f.Comment)...)
-				}
+		for _, decl := range s.ast.Decls {
+			if group, ok := decl.(*ast.GenDecl); ok {
+				all = append(all, s.checkGroup(group)...)
+			}
+		}
+	}
+	return all
+}
+
+func (s *source) checkGroup(group *ast.GenDecl) (all []finding) {
+	for _, spec := range group.Specs {
+		switch spec := spec.(type) {
+		case *ast.ValueSpec:
+			isOnly := len(group.Specs) == 1 && group.Doc.Text() != ""
+			if !isOnly {
+				all = append(all, s.checkPart(spec.Names, spec.Doc, spec.Comment)...)
+			}
+		case *ast.TypeSpec:
+			for _, f := range parts(spec) {
+				all = append(all, s.checkPart(f.Names, f.Doc, f.Comment)...)
 			}
 		}
 	}
@@ -52,7 +54,7 @@ func parts(spec *ast.TypeSpec) []*ast.Field {
 		}
 	case *ast.InterfaceType:
 		if spec.Name.IsExported() {
-			return ownMethods(t)
+			return slices.DeleteFunc(t.Methods.List, func(m *ast.Field) bool { return len(m.Names) == 0 })
 		}
 	}
 	return nil
@@ -66,31 +68,6 @@ func (s *source) checkPart(names []*ast.Ident, before, after *ast.CommentGroup) 
 		}
 	}
 	return all
-}
-
-// isInternal reports whether only this module can import the package.
-func (s *source) isInternal() bool {
-	return slices.Contains(strings.Split(path.Dir(s.path), "/"), "internal")
-}
-
-// checkExample requires an example with output in every package that users import.
-func checkExample(d *folder) []finding {
-	first := d.sources[0]
-	if first.isCommand() || strings.Contains("/"+d.path+"/", "/internal/") {
-		return nil
-	}
-	var tests []*ast.File
-	for _, s := range d.sources {
-		if s.isTest() {
-			tests = append(tests, s.ast)
-		}
-	}
-	for _, e := range doc.Examples(tests...) {
-		if e.Output != "" || e.EmptyOutput {
-			return nil
-		}
-	}
-	return []finding{first.found(first.ast.Package, "package has no Example with an // Output: comment")}
 }
 
 // TestCapabilitiesAreReported checks that the tests of a backend report each column of the

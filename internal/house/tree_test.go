@@ -45,43 +45,20 @@ type finding struct {
 
 func (f finding) String() string { return fmt.Sprintf("%s:%d: %s", f.path, f.line, f.text) }
 
-// rule checks one folder.
-type rule struct {
-	name  string
-	check func(*folder) []finding
-}
-
-func rules() []rule {
-	return []rule{
-		{"length", eachSource(checkLength)},
-		{"width", eachSource(checkWidth)},
-		{"part", eachSource(checkParts)},
-		{"example", checkExample},
-		{"floor", checkFloors},
-	}
-}
-
-func eachSource(check func(*source) []finding) func(*folder) []finding {
-	return func(d *folder) []finding {
-		var all []finding
-		for _, s := range d.sources {
-			all = append(all, check(s)...)
-		}
-		return all
-	}
+// rules returns the rules by name. Each checks one folder.
+func rules() map[string]func(*folder) []finding {
+	return map[string]func(*folder) []finding{"part": checkParts, "floor": checkFloors}
 }
 
 func TestTree(t *testing.T) {
 	tree := readTree(t)
-	for _, r := range rules() {
-		t.Run(r.name, func(t *testing.T) {
-			for _, d := range tree {
-				for _, f := range r.check(d) {
-					f.text = r.name + ": " + f.text
-					t.Error(f)
-				}
+	for name, check := range rules() {
+		for _, d := range tree {
+			for _, f := range check(d) {
+				f.text = name + ": " + f.text
+				t.Error(f)
 			}
-		})
+		}
 	}
 }
 
@@ -142,11 +119,6 @@ func parse(name, text string) (*source, error) {
 func (s *source) line(p token.Pos) int { return s.fset.Position(p).Line }
 
 func (s *source) isTest() bool { return strings.HasSuffix(s.path, "_test.go") }
-
-func (s *source) isGenerated() bool { return ast.IsGenerated(s.ast) }
-
-// isCommand reports whether the file belongs to a program.
-func (s *source) isCommand() bool { return s.ast.Name.Name == "main" }
 
 func (s *source) found(p token.Pos, format string, args ...any) finding {
 	return finding{path: s.path, line: s.line(p), text: fmt.Sprintf(format, args...)}

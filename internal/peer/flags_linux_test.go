@@ -66,7 +66,7 @@ func testCommandLines(t *testing.T, theirs, ours string) {
 	}
 }
 
-// commandLines returns those of tests of the agent, and forms of flags, good and bad ones.
+// commandLines returns the command lines of tests of the agent, and forms of flags, good and bad ones.
 func commandLines(t *testing.T) (all [][]string) {
 	t.Helper()
 	const folder = "../../examples/kubeproxy/agent/testdata/operators"

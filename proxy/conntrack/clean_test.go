@@ -40,7 +40,7 @@ func from(proto protocol, source string) flow {
 	return flow{proto: proto, source: netip.MustParseAddrPort(source), dest: client, server: client}
 }
 
-func TestClean(t *testing.T) {
+func TestClean(t *testing.T) { //nolint:funlen // a table
 	t.Parallel()
 	const udp, sctp, tcp = v1.ProtocolUDP, v1.ProtocolSCTP, v1.ProtocolTCP
 	n := node("192.0.2.1/32")

@@ -34,7 +34,7 @@ func direction(kind uint16, src, dst byte, proto ...[]byte) []byte {
 	return attribute(kind, join(attribute(nl.CTA_TUPLE_IP, ip...), attribute(nl.CTA_TUPLE_PROTO, join(proto...)...))...)
 }
 
-func TestDecodeFlow(t *testing.T) {
+func TestDecodeFlow(t *testing.T) { //nolint:funlen // a table
 	t.Parallel()
 	const icmpType, icmpCode = 5, 6
 	number := func(n byte) []byte { return attribute(nl.CTA_PROTO_NUM, n) }

@@ -60,7 +60,7 @@ func drain(p *proxy.ServicePort) {
 }
 
 // TestFlowsFollowRoutes checks that a flow is removed if, and only if, its route excludes its endpoint.
-func TestFlowsFollowRoutes(t *testing.T) {
+func TestFlowsFollowRoutes(t *testing.T) { //nolint:funlen // a table
 	t.Parallel()
 	pods := proxy.LocalTraffic{Sources: snapshots.Prefixes("10.244.0.0/16")}
 	byInterface := proxy.LocalTraffic{Interface: "cni0"}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/vipkit/vipkit/affinity"
 	"github.com/vipkit/vipkit/endpoints"
+	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -82,11 +83,7 @@ func (g Growth) Run(t *testing.T, r *rand.Rand) {
 }
 
 func (w *growing) restart() {
-	var err error
-	if w.backend, err = w.New(); err != nil {
-		w.t.Fatal(err)
-	}
-	w.applied = proxy.Snapshot{}
+	w.backend, w.applied = w.open(w.t), proxy.Snapshot{}
 }
 
 // change changes one or several sizes of the world.
@@ -145,7 +142,7 @@ func (w *growing) compare(what string) {
 func (g growthWorld) snapshot() proxy.Snapshot {
 	node := Node()
 	if g.prefix {
-		node.NodePorts = proxy.NodePortAddresses{Prefixes: Prefixes("192.0.2.0/24", "2001:db8::/64")}
+		node.NodePorts = proxy.NodePortAddresses{Prefixes: snapshots.Prefixes("192.0.2.0/24", "2001:db8::/64")}
 	}
 	var ports []*proxy.ServicePort
 	for i := range g.services {
@@ -172,9 +169,9 @@ func (g growthWorld) snapshot() proxy.Snapshot {
 
 func growthRanges(fam v1.IPFamily) []netip.Prefix {
 	if fam == v1.IPv6Protocol {
-		return Prefixes("2001:db8::/32", "2001:db9::/64", "fd00:10::/32")
+		return snapshots.Prefixes("2001:db8::/32", "2001:db9::/64", "fd00:10::/32")
 	}
-	return Prefixes("192.0.2.0/24", "198.51.100.0/25", "10.0.0.0/9")
+	return snapshots.Prefixes("192.0.2.0/24", "198.51.100.0/25", "10.0.0.0/9")
 }
 
 // Hosts returns endpoints at n pods.

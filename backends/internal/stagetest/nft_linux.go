@@ -47,71 +47,44 @@ func (g Growth) RunRefusals(t *testing.T, d *Disturbance) {
 		f := &rejects[i].Frontends[0]
 		f.FromInside, f.FromOutside = proxy.TrafficRoute{Action: proxy.Reject}, proxy.TrafficRoute{Action: proxy.Reject}
 	}
-	x := refusals{g, d, proxy.NewSnapshot(Node(), forwards...), proxy.NewSnapshot(Node(), rejects...)}
-	for _, c := range []refusal{
-		{"no rights", unix.EPERM, x.old, backends.ErrUnavailable, 1},
-		{"no rights, a restart", unix.EPERM, proxy.Snapshot{}, backends.ErrUnavailable, 1},
-		{"no memory, a restart", unix.ENOMEM, proxy.Snapshot{}, nil, 0},
-		{"no buffers, a restart", unix.ENOBUFS, proxy.Snapshot{}, nil, 0},
+	old, next := proxy.NewSnapshot(Node(), forwards...), proxy.NewSnapshot(Node(), rejects...)
+	for _, c := range []struct {
+		name  string
+		errno unix.Errno
+		known proxy.Snapshot // from which the refused Apply starts
+	}{
+		{"no rights", unix.EPERM, old},
+		{"no rights, a restart", unix.EPERM, proxy.Snapshot{}},
+		{"no memory, a restart", unix.ENOMEM, proxy.Snapshot{}},
+		{"no buffers, a restart", unix.ENOBUFS, proxy.Snapshot{}},
 	} {
-		x.run(t, c)
+		b := g.open(t)
+		apply(t, b, proxy.Snapshot{}, old)
+		before := g.Dump()
+		if c.known.IsZero() {
+			b = g.open(t)
+		}
+		d.Always, d.Met = &nfnetlink.Error{Errno: c.errno, Op: "add element"}, 0
+		err := b.Apply(t.Context(), c.known, next)
+		d.Always = nil
+		failed, named := errors.AsType[proxy.PortErrors](err)
+		unavailable := !named && errors.Is(err, backends.ErrUnavailable)
+		switch {
+		case c.errno == unix.EPERM && (!unavailable || d.Met != 1):
+			t.Errorf("%s: got error %v after %d transactions, want %v that names no service port after 1", c.name, err, d.Met, backends.ErrUnavailable)
+		case c.errno != unix.EPERM && (!errors.Is(err, c.errno) || !unavailable && len(failed) != next.Len()):
+			t.Errorf("%s: got error %v, want %v of all service ports or of none", c.name, err, c.errno)
+		}
+		if diff := cmp.Diff(before, g.Dump()); diff != "" {
+			t.Errorf("%s: objects in the kernel (-before +after):\n%s", c.name, diff)
+		}
+		apply(t, b, c.known, next)
 	}
 }
 
-// refusals go from old to next.
-type refusals struct {
-	Growth
-	disturbance *Disturbance
-	old, next   proxy.Snapshot
-}
-
-type refusal struct {
-	name  string
-	errno unix.Errno
-	// known is the snapshot that the refused Apply starts from.
-	known proxy.Snapshot
-	want  error // nil for the errno of each port
-	// most limits the number of transactions that are tried; zero means any number.
-	most int
-}
-
-// reason returns what the error must be.
-func (c *refusal) reason() error {
-	if c.want != nil {
-		return c.want
-	}
-	return c.errno
-}
-
-func (x *refusals) run(t *testing.T, c refusal) {
+func (g Growth) open(t *testing.T) proxy.Backend {
 	t.Helper()
-	b := x.start(t)
-	apply(t, b, proxy.Snapshot{}, x.old)
-	before := x.Dump()
-	if c.known.IsZero() {
-		b = x.start(t)
-	}
-	d := x.disturbance
-	d.Always, d.Met = &nfnetlink.Error{Errno: c.errno, Op: "add element"}, 0
-	err := b.Apply(t.Context(), c.known, x.next)
-	d.Always = nil
-	failed, named := errors.AsType[proxy.PortErrors](err)
-	whole := !named && errors.Is(err, backends.ErrUnavailable)
-	if !errors.Is(err, c.reason()) || !whole && (c.want != nil || len(failed) != x.next.Len()) {
-		t.Errorf("%s: got error %v, want %v that names no service port, or for a shortage each one", c.name, err, c.want)
-	}
-	if d.Met == 0 || c.most > 0 && d.Met > c.most {
-		t.Errorf("%s: %d transactions were tried, want %d (0: any number)", c.name, d.Met, c.most)
-	}
-	if diff := cmp.Diff(before, x.Dump()); diff != "" {
-		t.Errorf("%s: objects in the kernel (-before +after):\n%s", c.name, diff)
-	}
-	apply(t, b, c.known, x.next)
-}
-
-func (x *refusals) start(t *testing.T) proxy.Backend {
-	t.Helper()
-	b, err := x.New()
+	b, err := g.New()
 	testenv.NoError(t, err)
 	return b
 }

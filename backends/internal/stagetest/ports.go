@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/vipkit/vipkit/endpoints"
+	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -17,34 +18,23 @@ func Node() *proxy.Node {
 	return &proxy.Node{
 		Name:         "node",
 		NodePorts:    proxy.NodePortAddresses{All: true},
-		LocalTraffic: proxy.LocalTraffic{Sources: Prefixes("10.0.0.0/9", "fd00:10::/32")},
-		ServiceCIDRs: Prefixes("10.128.0.0/9", "fd00:96::/32"),
+		LocalTraffic: proxy.LocalTraffic{Sources: snapshots.Prefixes("10.0.0.0/9", "fd00:10::/32")},
+		ServiceCIDRs: snapshots.Prefixes("10.128.0.0/9", "fd00:96::/32"),
 	}
-}
-
-// Prefixes parses prefixes, and panics if one is not valid.
-func Prefixes(texts ...string) (out []netip.Prefix) {
-	for _, text := range texts {
-		out = append(out, netip.MustParsePrefix(text))
-	}
-	return out
 }
 
 // ClusterIP returns address i of the service range of [Node].
-func ClusterIP(fam v1.IPFamily, i int) netip.Addr {
-	i++
-	if fam == v1.IPv6Protocol {
-		return netip.AddrFrom16([16]byte{0xfd, 0, 0, 0x96, 13: byte(i >> 16), 14: byte(i >> 8), 15: byte(i)})
-	}
-	return netip.AddrFrom4([4]byte{10, byte(128 + i>>16), byte(i >> 8), byte(i)})
-}
+func ClusterIP(fam v1.IPFamily, i int) netip.Addr { return address(fam, 128, 0x96, i+1) }
 
 // HostIP returns pod address i of [Node].
-func HostIP(fam v1.IPFamily, i int) netip.Addr {
+func HostIP(fam v1.IPFamily, i int) netip.Addr { return address(fam, 0, 0x10, i) }
+
+// address returns address i of the range 10.v4.0.0 or fd00:v6::.
+func address(fam v1.IPFamily, v4, v6 byte, i int) netip.Addr {
 	if fam == v1.IPv6Protocol {
-		return netip.AddrFrom16([16]byte{0xfd, 0, 0, 0x10, 13: byte(i >> 16), 14: byte(i >> 8), 15: byte(i)})
+		return netip.AddrFrom16([16]byte{0xfd, 0, 0, v6, 13: byte(i >> 16), 14: byte(i >> 8), 15: byte(i)})
 	}
-	return netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})
+	return netip.AddrFrom4([4]byte{10, v4 + byte(i>>16), byte(i >> 8), byte(i)})
 }
 
 // Endpoint returns an endpoint at a port of pod i.

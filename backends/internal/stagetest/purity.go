@@ -45,7 +45,7 @@ func RunPurity[K backends.Key, V comparable](
 					t.Errorf("rendering %d, port %v: got %v, want %v", i, all[i].Port, got, want[i])
 				}
 				if n < compared && write(got) != writeOther(want[i]) {
-					t.Errorf("rendering %d, port %v: its objects are written differently than those of another renderer", i, all[i].Port)
+					t.Errorf("rendering %d, port %v: what is written for its objects differs from another renderer", i, all[i].Port)
 				}
 			}
 		})

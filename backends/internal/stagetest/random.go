@@ -10,6 +10,7 @@ import (
 
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/endpoints"
+	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -42,7 +43,7 @@ func RandomPort(r *rand.Rand, i int) *proxy.ServicePort {
 			f.Addr = netip.AddrPortFrom(netip.IPv4Unspecified(), uint16(30_000+i))
 		}
 		if kind == proxy.LoadBalancer && r.IntN(2) == 0 {
-			f.Restricted, f.AllowedSources = true, Prefixes("198.51.100.0/24", "203.0.113.0/24")[:r.IntN(3)]
+			f.Restricted, f.AllowedSources = true, snapshots.Prefixes("198.51.100.0/24", "203.0.113.0/24")[:r.IntN(3)]
 		}
 		p.Frontends = append(p.Frontends, f)
 	}

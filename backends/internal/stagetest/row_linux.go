@@ -1,10 +1,8 @@
 package stagetest
 
 import (
-	"context"
 	"fmt"
 	"net/netip"
-	"os"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
@@ -39,28 +37,4 @@ func NewRow(l *lab.Lab, hosts int) *Row {
 	})
 	r.Server = l.Add(lab.Host{Name: "servers", Uplink: nodeName, Addrs: addrs.String(), Gateway: "10.0.0.1/16", Serve: []uint16{8080}})
 	return r
-}
-
-// Ask connects to an address, from a source if that is valid, and waits for the greeting of a server. From the client of
-// a [Row] it survives the loss of one packet to the server, but not of two in a row. It runs in the namespace of the
-// client.
-func Ask(ctx context.Context, source netip.Addr, address string) error {
-	to, err := netip.ParseAddrPort(address)
-	if err != nil {
-		return err
-	}
-	anyPort := func() uint16 { return 0 }
-	f, err := lab.OpenFlow(v1.ProtocolTCP, netip.AddrPortFrom(source, 0), to, anyPort)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	switch r := f.Ask(ctx); r.Outcome {
-	case lab.Answered:
-		return nil
-	case lab.Silence:
-		return os.ErrDeadlineExceeded
-	default:
-		return fmt.Errorf("connecting to %s: %s: %w", address, r, r.Err)
-	}
 }

@@ -65,39 +65,3 @@ func DumpChains(ctx context.Context, flavour string, owns, isOpen func(chain str
 	slices.Sort(all)
 	return strings.Join(all, "\n"), err
 }
-
-// NFTRules are rules, one in each line, as other programs write them with nft.
-const NFTRules = `drop
-accept
-return
-ip daddr 192.0.2.1 counter drop
-ip daddr vmap { 192.0.2.1 : drop }
-ip daddr 192.0.2.3-192.0.2.9 return
-ip daddr 10.0.0.0/8 ip daddr 10.1.0.0/16 return
-ip saddr & 255.0.255.0 == 10.0.1.0 return
-ip6 saddr { 2001:db8::1, 2001:db8::2 } return
-ip6 daddr 2001:db8::1-2001:db8::9 return
-tcp dport { 80, 90 } return
-tcp sequence 5 return
-tcp dport 80 redirect to :81
-icmp type echo-request return
-@ll,0,8 5 return
-meta mark set numgen random mod 2
-meta skuid 0 return
-ct mark 1 drop
-ct state new log prefix "x"
-fib daddr type local return
-fib daddr oif 1 return
-socket transparent 1 return
-dup to 192.0.2.1
-queue num 1
-osf name "Linux" return
-tcp option maxseg size set rt mtu
-quota over 5 bytes drop
-limit rate 5/second accept
-jhash ip saddr mod 2 vmap { 0 : drop, 1 : accept }
-masquerade
-reject
-accept comment "hello"
-counter jump VIPKIT-NODEPORTS
-ip saddr { 192.0.2.1 } counter jump VIPKIT-MARK-MASQ`

@@ -12,6 +12,7 @@ import (
 
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
+	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -22,8 +23,8 @@ func randomLoad(t *testing.T, r *rand.Rand) [][]Op {
 	t.Helper()
 	renderer := newNames()
 	node := &proxy.Node{
-		NodePorts:    proxy.NodePortAddresses{All: r.IntN(2) == 0, Prefixes: stagetest.Prefixes("172.18.0.2/32")},
-		LocalTraffic: proxy.LocalTraffic{Sources: stagetest.Prefixes("10.0.0.0/9", "10.128.0.0/9")[:r.IntN(3)]},
+		NodePorts:    proxy.NodePortAddresses{All: r.IntN(2) == 0, Prefixes: snapshots.Prefixes("172.18.0.2/32")},
+		LocalTraffic: proxy.LocalTraffic{Sources: snapshots.Prefixes("10.0.0.0/9", "10.128.0.0/9")[:r.IntN(3)]},
 	}
 	all := [][]Op{stagetest.Additions(renderer.render(backends.Env{Node: node}, nil, nil))}
 	for i := range 5 {

@@ -114,7 +114,7 @@ func TestFaults(t *testing.T) {
 		t.Errorf("calls (-want +got):\n%s", diff)
 	}
 	if got := hns.LoadBalancers()[0].FrontendVIPs; len(got) != 1 || got[0] != nodeAddr {
-		t.Errorf("load balancer without address: got %v, want that of the node", got)
+		t.Errorf("load balancer without address: got %v, want the address of the node", got)
 	}
 }
 

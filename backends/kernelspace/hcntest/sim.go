@@ -34,7 +34,7 @@ type index struct {
 	addresses map[networkAddress]string
 	slots     map[slot]string
 	uses      map[string]int
-	shared    bool // addresses may be those of several endpoints
+	shared    bool // several endpoints may have an address
 }
 
 // networkAddress is an address in a network.
@@ -43,7 +43,7 @@ type networkAddress struct {
 	addr    netip.Addr
 }
 
-// slot is where a load balancer answers. Without address it answers at those of the node.
+// slot is where a load balancer answers. Without address it answers at the addresses of the node.
 type slot struct {
 	isIPv6   bool
 	addr     netip.Addr
@@ -74,7 +74,7 @@ type notices struct {
 type Call struct {
 	// Method is its name.
 	Method string
-	// ID is that of the object, if the caller gave one.
+	// ID is the ID of the object, if the caller gave one.
 	ID string
 }
 
@@ -114,7 +114,7 @@ func (s *Sim) Calls() map[string]int {
 	return maps.Clone(s.calls)
 }
 
-// Total returns the number of calls, without those of Wait.
+// Total returns the number of calls, without calls of Wait.
 func (s *Sim) Total() (n int) {
 	for _, c := range s.Calls() {
 		n += c

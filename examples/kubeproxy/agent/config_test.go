@@ -57,7 +57,7 @@ func readConfig(t *testing.T, file, flags string) (*config, string, error) {
 	return c, out.String(), err
 }
 
-func TestConfig(t *testing.T) {
+func TestConfig(t *testing.T) { //nolint:funlen // a table
 	t.Parallel()
 	seconds := func(n int) metav1.Duration { return metav1.Duration{Duration: time.Duration(n) * time.Second} }
 	for name, tc := range map[string]struct {
@@ -192,7 +192,7 @@ enableProfiling: true
 	}
 }
 
-func TestBadConfig(t *testing.T) {
+func TestBadConfig(t *testing.T) { //nolint:funlen // a table
 	t.Parallel()
 	for _, tc := range []struct{ file, flags, want string }{
 		{"", "-config /none", "no such file"},

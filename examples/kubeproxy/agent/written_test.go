@@ -39,7 +39,7 @@ func TestStatus(t *testing.T) {
 }
 
 // TestDefaults checks that the defaults are those of kube-proxy.
-func TestDefaults(t *testing.T) {
+func TestDefaults(t *testing.T) { //nolint:funlen // a table
 	t.Parallel()
 	const mode = `
   masqueradeAll: false

@@ -16,8 +16,19 @@ import (
 	"time"
 )
 
-// suite is what a run of "go test" runs: tests of one package in one lane.
-type suite struct{ lane, folder string }
+// suite is what a run of "go test" runs: tests of one package, perhaps in a virtual machine.
+type suite struct {
+	folder string
+	ipvs   bool
+}
+
+// limit bounds the test of a mutant: one that waits for ever because of the mutant has failed.
+func (s suite) limit() time.Duration {
+	if s.ipvs {
+		return 10 * time.Minute
+	}
+	return 4 * time.Minute
+}
 
 // outcome is what "go test" did.
 type outcome struct {
@@ -36,15 +47,11 @@ type event struct{ Action, Package, Test, Output string }
 
 // goTest runs tests. The error is one of running them: that they fail is none.
 func goTest(ctx context.Context, s suite, pattern string, args ...string) (outcome, error) {
-	module, folder, err := moduleOf(s.folder)
-	if err != nil {
-		return outcome{}, err
+	all := []string{"test", "-json", "-count=1", "-vet=off", "-timeout=" + s.limit().String(), "-run=" + pattern}
+	if s.ipvs {
+		all = append(all, "-tags=ipvs", "-exec="+vmProgram()+" -modules br_netfilter,ip_vs -kernel 6.1")
 	}
-	l := lanes()[s.lane]
-	all := slices.Concat([]string{"test", "-json", "-count=1", "-vet=off", "-timeout=" + l.limit.String(), "-run=" + pattern}, l.args, args)
-	command := exec.CommandContext(ctx, "go", append(all, folder)...)
-	command.Dir = module
-	endTogether(command)
+	command := exec.CommandContext(ctx, "go", slices.Concat(all, args, []string{s.folder})...)
 	command.WaitDelay = 10 * time.Second // a test that goes on keeps the output open
 	var stdout, stderr bytes.Buffer
 	command.Stdout, command.Stderr = &stdout, &stderr
@@ -91,23 +98,7 @@ func read(events io.Reader) (outcome, error) {
 	}
 }
 
-// buildVM builds the program that runs tests in a virtual machine.
-func buildVM(ctx context.Context) error {
-	if output, err := exec.CommandContext(ctx, "go", "build", "-o", vmProgram(), "./internal/testing/vm").CombinedOutput(); err != nil {
-		return fmt.Errorf("building internal/testing/vm: %w\n%s", err, output)
-	}
-	return nil
-}
-
-// moduleOf returns the folder of the module that has a package, and the package's folder in it.
-func moduleOf(folder string) (module, inside string, err error) {
-	for at := filepath.Clean(folder); ; at = filepath.Dir(at) {
-		if _, err := os.Stat(filepath.Join(at, "go.mod")); err == nil {
-			inside, err := filepath.Rel(at, folder)
-			return at, "./" + filepath.ToSlash(inside), err
-		}
-		if at == "." {
-			return "", "", fmt.Errorf("%s is in no module: run this program in the root of the repository", folder)
-		}
-	}
+// vmProgram is where the Makefile builds internal/testing/vm.
+func vmProgram() string {
+	return filepath.Join(os.TempDir(), fmt.Sprintf("vipkit-vm-%d", os.Getuid()))
 }

@@ -17,7 +17,7 @@
 //	-				return counts, false
 //	+				return counts, true
 //
-// A line "lane: ipvs" names the lane that catches the mutant; without it, "make test" does. A
+// A line "lane: ipvs" says that the test needs IPVS: it runs in a virtual machine. A
 // mutant whose text is not found, that does not compile, or whose test does not run, is an error
 // of the table. Each test also runs once without mutants, and must pass. The exit status is 0 if
 // all mutants were caught.
@@ -25,23 +25,19 @@ package main
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
-	"io"
-	"maps"
+	"log"
 	"os"
 	"os/signal"
 	"regexp"
 	"slices"
-	"strings"
 	"syscall"
-	"text/tabwriter"
 )
 
 func main() {
 	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, os.Stdout, os.Args[1:])
+	err := run(ctx, os.Args[1:])
 	cancel()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "mutants:", err)
@@ -52,73 +48,26 @@ func main() {
 // folder has the table, relative to the root of the repository.
 const folder = "internal/house/mutants/table"
 
-func run(ctx context.Context, out io.Writer, args []string) error {
+func run(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("mutants", flag.ContinueOnError)
 	names := flags.String("run", "", "only mutants whose names match this regular `expression`")
-	lane := flags.String("lane", "", "only mutants of this `lane`: "+strings.Join(laneNames(), ", "))
-	list := flags.Bool("list", false, "print the mutants, and run nothing")
-	atOnce := flags.Int("p", 2, "how many mutants to run at a time")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	switch {
-	case flags.NArg() > 0:
+	if flags.NArg() > 0 {
 		return fmt.Errorf("unknown argument %q; -run takes the names of mutants", flags.Arg(0))
-	case *atOnce < 1:
-		return fmt.Errorf("-p %d: want at least 1", *atOnce)
+	}
+	expression, err := regexp.Compile(*names)
+	if err != nil {
+		return fmt.Errorf("-run: %w", err)
 	}
 	all, err := readTable(os.DirFS("."))
 	if err != nil {
 		return err
 	}
-	chosen, err := choose(all, *names, *lane)
-	if err != nil {
-		return err
-	}
-	if *list {
-		return printTable(out, chosen)
-	}
-	return runAll(ctx, out, chosen, *atOnce)
-}
-
-// choose returns the mutants with a name and a lane. It is an error that names the known ones
-// if none has both.
-func choose(all []*mutant, names, lane string) ([]*mutant, error) {
-	if _, ok := lanes()[lane]; !ok && lane != "" {
-		return nil, fmt.Errorf("unknown lane %q: want one of %s", lane, strings.Join(laneNames(), ", "))
-	}
-	expression, err := regexp.Compile(names)
-	if err != nil {
-		return nil, fmt.Errorf("-run: %w", err)
-	}
-	var known []string
-	var chosen []*mutant
-	for _, m := range all {
-		if lane != "" && m.lane != lane {
-			continue
-		}
-		known = append(known, m.name)
-		if expression.MatchString(m.name) {
-			chosen = append(chosen, m)
-		}
-	}
+	chosen := slices.DeleteFunc(all, func(m *mutant) bool { return !expression.MatchString(m.name) })
 	if len(chosen) == 0 {
-		return nil, fmt.Errorf("no mutant matches %q; known ones are:\n\t%s", names, strings.Join(known, "\n\t"))
+		return fmt.Errorf("no mutant matches %q; %s has their names", *names, folder)
 	}
-	return chosen, nil
+	return runAll(ctx, log.New(os.Stdout, "", 0), chosen)
 }
-
-func laneNames() []string { return slices.Sorted(maps.Keys(lanes())) }
-
-func printTable(out io.Writer, all []*mutant) error {
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	_, err := fmt.Fprintln(w, "mutant\tlane\ttest\twhat a user would meet")
-	for _, m := range all {
-		if err == nil {
-			_, err = fmt.Fprintf(w, "%s\t%s\t%s %s\t%s\n", m.name, m.lane, m.test.folder, m.test.pattern, m.sentence)
-		}
-	}
-	return errors.Join(err, w.Flush())
-}
-
-var errSurvived = errors.New("a mutant that survives shows that a test is missing")

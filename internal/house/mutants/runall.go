@@ -5,52 +5,47 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
+	"log"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"time"
+
+	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
-// runner runs mutants, some at a time.
-type runner struct {
-	atOnce int
-	folder string // for changed files
+// atOnce is how many mutants run at a time.
+const atOnce = 2
 
-	mu  sync.Mutex
-	out io.Writer
+// runner runs mutants.
+type runner struct {
+	folder string // for changed files
+	log    *log.Logger
 }
 
-func runAll(ctx context.Context, out io.Writer, all []*mutant, atOnce int) (err error) {
+func runAll(ctx context.Context, log *log.Logger, all []*mutant) (err error) {
 	temporary, err := os.MkdirTemp("", "vipkit-mutants")
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(temporary)) }()
-	if slices.ContainsFunc(all, func(m *mutant) bool { return lanes()[m.lane].vm }) {
-		if err := buildVM(ctx); err != nil {
-			return err
-		}
-	}
-	r := &runner{atOnce: atOnce, folder: temporary, out: out}
+	r := &runner{temporary, log}
 	if err := r.unchanged(ctx, all); err != nil {
 		return err
 	}
-	caught := 0
-	err = each(ctx, atOnce, all, func(m *mutant) error {
-		ok, err := r.mutant(ctx, m)
-		r.mu.Lock()
-		defer r.mu.Unlock()
+	var caught atomic.Int64
+	err = testenv.Each(len(all), atOnce, func(i int) error {
+		ok, err := r.mutant(ctx, all[i])
 		if ok {
-			caught++
+			caught.Add(1)
 		}
 		return err
 	})
-	r.print("%d mutants, %d caught", len(all), caught)
-	if err == nil && caught < len(all) {
-		err = errSurvived
+	log.Printf("%d mutants, %d caught", len(all), caught.Load())
+	if err == nil && int(caught.Load()) < len(all) {
+		err = errors.New("a mutant that survives shows that a test is missing")
 	}
 	return err
 }
@@ -61,17 +56,16 @@ func (r *runner) unchanged(ctx context.Context, all []*mutant) error {
 	patterns := map[suite][]string{}
 	var suites []suite
 	for _, m := range all {
-		s := suite{m.lane, m.test.folder}
-		if patterns[s] == nil {
-			suites = append(suites, s)
+		if patterns[m.suite] == nil {
+			suites = append(suites, m.suite)
 		}
-		if !slices.Contains(patterns[s], m.test.pattern) {
-			patterns[s] = append(patterns[s], m.test.pattern)
+		if !slices.Contains(patterns[m.suite], m.pattern) {
+			patterns[m.suite] = append(patterns[m.suite], m.pattern)
 		}
 	}
-	return each(ctx, r.atOnce, suites, func(s suite) error {
-		begin := time.Now()
-		limit := lanes()[s.lane].limit * time.Duration(len(patterns[s]))
+	return testenv.Each(len(suites), atOnce, func(i int) error {
+		s, begin := suites[i], time.Now()
+		limit := s.limit() * time.Duration(len(patterns[s]))
 		o, err := goTest(ctx, s, strings.Join(patterns[s], "|"), "-timeout="+limit.String())
 		switch {
 		case err != nil:
@@ -81,7 +75,7 @@ func (r *runner) unchanged(ctx context.Context, all []*mutant) error {
 		case o.passed == 0:
 			return fmt.Errorf("tests of %s: none passes without mutants\n%s", s.folder, o.output)
 		}
-		r.print("passed   %5.1f s  %s without mutants: %d tests", time.Since(begin).Seconds(), s.folder, o.passed)
+		r.log.Printf("passed   %5.1f s  %s without mutants: %d tests", time.Since(begin).Seconds(), s.folder, o.passed)
 		return nil
 	})
 }
@@ -93,7 +87,7 @@ func (r *runner) mutant(ctx context.Context, m *mutant) (caught bool, err error)
 	if err != nil {
 		return false, fmt.Errorf("mutant %s: %w", m.name, err)
 	}
-	o, err := goTest(ctx, suite{m.lane, m.test.folder}, m.test.pattern, "-failfast", "-overlay="+overlay)
+	o, err := goTest(ctx, m.suite, m.pattern, "-failfast", "-overlay="+overlay)
 	took := time.Since(begin).Seconds()
 	switch {
 	case err != nil:
@@ -101,12 +95,12 @@ func (r *runner) mutant(ctx context.Context, m *mutant) (caught bool, err error)
 	case !o.built:
 		return false, fmt.Errorf("mutant %s does not compile:\n%s", m.name, o.output)
 	case o.failed != "":
-		r.print("caught   %5.1f s  %s: %s", took, m.name, o.failed)
+		r.log.Printf("caught   %5.1f s  %s: %s", took, m.name, o.failed)
 		return true, nil
 	case o.passed == 0:
-		return false, fmt.Errorf("mutant %s: no test of %s matches %s", m.name, m.test.folder, m.test.pattern)
+		return false, fmt.Errorf("mutant %s: no test of %s matches %s", m.name, m.suite.folder, m.pattern)
 	}
-	r.print("SURVIVED %5.1f s  %s: %s (%s)", took, m.name, m.sentence, m.file)
+	r.log.Printf("SURVIVED %5.1f s  %s: %s (%s)", took, m.name, m.sentence, m.file)
 	return false, nil
 }
 
@@ -130,32 +124,4 @@ func (r *runner) overlay(m *mutant) (string, error) {
 		return "", err
 	}
 	return overlay, errors.Join(os.WriteFile(file, []byte(changed), 0o600), os.WriteFile(overlay, text, 0o600))
-}
-
-func (r *runner) print(format string, args ...any) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	_, _ = fmt.Fprintf(r.out, format+"\n", args...) // the exit status says the same
-}
-
-// each calls do for all items, some at a time, until the context ends. It goes on after errors.
-func each[T any](ctx context.Context, atOnce int, items []T, do func(T) error) error {
-	work := make(chan T)
-	errs := make([]error, atOnce)
-	var workers sync.WaitGroup
-	for i := range atOnce {
-		workers.Go(func() {
-			for item := range work {
-				if ctx.Err() == nil {
-					errs[i] = errors.Join(errs[i], do(item))
-				}
-			}
-		})
-	}
-	for _, item := range items {
-		work <- item
-	}
-	close(work)
-	workers.Wait()
-	return errors.Join(append(errs, ctx.Err())...)
 }

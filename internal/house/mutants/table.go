@@ -14,12 +14,10 @@ type mutant struct {
 	sentence string
 	file     string
 	old, new string
-	test     test
-	lane     string
+	// The test that catches it: a package, and a pattern for -run.
+	suite   suite
+	pattern string
 }
-
-// test is the test that catches a mutant: a package, and a pattern for -run.
-type test struct{ folder, pattern string }
 
 // readTable reads the mutants of all areas, in the order of the files' names.
 func readTable(root fs.FS) ([]*mutant, error) {
@@ -53,7 +51,7 @@ func parse(area, content string) ([]*mutant, error) {
 	var all []*mutant
 	for i, line := range strings.Split(strings.TrimRight(content, "\n"), "\n") {
 		if name, ok := strings.CutPrefix(line, begin); ok {
-			all = append(all, &mutant{name: area + "/" + name, lane: defaultLane})
+			all = append(all, &mutant{name: area + "/" + name})
 			continue
 		}
 		if len(all) == 0 {
@@ -89,10 +87,10 @@ func (m *mutant) add(line string) error {
 	case field == "file":
 		m.file = value
 	case field == "test":
-		m.test.folder, m.test.pattern, _ = strings.Cut(value, " ")
-	case field == "lane":
-		m.lane = value
-	case m.file+m.test.folder+m.old+m.new == "":
+		m.suite.folder, m.pattern, _ = strings.Cut(value, " ")
+	case line == "lane: ipvs":
+		m.suite.ipvs = true
+	case m.file+m.suite.folder+m.old+m.new == "":
 		m.sentence = strings.TrimSpace(m.sentence + " " + line)
 	default:
 		return fmt.Errorf("unknown line %q", line)
@@ -101,19 +99,17 @@ func (m *mutant) add(line string) error {
 }
 
 func (m *mutant) check() error {
-	switch _, known := lanes()[m.lane]; {
+	switch {
 	case m.sentence == "":
 		return fmt.Errorf("no sentence says what a user would meet")
-	case m.file == "" || m.test.folder == "" || m.test.pattern == "":
+	case m.file == "" || m.suite.folder == "" || m.pattern == "":
 		return fmt.Errorf(`want lines "file: FILE" and "test: ./PACKAGE PATTERN"`)
-	case !known:
-		return fmt.Errorf("unknown lane %q: want one of %s", m.lane, strings.Join(laneNames(), ", "))
 	case m.old == "\n":
 		return fmt.Errorf("no line of the file is named")
 	case m.old == m.new:
 		return fmt.Errorf("it changes nothing")
 	}
-	if _, err := regexp.Compile(m.test.pattern); err != nil {
+	if _, err := regexp.Compile(m.pattern); err != nil {
 		return fmt.Errorf("pattern of the test: %w", err)
 	}
 	return nil

@@ -1,10 +1,8 @@
 package main
 
 import (
-	"bytes"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
@@ -13,18 +11,13 @@ import (
 
 const root = "../../.."
 
-func wholeTable(t *testing.T) []*mutant {
-	t.Helper()
-	all, err := readTable(os.DirFS(root))
-	testenv.NoError(t, err)
-	return all
-}
-
 // TestMutantsFit checks all of the table that needs no run: a change that moves code must move
 // the mutants of that code, too.
 func TestMutantsFit(t *testing.T) {
 	tree, names := os.DirFS(root), map[string]bool{}
-	for _, m := range wholeTable(t) {
+	all, err := readTable(tree)
+	testenv.NoError(t, err)
+	for _, m := range all {
 		if names[m.name] {
 			t.Errorf("mutant %s: another one has the name", m.name)
 		}
@@ -32,36 +25,11 @@ func TestMutantsFit(t *testing.T) {
 		if _, err := m.apply(tree); err != nil {
 			t.Errorf("mutant %s: %v", m.name, err)
 		}
-		if tests, err := filepath.Glob(filepath.Join(root, m.test.folder, "*_test.go")); err != nil || len(tests) == 0 {
-			t.Errorf("mutant %s: %s has no tests (error: %v)", m.name, m.test.folder, err)
+		if tests, err := filepath.Glob(filepath.Join(root, m.suite.folder, "*_test.go")); err != nil || len(tests) == 0 {
+			t.Errorf("mutant %s: %s has no tests (error: %v)", m.name, m.suite.folder, err)
 		}
 		if strings.HasSuffix(m.file, "_test.go") {
 			t.Errorf("mutant %s: %s is a test", m.name, m.file)
-		}
-	}
-}
-
-// TestAllAreasHaveMutants checks that no area is left out.
-func TestAllAreasHaveMutants(t *testing.T) {
-	counts := map[string]int{}
-	all := wholeTable(t)
-	for _, m := range all {
-		area, _, _ := strings.Cut(m.name, "/")
-		counts[area]++
-	}
-	if len(all) < 80 {
-		t.Errorf("mutants: got %d, want at least 80", len(all))
-	}
-	core := 0
-	for _, area := range []string{"tracker", "selection", "runner", "conntrack", "health", "allocator"} {
-		core += counts[area]
-	}
-	if core < 20 {
-		t.Errorf("mutants of tracker, selection, runner, conntrack, health and allocator: got %d, want at least 20", core)
-	}
-	for _, area := range []string{"nftables", "iptables", "ipvs", "userspace", "kernelspace"} {
-		if counts[area] < 10 {
-			t.Errorf("mutants of %s: got %d, want at least 10", area, counts[area])
 		}
 	}
 }
@@ -82,7 +50,7 @@ func TestParse(t *testing.T) {
 	all, err := parse("area", valid)
 	testenv.NoError(t, err)
 	want := mutant{
-		name: "area/one", sentence: "Users meet this.", file: "a.go", lane: defaultLane, test: test{"./a", "^TestA$"},
+		name: "area/one", sentence: "Users meet this.", file: "a.go", suite: suite{folder: "./a"}, pattern: "^TestA$",
 		old: "\tfirst\n\tsecond\n", new: "\tfirst\n\tthird\n",
 	}
 	if len(all) != 1 || *all[0] != want {
@@ -93,7 +61,7 @@ func TestParse(t *testing.T) {
 		{"Users meet this.\n", "", "no sentence"},
 		{"test: ./a ^TestA$\n", "", "want lines"},
 		{"test: ./a ^TestA$\n", "test: ./a (\n", "pattern"},
-		{"test: ./a ^TestA$\n", "test: ./a ^TestA$\nlane: fast\n", `unknown lane "fast": want one of`},
+		{"test: ./a ^TestA$\n", "test: ./a ^TestA$\nlane: fast\n", `unknown line "lane: fast"`},
 		{"-\tsecond\n+\tthird\n", "", "changes nothing"},
 		{" \tfirst\n-\tsecond\n", "", "no line"},
 		{"+\tthird\n", "+\tthird\nmore\n", "unknown line"},
@@ -112,30 +80,6 @@ func TestApply(t *testing.T) {
 		got, err := m.apply(os.DirFS(folder))
 		if got != want || (err == nil) != (want != "") {
 			t.Errorf("mutant of %q: got %q and error %v, want %q", content, got, err, want)
-		}
-	}
-}
-
-func TestChoose(t *testing.T) {
-	all := []*mutant{{name: "a/one", lane: "test"}, {name: "a/two", lane: "ipvs"}, {name: "b/one", lane: "test"}}
-	for _, c := range []struct {
-		names, lane string
-		want        []string
-		err         string
-	}{
-		{"", "", []string{"a/one", "a/two", "b/one"}, ""},
-		{"^a/", "test", []string{"a/one"}, ""},
-		{"none", "ipvs", nil, "known ones are:\n\ta/two"},
-		{"", "none", nil, "want one of " + strings.Join(laneNames(), ", ")},
-		{"(", "", nil, "-run"},
-	} {
-		chosen, err := choose(all, c.names, c.lane)
-		var got []string
-		for _, m := range chosen {
-			got = append(got, m.name)
-		}
-		if !slices.Equal(got, c.want) || (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {
-			t.Errorf("choose %q in lane %q: got %v and error %v, want %v and one with %q", c.names, c.lane, got, err, c.want, c.err)
 		}
 	}
 }
@@ -162,18 +106,5 @@ func TestRead(t *testing.T) {
 	}
 	if _, err := read(strings.NewReader("FAIL")); err == nil {
 		t.Error("text that is no event: got no error, want one")
-	}
-}
-
-func TestArguments(t *testing.T) {
-	t.Chdir(root)
-	var out bytes.Buffer
-	if err := run(t.Context(), &out, []string{"-list", "-run", "/full-set-freezes$"}); err != nil || strings.Count(out.String(), "\n") != 2 {
-		t.Errorf("-list of one: got error %v and %q, want two lines", err, &out)
-	}
-	for _, args := range [][]string{{"unknown"}, {"-p", "0"}, {"-run", "^unknown$"}, {"-lane", "unknown"}} {
-		if err := run(t.Context(), &out, args); err == nil {
-			t.Errorf("arguments %q: got no error, want one", args)
-		}
 	}
 }

@@ -1,6 +1,5 @@
 // Command skipcheck runs "go test -json" with its own arguments and prints a
-// summary: a line for each package, the output of failed tests, and at the end for
-// each reason how many tests were skipped and which, and the totals as
+// summary: a line for each package, the output of failed and skipped tests, and at the end the totals as
 //
 //	12 passed, 0 failed, 1 skipped
 //
@@ -42,12 +41,12 @@ func run(out io.Writer, args []string) error {
 		_, _ = io.Copy(io.Discard, events)
 	}
 	waitErr := command.Wait()
-	r.close(time.Since(begin))
+	verdict := r.close(time.Since(begin), os.Getenv("CI") == "true")
 	switch {
 	case readErr != nil:
 		return readErr
 	case waitErr != nil:
 		return fmt.Errorf("go test: %w", waitErr)
 	}
-	return r.verdict(os.Getenv("CI") == "true")
+	return verdict
 }

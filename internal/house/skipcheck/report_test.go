@@ -13,18 +13,9 @@ func line(action, pkg, test, output string) string {
 	return `{"Action":"` + action + `","Package":"` + pkg + `","Test":"` + test + `","Output":"` + output + `"}` + "\n"
 }
 
-// skip returns the events of a test of the package p that is skipped for a reason.
-func skip(test, reason string) string {
-	return line("run", "p", test, "") +
-		line("output", "p", test, `=== RUN   `+test+`\n`) +
-		line("output", "p", test, `    s_test.go:7: `+reason+`\n`) +
-		line("output", "p", test, `--- SKIP: `+test+` (0.00s)\n`) +
-		line("skip", "p", test, "")
-}
-
-func TestReport(t *testing.T) {
+func TestReport(t *testing.T) { //nolint:funlen // a table
 	passes := line("run", "p", "TestA", "") + line("pass", "p", "TestA", "")
-	skips := skip("TestS", "needs root")
+	skips := line("run", "p", "TestS", "") + line("output", "p", "TestS", `    s_test.go:7: needs root\n--- SKIP: TestS\n`) + line("skip", "p", "TestS", "")
 	for name, c := range map[string]struct {
 		events     string
 		want       []string
@@ -36,23 +27,7 @@ func TestReport(t *testing.T) {
 		},
 		"a skip": {
 			events: passes + skips + line("pass", "p", "", ""),
-			want:   []string{"\nskipped  reason\n      1  needs root (p.TestS)\n", "\n1 passed, 0 failed, 1 skipped\n"},
-			inCI:   "skipped tests in CI: got 1, want none",
-		},
-		"skips of the same reason share a line": {
-			events: passes + skip("TestK", "no nft") + skips + skip("TestL", "no nft") + skip("TestM", "no nft") + skip("TestN", "no nft") +
-				line("pass", "p", "", ""),
-			want: []string{"\nskipped  reason\n      4  no nft (p.TestK, p.TestL, p.TestM and 1 more)\n      1  needs root (p.TestS)\n"},
-			inCI: "skipped tests in CI: got 5, want none",
-		},
-		"the reason is the last message, of any number of lines": {
-			events: passes + line("output", "p", "TestS", `    s.go:1: VIPKIT_SEED=1 repeats this test\n`) + skip("TestS", `two\n        lines`),
-			want:   []string{"      1  two lines (p.TestS)\n"},
-			inCI:   "skipped tests in CI: got 1, want none",
-		},
-		"a skip without a reason": {
-			events: passes + line("run", "p", "TestS", "") + line("skip", "p", "TestS", ""),
-			want:   []string{"      1  the test gives no reason (p.TestS)\n"},
+			want:   []string{"    s_test.go:7: needs root\n--- SKIP: TestS", "\n1 passed, 0 failed, 1 skipped\n"},
 			inCI:   "skipped tests in CI: got 1, want none",
 		},
 		"benchmarks have no end": {
@@ -102,29 +77,22 @@ func TestReport(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var out strings.Builder
-			r := newReport(&out)
-			testenv.NoError(t, r.read(strings.NewReader(c.events)))
-			r.close(time.Second)
-			for _, want := range c.want {
-				if !strings.Contains(out.String(), want) {
-					t.Errorf("want %q in\n%s", want, out.String())
+			for ci, wantErr := range map[bool]string{false: c.here, true: c.inCI} {
+				var out strings.Builder
+				r := newReport(&out)
+				testenv.NoError(t, r.read(strings.NewReader(c.events)))
+				got := ""
+				if err := r.close(time.Second, ci); err != nil {
+					got = err.Error()
+				}
+				testenv.Same(t, wantErr, got, "error, in CI: %t", ci)
+				for _, want := range c.want {
+					if !strings.Contains(out.String(), want) {
+						t.Errorf("want %q in\n%s", want, out.String())
+					}
 				}
 			}
-			checkError(t, "here", r.verdict(false), c.here)
-			checkError(t, "in CI", r.verdict(true), c.inCI)
 		})
-	}
-}
-
-func checkError(t *testing.T, where string, err error, want string) {
-	t.Helper()
-	got := ""
-	if err != nil {
-		got = err.Error()
-	}
-	if got != want {
-		t.Errorf("%s: got error %q, want %q", where, got, want)
 	}
 }
 

@@ -10,7 +10,7 @@
 // any goroutine may use.
 //
 // Making a namespace needs privileges. [Privileged] gets them without root by
-// running the program again in a user namespace:
+// running the program again in a user namespace, by the program unshare:
 //
 //	func TestMain(m *testing.M) {
 //		status, err := netns.Privileged(m.Run)

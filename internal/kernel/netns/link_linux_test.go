@@ -41,41 +41,6 @@ func TestHairpin(t *testing.T) {
 	}
 }
 
-func TestLinkErrors(t *testing.T) {
-	t.Parallel()
-	a, b := newNS(t), newNS(t)
-	link(t, a, "eth0", b, "eth0")
-	address := netip.MustParsePrefix("10.1.0.1/24")
-	route := netns.Route{To: netip.MustParsePrefix("10.2.0.0/16"), Link: "eth0"}
-	neighbour, hw := netip.MustParseAddr("10.1.0.2"), net.HardwareAddr{2, 0, 0, 0, 0, 1}
-	must(t, a.AddAddress("eth0", address), a.AddRoute(route), a.AddNeighbor("eth0", neighbour, hw))
-	must(t, a.AddBridge("br0"))
-	_, noHardware := a.HardwareAddr("eth9")
-	noInterface := netns.Route{To: route.To, Link: "eth9"}
-	for what, err := range map[string]error{
-		"a name that exists":          netns.Link(netns.End{NS: a, Name: "eth0"}, netns.End{NS: b, Name: "eth1"}),
-		"a name that is too long":     netns.Link(netns.End{NS: a, Name: "a-name-of-17-char"}, netns.End{NS: b, Name: "eth1"}),
-		"a bridge that exists":        a.AddBridge("br0"),
-		"a port of no bridge":         a.AddPort("br9", "eth0", false),
-		"a port that is no interface": a.AddPort("br0", "eth9", false),
-		"a port of no bridge's kind":  a.AddPort("eth0", "br0", false),
-		"a tunnel over no interface":  a.AddVXLAN(netns.Tunnel{Name: "vx0", Over: "eth9", Local: neighbour, Remote: neighbour}),
-		"a tunnel that exists":        a.AddVXLAN(netns.Tunnel{Name: "br0", Over: "eth0", Local: neighbour, Remote: neighbour}),
-		"hardware of no interface":    noHardware,
-		"an address on no interface":  a.AddAddress("eth9", address),
-		"a secondary on no interface": a.AddSecondary("eth9", address),
-		"a route over no interface":   a.AddRoute(noInterface),
-		"a neighbour on no interface": a.AddNeighbor("eth9", neighbour, hw),
-		"a route that exists":         a.AddRoute(route),
-		"an address that exists":      a.AddAddress("eth0", address),
-		"a neighbour that exists":     a.AddNeighbor("eth0", neighbour, hw),
-	} {
-		if err == nil {
-			t.Errorf("%s: got no error, want one", what)
-		}
-	}
-}
-
 const udpPort = 5353
 
 // ask opens a socket of a client, and sends requests without waiting for replies.

@@ -12,9 +12,6 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if act := os.Getenv(actVariable); act != "" {
-		os.Exit(perform(act))
-	}
 	run := func() int { return testenv.Run(m, testenv.Namespaces) }
 	status, err := netns.Privileged(run)
 	if err != nil {

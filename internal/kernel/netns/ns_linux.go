@@ -54,7 +54,7 @@ func Current(families ...int) (*NS, error) {
 // Do runs f on a thread that is in the namespace, and returns what f returns.
 // Sockets and processes that f makes stay in the namespace. Goroutines that f
 // starts do not run in it. f runs in a goroutine of its own: FailNow of a test ends
-// only f, and Do returns an error. To enter another namespace than that of the process needs CAP_SYS_ADMIN.
+// only f, and Do returns an error. Only with CAP_SYS_ADMIN a process enters a namespace other than its own.
 func (n *NS) Do(f func() error) error {
 	return n.DoUntil(func(func()) error { return f() })
 }

@@ -37,7 +37,7 @@ func outerID(t *testing.T) string {
 	return got
 }
 
-// A function that has left the namespace is in that of the process, and leaving twice is leaving once.
+// A function that has left the namespace is in the namespace of the process, and leaving twice is leaving once.
 func TestDoUntil(t *testing.T) {
 	t.Parallel()
 	outside, n := outerID(t), newNS(t)
@@ -63,7 +63,7 @@ func TestNewIsIsolated(t *testing.T) {
 		t.Errorf("namespaces outside, a and b: got %v, want three different ones", ids)
 	}
 	if again := idWithin(t, a); !ids[again] || again == outside {
-		t.Errorf("namespace of a second Do: got %s, want that of the first", again)
+		t.Errorf("namespace of a second Do: got %s, want the same as of the first", again)
 	}
 	if now := outerID(t); now != outside {
 		t.Errorf("namespace of the caller afterwards: got %s, want %s", now, outside)
@@ -135,7 +135,7 @@ func TestDoErrors(t *testing.T) {
 	n := newNS(t)
 	want := errors.New("from within")
 	if err := n.Do(func() error { return want }); !errors.Is(err, want) {
-		t.Errorf("Do: got error %v, want that of the function", err)
+		t.Errorf("Do: got error %v, want the error of the function", err)
 	}
 	if err := n.Do(func() error { runtime.Goexit(); return nil }); err == nil {
 		t.Error("Do of a function that calls runtime.Goexit: got no error, want one")

@@ -16,7 +16,7 @@ import (
 const sctpPatience = 20 * time.Second
 
 // ListenSCTP makes a listener of SCTP in the namespace, which package net handles as one of TCP.
-// The address is that of one host: a listener at all addresses offers its clients all of them,
+// The address is specific: a listener at all addresses offers its clients all of them,
 // and they use them beside the one that they have connected to.
 func (n *NS) ListenSCTP(at netip.AddrPort) (net.Listener, error) {
 	return within(n, func() (listener net.Listener, err error) {

@@ -16,7 +16,7 @@ import (
 
 // The error of a refused transaction names the wrong object, and the transaction changes
 // nothing.
-func TestCommitErrors(t *testing.T) {
+func TestCommitErrors(t *testing.T) { //nolint:funlen // a table
 	t.Parallel()
 	table := Table{Family: IPv4, Name: "vip"}
 	service := concat("10.96.0.1", tcp, uint16(80))

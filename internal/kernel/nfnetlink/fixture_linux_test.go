@@ -167,7 +167,7 @@ func addBalancerElements(b *Batch, t Table) {
 }
 
 // balancerText returns nft's listing of the table of addBalancer.
-func balancerText(t Table) string {
+func balancerText(t Table) string { //nolint:funlen // a text
 	text := `table ip vip {
 	map services {
 		typeof ip daddr . meta l4proto . th dport : verdict

@@ -62,7 +62,7 @@ func serve(t *testing.T) (url string) {
 	runner := &proxy.Runner{Source: tracker, Backend: dataplane{}, Observers: []proxy.Observer{page.Observer(tracker), {Synced: func(proxy.Sync) { close(applied) }}}}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
-	go func() { defer close(ended); _ = runner.Run(ctx) }() // The error is that of the context.
+	go func() { defer close(ended); _ = runner.Run(ctx) }() // It returns the error of the context.
 	server := httptest.NewServer(inspect.LocalOnly(page))
 	t.Cleanup(func() { server.Close(); cancel(); <-ended })
 	select {

@@ -1,45 +1,26 @@
 package controlplane
 
 import (
-	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"syscall"
+	"strings"
 	"testing"
 
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
-// apiServerPackage is a tool of this module.
-const apiServerPackage = "k8s.io/kubernetes/cmd/kube-apiserver"
-
-// buildAPIServer builds kube-apiserver, if the go command finds that it is out of date. Only
-// one process at a time builds.
-func buildAPIServer(ctx context.Context) (path string, err error) {
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		return "", fmt.Errorf("building kube-apiserver: %w", err)
+// buildAPIServer builds kube-apiserver, a tool of this module, unless the go command has it in its cache.
+func buildAPIServer(t testing.TB) (path string) {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), "go", "tool", "-n", "kube-apiserver").Output()
+	if failed, ok := errors.AsType[*exec.ExitError](err); ok {
+		err = fmt.Errorf("building kube-apiserver: %w\n%s", err, failed.Stderr)
 	}
-	folder := filepath.Join(cache, "vipkit-peer")
-	if err := os.MkdirAll(folder, 0o700); err != nil {
-		return "", fmt.Errorf("building kube-apiserver: %w", err)
-	}
-	lock, err := os.OpenFile(filepath.Join(folder, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		return "", fmt.Errorf("building kube-apiserver: %w", err)
-	}
-	defer func() { _ = lock.Close() }() // The file is empty.
-	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
-		return "", fmt.Errorf("waiting for another process that builds kube-apiserver: %w", err)
-	}
-	path = filepath.Join(folder, "kube-apiserver")
-	build := exec.CommandContext(ctx, "go", "build", "-o", path, apiServerPackage)
-	if out, err := build.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("building kube-apiserver: %w\n%s", err, out)
-	}
-	return path, nil
+	testenv.NoError(t, err)
+	return strings.TrimSpace(string(out))
 }
 
 // Build builds a program as a user does, in the folder of a module, with variables for the environment. It returns the

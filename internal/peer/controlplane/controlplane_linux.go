@@ -43,11 +43,7 @@ type ControlPlane struct {
 // on a machine that cannot run one is skipped; in CI it fails.
 func Start(t testing.TB, o Options) *ControlPlane {
 	t.Helper()
-	c := &ControlPlane{t: t, etcd: servertest.StartEtcd(t), folder: t.TempDir()}
-	var err error
-	if c.program, err = buildAPIServer(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	c := &ControlPlane{t: t, etcd: servertest.StartEtcd(t), folder: t.TempDir(), program: buildAPIServer(t)}
 	c.prepare(o)
 	c.Restart()
 	return c

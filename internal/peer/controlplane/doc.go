@@ -5,7 +5,7 @@
 //	client := kubernetes.NewForConfigOrDie(cp.Config())
 //
 // The API server is built from the module k8s.io/kubernetes that this module requires. The
-// first build takes minutes; the program is kept in the user's cache folder. etcd must be
+// first build takes minutes; the cache of the go command keeps the program. etcd must be
 // installed. No controllers and no kubelets run: tests do their work themselves.
 //
 // It works on Linux only.

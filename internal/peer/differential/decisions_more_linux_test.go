@@ -17,7 +17,7 @@ import (
 )
 
 // oneFrontendAnAddress keeps one frontend of a port for each address: the ClusterIP
-// before all others, and that of a load balancer, which has source ranges, before an
+// before all others, and the frontend of a load balancer, which has source ranges, before an
 // external IP. A map in the kernel has only one element for an address.
 func oneFrontendAnAddress(e *expectation) int {
 	count := 0

@@ -77,7 +77,7 @@ type healthHistory struct {
 	kube   *kubeProxy
 	ours   *vipkit
 	spaces [2]*netns.NS // kube-proxy's and ours
-	// servers are those of kube-proxy, one for each family.
+	// servers are the servers of kube-proxy, one for each family.
 	servers  map[v1.IPFamily]healthcheck.ServiceHealthServer
 	checker  *healthcheck.ProxyHealthServer
 	observer proxy.Observer

@@ -127,13 +127,13 @@ func preference(a, b *record) int {
 	return cmp.Or(first(!a.terminating, !b.terminating), first(a.ready, b.ready), first(a.serving, b.serving))
 }
 
-// usable reports whether an address can be that of an endpoint or a frontend.
+// usable reports whether an address can be the address of an endpoint or a frontend.
 func usable(a netip.Addr, family v1.IPFamily) bool {
 	return a.IsValid() && a.Is4() == (family == v1.IPv4Protocol) &&
 		!a.IsUnspecified() && !a.IsLoopback() && !a.IsMulticast() && !a.IsLinkLocalUnicast()
 }
 
-// serveable reports whether an address can be that of a frontend.
+// serveable reports whether an address can be the address of a frontend.
 func serveable(f frontend, family v1.IPFamily) bool {
 	if !usable(f.addr, family) || !f.addr.Is4() {
 		return usable(f.addr, family)

@@ -14,7 +14,7 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// vipkit is the model of this repository. It has a cache besides that of the tracker, with the
+// vipkit is the model of this repository. It has a cache besides the cache of the tracker, with the
 // endpoints that are in no pool.
 type vipkit struct {
 	tracker  *proxy.ServiceChangeTracker

@@ -108,7 +108,7 @@ func becomeContainer(text string) error {
 	return syscall.Exec(x.Program[0], x.Program, []string{"PATH=/usr/local/bin"})
 }
 
-// mount mounts what a container runtime mounts. The mount namespace is that of the container.
+// mount mounts what a container runtime mounts. The mount namespace is the namespace of the container.
 func (x *container) mount() error {
 	type mount struct {
 		source, target, kind string
@@ -144,7 +144,7 @@ func (x *container) mount() error {
 	return nil
 }
 
-// drop drops all capabilities but those of the container, also those that a program would get.
+// drop drops all capabilities that the container lacks, also capabilities that a program would get.
 func (x *container) drop() error {
 	if x.NoNewPrivileges {
 		if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {

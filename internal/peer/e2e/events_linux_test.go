@@ -69,7 +69,7 @@ func TestEvents(t *testing.T) {
 	c.wantEvents(want, bad)
 }
 
-// wantEvents waits for exactly these Events; that of the Service second has its UID and name the other one.
+// wantEvents waits for exactly these Events. The Event of the Service second has its UID and names the other Service.
 func (c *cluster) wantEvents(want []string, bad *v1.Service) {
 	c.t.Helper()
 	eventually(c.t, "the Events are written", func() error {
@@ -182,7 +182,7 @@ func (n *node) scrape(t *testing.T) map[string]string {
 }
 
 // wantMetrics checks that dashboards and alerts find what kube-proxy had, except what the packages prommetrics
-// and kubeproxy name. They do not use those of the libraries of an API server, nor all of Go.
+// and kubeproxy name. They do not use the metrics of the libraries of an API server, nor all metrics of Go.
 func (n *node) wantMetrics(t *testing.T, kubeProxy map[string]string) {
 	t.Helper()
 	used := regexp.MustCompile("^(kubeproxy|rest_client|process|kubernetes|go_goroutines|go_threads|go_info|go_memstats)_?")
@@ -195,7 +195,7 @@ func (n *node) wantMetrics(t *testing.T, kubeProxy map[string]string) {
 		}
 		compared++
 		if want := kubeProxy[name]; got[name] != want {
-			t.Errorf("%s, mode %s: metric %s: got %q, want that of kube-proxy, %q", n.name, n.mode, name, got[name], want)
+			t.Errorf("%s, mode %s: metric %s: got %q, want %q as of kube-proxy", n.name, n.mode, name, got[name], want)
 		}
 	}
 	if compared < 50 {

@@ -1,24 +1,24 @@
 package e2e_test
 
 import (
-	"archive/tar"
-	"compress/gzip"
-	"crypto/sha256"
 	"crypto/tls"
-	"encoding/json"
 	"encoding/pem"
-	"errors"
 	"fmt"
-	"io"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	ocispec "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/validate"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -27,7 +27,7 @@ import (
 )
 
 // TestDeployment applies the folder deploy, and runs the containers of its pod as a kubelet does: the
-// arguments, files, capabilities and mounts are those in the API server, the program is that of the
+// arguments, files, capabilities and mounts come from the API server, the program from the
 // image, and nothing else of this machine is in its file system.
 func TestDeployment(t *testing.T) {
 	netnstest.NeedNamespaces(t)
@@ -39,7 +39,7 @@ func TestDeployment(t *testing.T) {
 	edits := []string{
 		// The certificate is not for the address of the node's relay.
 		"https://api.example:6443", "https://" + apiAddress + "\n    tls-server-name: " + host,
-		// The limit of conntrack is that of the whole machine.
+		// The limit of conntrack holds for the whole machine.
 		"clusterCIDR: 10.244.0.0/16", "clusterCIDR: 10.244.0.0/16\nconntrack: {maxPerCore: 0, min: 0}",
 	}
 	objects := render(t, edits...)
@@ -80,7 +80,7 @@ func TestDeployment(t *testing.T) {
 	c.delete(t, objects)
 }
 
-// podSpec returns that of the pods of the DaemonSet.
+// podSpec returns the specification of the pods of the DaemonSet.
 func (c *cluster) podSpec(t *testing.T) *v1.PodSpec {
 	t.Helper()
 	d, err := c.client.AppsV1().DaemonSets(deployNamespace).Get(t.Context(), "vipkit-kubeproxy", metav1.GetOptions{})
@@ -106,7 +106,7 @@ func (c *cluster) mount(t *testing.T, root string, pod *v1.PodSpec) {
 	}
 }
 
-// certificates returns those of the API server, which it has signed itself.
+// certificates returns the certificates of the API server, which it has signed itself.
 func (c *cluster) certificates(t *testing.T) string {
 	t.Helper()
 	// The test has started the server.
@@ -148,90 +148,51 @@ func buildImage(t *testing.T, source string, architectures ...string) string {
 	return folder
 }
 
-// descriptor refers to a blob of an image.
-type descriptor struct {
-	Digest   string
-	Platform struct{ OS, Architecture string }
-}
-
-// manifest is an index, or a manifest, of an image.
-type manifest struct {
-	Manifests, Layers []descriptor
-}
-
-// blob returns the content of a blob, whose digest it checks.
-func blob(t *testing.T, folder string, d descriptor) []byte {
+// images returns the index of the image in a folder, and the images in it by architecture. It checks all digests.
+func images(t *testing.T, folder string) (index ocispec.Hash, all map[string]ocispec.Image) {
 	t.Helper()
-	content, err := os.ReadFile(filepath.Join(folder, "blobs", strings.ReplaceAll(d.Digest, ":", "/")))
+	outer, err := layout.ImageIndexFromPath(folder)
 	testenv.NoError(t, err)
-	if got := fmt.Sprintf("sha256:%x", sha256.Sum256(content)); got != d.Digest {
-		t.Fatalf("digest of a blob: got %s, want %s", got, d.Digest)
+	testenv.NoError(t, validate.Index(outer))
+	list, err := outer.IndexManifest()
+	testenv.NoError(t, err)
+	index, all = list.Manifests[0].Digest, map[string]ocispec.Image{}
+	inner, err := outer.ImageIndex(index)
+	testenv.NoError(t, err)
+	list, err = inner.IndexManifest()
+	testenv.NoError(t, err)
+	for _, d := range list.Manifests {
+		all[d.Platform.Architecture], err = inner.Image(d.Digest)
+		testenv.NoError(t, err)
 	}
-	return content
-}
-
-func parseManifest(t *testing.T, text []byte) (m manifest) {
-	t.Helper()
-	testenv.NoError(t, json.Unmarshal(text, &m))
-	return m
+	return index, all
 }
 
 // unpack writes the file system of the image for this machine to a folder, which it returns.
 func unpack(t *testing.T, image string) string {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(image, "index.json"))
-	testenv.NoError(t, err)
+	_, all := images(t, image)
 	root := t.TempDir()
-	for _, d := range parseManifest(t, blob(t, image, parseManifest(t, text).Manifests[0])).Manifests {
-		if d.Platform.Architecture == runtime.GOARCH {
-			for _, layer := range parseManifest(t, blob(t, image, d)).Layers {
-				unpackLayer(t, string(blob(t, image, layer)), root)
-			}
-		}
+	tar := exec.CommandContext(t.Context(), "tar", "-x", "-C", root)
+	files := mutate.Extract(all[runtime.GOARCH])
+	defer func() { _ = files.Close() }() // It is open for reading only.
+	tar.Stdin = files
+	out, err := tar.CombinedOutput()
+	if err != nil {
+		t.Fatalf("unpacking the image: %v\n%s", err, out)
 	}
 	return root
 }
 
-func unpackLayer(t *testing.T, layer, root string) {
-	t.Helper()
-	z, err := gzip.NewReader(strings.NewReader(layer))
-	testenv.NoError(t, err)
-	for r := tar.NewReader(z); ; {
-		h, err := r.Next()
-		if errors.Is(err, io.EOF) {
-			return
-		}
-		path := filepath.Join(root, filepath.Clean("/"+h.Name))
-		if err == nil && h.Typeflag == tar.TypeDir {
-			err = os.MkdirAll(path, h.FileInfo().Mode())
-		} else if err == nil {
-			var content []byte
-			if content, err = io.ReadAll(r); err == nil {
-				err = os.WriteFile(path, content, h.FileInfo().Mode())
-			}
-		}
-		testenv.NoError(t, err)
-	}
-}
-
 // TestImageIsReproducible builds the image in two copies of the repository, of different times.
 func TestImageIsReproducible(t *testing.T) {
-	var digests [2]string
+	var digests [2]ocispec.Hash
 	for i := range digests {
 		source := t.TempDir()
 		copySources(t, source, time.Unix(int64(i)*1e9, 0))
-		image := buildImage(t, source, "amd64", "arm64")
-		text, err := os.ReadFile(filepath.Join(image, "index.json"))
-		testenv.NoError(t, err)
-		index := parseManifest(t, text).Manifests[0]
-		digests[i] = index.Digest
-		got := ""
-		for _, d := range parseManifest(t, blob(t, image, index)).Manifests {
-			got += " " + d.Platform.Architecture
-		}
-		if got != " amd64 arm64" {
-			t.Errorf("architectures of the image: got%s, want amd64 and arm64", got)
-		}
+		index, all := images(t, buildImage(t, source, "amd64", "arm64"))
+		digests[i] = index
+		testenv.Same(t, []string{"amd64", "arm64"}, slices.Sorted(maps.Keys(all)), "architectures of the image")
 	}
 	if digests[0] != digests[1] {
 		t.Errorf("digests of two builds: got %q, want equal ones", digests)

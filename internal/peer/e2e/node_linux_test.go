@@ -123,7 +123,7 @@ func (n *node) configure(token string) {
 	n.flags = []string{
 		"-kubeconfig=" + n.writeKubeconfig("kubeconfig", token), "-hostname-override=" + n.name, modeFlag + n.mode,
 		"-v=1", "-detect-local-mode=ClusterCIDR", "-cluster-cidr=10.244.0.0/16,fd00:244::/48",
-		// The limit of conntrack is that of the whole machine.
+		// The limit of conntrack holds for the whole machine.
 		"-conntrack-max-per-core=0", "-conntrack-min=0",
 	}
 }

@@ -3,7 +3,6 @@ package e2e_test
 import (
 	"context"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -14,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vishvananda/netlink/nl"
 	v1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -171,7 +171,7 @@ func (c *cluster) follow(n *node) *follower {
 	c.t.Cleanup(func() {
 		w.Stop()
 		cancel()
-		_ = socket.Close() // An error does not matter.
+		socket.Close()
 		both.Wait()
 	})
 	return f
@@ -186,20 +186,21 @@ func (f *follower) receive(w watch.Interface) {
 }
 
 // readKernel finds addresses in the kernel's notifications about tables.
-func (f *follower) readKernel(socket *os.File) {
-	message := make([]byte, 1<<16)
+func (f *follower) readKernel(socket *nl.NetlinkSocket) {
 	for {
-		n, err := socket.Read(message)
-		if errors.Is(err, os.ErrClosed) {
-			return
+		messages, _, err := socket.Receive()
+		if f.t.Context().Err() != nil {
+			return // The socket is closed.
 		}
 		if err != nil {
 			f.t.Errorf("reading notifications of nf_tables: %v", err)
 			return
 		}
-		for i := 0; i+4 <= n; i += 4 { // Attributes are aligned.
-			if message[i] == 11 {
-				f.note(f.reached, netip.AddrFrom4([4]byte(message[i:])))
+		for _, m := range messages {
+			for i := 0; i+4 <= len(m.Data); i += 4 { // Attributes are aligned.
+				if m.Data[i] == 11 {
+					f.note(f.reached, netip.AddrFrom4([4]byte(m.Data[i:])))
+				}
 			}
 		}
 	}

@@ -4,10 +4,10 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
-	"os"
 	"strings"
 	"testing"
 
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -117,19 +117,14 @@ func generation(t *testing.T, n *node) (number uint32) {
 }
 
 // listenToTables returns a socket with the notifications of changes in nf_tables of a namespace.
-func listenToTables(ns *netns.NS) (socket *os.File, err error) {
+func listenToTables(ns *netns.NS) (socket *nl.NetlinkSocket, err error) {
 	err = ns.Do(func() error {
-		fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_NETFILTER)
-		if err != nil {
-			return os.NewSyscallError("socket", err)
+		socket, err = nl.Subscribe(unix.NETLINK_NETFILTER, unix.NFNLGRP_NFTABLES)
+		if err == nil {
+			const room = 64 << 20 // More notifications would be lost.
+			err = socket.SetReceiveBufferSize(room, true)
 		}
-		socket = os.NewFile(uintptr(fd), "nf_tables")
-		const room = 64 << 20 // More notifications would be lost.
-		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, room); err != nil {
-			return os.NewSyscallError("setsockopt", err)
-		}
-		err = unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: 1 << (unix.NFNLGRP_NFTABLES - 1)})
-		return os.NewSyscallError("bind", err)
+		return err
 	})
 	return socket, err
 }

@@ -88,7 +88,7 @@ func distribution(args []string, stderr io.Writer) int {
 
 // newAgent returns the agent with a name, whose tables have that name.
 func newAgent(name string, apiServer *rest.Config, log logr.Logger) (*agent.Agent, error) {
-	none := new(int32) // Its parameters are those of the whole machine.
+	none := new(int32) // Its parameters hold for the whole machine.
 	configuration := &v1alpha1.KubeProxyConfiguration{Mode: "nftables", ClusterCIDR: "10.244.0.0/16", Conntrack: v1alpha1.KubeProxyConntrackConfiguration{MaxPerCore: none, Min: none}}
 	o := agent.Options{Configuration: configuration, RESTConfig: apiServer, NodeName: nodeName, Logger: log.WithName(name), Hooks: agent.Hooks{NoListen: true}}
 	o.Identity.Name = name

@@ -38,7 +38,7 @@ const entrypoint = "/usr/local/bin/kubeproxy"
 func main() {
 	source := flag.String("source", "../..", "the folder of the repository")
 	output := flag.String("output", "", "the folder to write; an OCI layout there is replaced")
-	architectures := flag.String("architectures", "amd64,arm64", "those of the image, separated by commas")
+	architectures := flag.String("architectures", "amd64,arm64", "architectures of the image, separated by commas")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
@@ -109,7 +109,7 @@ func compile(ctx context.Context, source, architecture, program string) error {
 	return nil
 }
 
-// imageOf returns an image with the program alone. Its times are that of the commit, or the first
+// imageOf returns an image with the program alone. Its times are the time of the commit, or the first
 // one that there is, so that they do not depend on when it is built.
 func imageOf(program string, platform v1.Platform) (v1.Image, error) {
 	version, when, err := origin(program)

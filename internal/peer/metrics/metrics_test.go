@@ -24,7 +24,7 @@ import (
 type metric struct{ name, kind, labels string }
 
 // source is what kube-proxy's source says: its metrics by the variables, and the variables that it registers
-// in each mode; those of all modes have the key "".
+// in each mode; the key "" is for all modes.
 type source struct {
 	byVariable map[string]metric
 	registered map[string][]string

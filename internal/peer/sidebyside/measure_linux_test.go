@@ -1,7 +1,6 @@
 package sidebyside
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -9,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -41,7 +41,7 @@ func contenders() map[string]func() (dataplane, error) {
 
 // cost is the cost of one step.
 type cost struct {
-	// Wall is the duration, CPU the processor time, user and system, with that of child
+	// Wall is the duration, CPU the processor time, user and system, also of child
 	// processes: medians of Rounds. P99 is the longest duration but for one in a hundred.
 	Wall, CPU, P99 time.Duration
 	Rounds         int
@@ -165,51 +165,34 @@ func processorTime() (time.Duration, error) {
 // nf_tables: one message for each object that is added, changed or removed. That takes time,
 // so it is not part of a measured round. It gives -1 if the messages exceed the buffer.
 func countWrites(do func() error) (n int, err error) {
-	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_NETFILTER)
+	s, err := nl.Subscribe(unix.NETLINK_NETFILTER, unix.NFNLGRP_NFTABLES)
 	if err != nil {
 		return 0, err
 	}
-	defer func() { err = errors.Join(err, unix.Close(fd)) }()
+	defer s.Close()
 	const room = 64 << 20
-	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, room); err != nil {
+	if s.SetReceiveBufferSize(room, true) != nil {
 		// A user namespace does not have this privilege; a small change needs no large buffer.
-		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, room)
+		_ = s.SetReceiveBufferSize(room, false)
 	}
-	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: 1 << (unix.NFNLGRP_NFTABLES - 1)}); err != nil {
+	if err := errors.Join(s.SetReceiveTimeout(&unix.Timeval{Usec: 1000}), do()); err != nil {
 		return 0, err
 	}
-	if err := do(); err != nil {
-		return 0, err
-	}
-	buffer := make([]byte, 1<<20)
 	for {
-		size, _, err := unix.Recvfrom(fd, buffer, 0)
+		messages, _, err := s.Receive()
 		switch {
 		case errors.Is(err, unix.EAGAIN):
 			return n, nil
-		case errors.Is(err, unix.EINTR):
-			continue
 		case errors.Is(err, unix.ENOBUFS):
 			return -1, nil
 		case err != nil:
 			return 0, err
 		}
-		n += written(buffer[:size])
-	}
-}
-
-// written counts the messages in a buffer without those that only end a transaction.
-func written(buffer []byte) (n int) {
-	const newGeneration = unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_NEWGEN
-	for len(buffer) >= unix.SizeofNlMsghdr {
-		length := int(binary.NativeEndian.Uint32(buffer))
-		if length < unix.SizeofNlMsghdr || length > len(buffer) {
-			return n
+		for _, m := range messages {
+			const endsTransaction = unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_NEWGEN
+			if m.Header.Type != endsTransaction {
+				n++
+			}
 		}
-		if binary.NativeEndian.Uint16(buffer[4:]) != newGeneration {
-			n++
-		}
-		buffer = buffer[min(len(buffer), (length+3)&^3):]
 	}
-	return n
 }

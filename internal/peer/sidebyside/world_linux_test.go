@@ -14,7 +14,7 @@ const (
 	nodeName = "here"
 	nodeIP   = "192.0.2.1"
 	podRange = "10.128.0.0/9"
-	// servicePort is that of each Service.
+	// servicePort is the port of each Service.
 	servicePort = 80
 	// endpointsEach is how many endpoints a Service has, of which one in a hundred is
 	// on this node.

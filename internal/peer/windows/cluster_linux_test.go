@@ -59,7 +59,7 @@ type cluster struct {
 	t      *testing.T
 	client kubernetes.Interface
 	config string // path of a kubeconfig, as programs of Windows see it
-	// host is the URL of the API server, and token that of a client with all permissions.
+	// host is the URL of the API server, and token the token of a client with all permissions.
 	host, token string
 }
 

@@ -42,7 +42,7 @@ func (s *system) serveNetsh(ns *netns.NS) {
 }
 
 // answerNetsh does what the arguments say, one on a line, and sends the exit status. A request that
-// ends early is that of a process that was killed.
+// ends early comes from a process that was killed.
 func answerNetsh(ns *netns.NS, conn net.Conn) error {
 	text, err := io.ReadAll(conn)
 	if err == nil && len(text) > 0 {

@@ -91,7 +91,7 @@ func portOf(l net.Listener) string {
 }
 
 // start runs a program until it ends, is killed, or the test ends. If the test fails, its log has
-// that of the program.
+// the log of the program.
 func (s *system) start(path string, args ...string) *servertest.Process {
 	s.t.Helper()
 	command := exec.Command(wine, append([]string{path}, args...)...)

@@ -19,7 +19,7 @@ import (
 
 const (
 	cable = "clients" // the interface that gets addresses of Services
-	// Pods 11 of this node and of the other one are those of [agenttest.Node].
+	// [agenttest.Node] has the pods 11 of this node and of the other one.
 	servingPod = 11
 )
 

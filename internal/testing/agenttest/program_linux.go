@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/vipkit/vipkit/internal/kernel/netns"
-	"github.com/vipkit/vipkit/internal/testing/lab"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
@@ -46,7 +45,7 @@ func Start(t testing.TB, ns *netns.NS, patience time.Duration, cmd *exec.Cmd) *P
 	cmd.Env = Environ()
 	out, err := cmd.StderrPipe()
 	testenv.NoError(t, err)
-	testenv.NoError(t, lab.Start(ns, cmd))
+	testenv.NoError(t, testenv.Start(cmd, ns.Do))
 	p.out = out
 	go p.read(out)
 	t.Cleanup(func() {

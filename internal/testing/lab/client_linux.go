@@ -82,7 +82,7 @@ func (c *Conn) Close() error {
 	return errors.Join(err, c.Conn.Close())
 }
 
-// Ask connects, and asks once. An error says whether the packets were refused or lost, as that of
+// Ask connects, and asks once. An error says whether the packets were refused or lost, as an error of
 // [net.Dial] does.
 func Ask(ctx context.Context, from *netns.NS, network, to string) (a Answer, err error) {
 	c, err := Dial(ctx, from, network, to)

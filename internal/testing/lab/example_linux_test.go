@@ -12,7 +12,7 @@ import (
 
 // A node whose pods are on a bridge, which masquerades packets that leave the cluster.
 func Example() {
-	var t *testing.T // that of your test
+	var t *testing.T // the argument of your test
 	masqueraded(t, os.Stdout)
 }
 

@@ -3,7 +3,6 @@ package lab
 import (
 	"errors"
 	"maps"
-	"os/exec"
 	"slices"
 	"testing"
 
@@ -106,6 +105,3 @@ func (l *Lab) Serve(host, name string, port uint16) *Server {
 	testenv.CloseAtEnd(l.t, s)
 	return s
 }
-
-// Start starts a program in a network namespace: see [testenv.Start].
-func Start(ns *netns.NS, cmd *exec.Cmd) error { return testenv.Start(cmd, ns.Do) }

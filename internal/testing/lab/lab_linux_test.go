@@ -134,7 +134,7 @@ func TestNothingIsLeft(t *testing.T) {
 		cmd.Env = append(os.Environ(), endVariable+"="+end)
 		out, err := cmd.StdoutPipe()
 		testenv.NoError(t, err)
-		testenv.NoError(t, Start(machine, cmd))
+		testenv.NoError(t, testenv.Start(cmd, machine.Do))
 		line, err := bufio.NewReader(out).ReadString('\n')
 		if err != nil || line != "built\n" {
 			t.Fatalf("%s: got output %q, error %v", end, line, err)
@@ -158,12 +158,12 @@ func buildAndEnd(t *testing.T, end string) {
 	testenv.NoError(t, err)
 	testenv.NoError(t, errors.Join(
 		netns.Link(netns.End{NS: machine, Name: "held"}, netns.End{NS: l.NS("pod"), Name: "held"}),
-		Start(l.NS("pod"), exec.Command("sleep", "600"))))
+		testenv.Start(exec.Command("sleep", "600"), l.NS("pod").Do)))
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGCONT)
 	fmt.Println("built")
 	<-signals
-	go panic(end) // In another goroutine than that of the test, it ends the process without cleaning up.
+	go panic(end) // A panic outside of the goroutine of the test ends the process without cleaning up.
 	<-signals
 }
 

@@ -18,7 +18,7 @@ const uplinkName = "eth0"
 // link is the link of a host to its uplink.
 type link struct {
 	up, host netns.End
-	// at is the interface of the uplink that has addresses: that of the link, or its bridge.
+	// at is the interface of the uplink that has addresses: the link itself, or its bridge.
 	at                            string
 	addrs, gateway, owned, behind []netip.Prefix
 }

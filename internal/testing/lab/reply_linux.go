@@ -29,7 +29,7 @@ const (
 // Reply is the result of a question.
 type Reply struct {
 	Outcome Outcome
-	// Answer is that of a server; without a name, for ICMP.
+	// Answer is the answer of a server. For ICMP it has no name.
 	Answer
 	// Err says more about a failure.
 	Err error

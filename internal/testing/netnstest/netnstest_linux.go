@@ -70,11 +70,7 @@ func WithPrivileges(tests func() int) int {
 		return status
 	}
 	fmt.Fprintln(os.Stderr, err)
-	reason := err.Error()
-	if denied, ok := errors.AsType[*netns.UserNamespaceError](err); ok {
-		reason = denied.Reason
-	}
-	if err := os.Setenv(deniedVariable, reason); err != nil {
+	if err := os.Setenv(deniedVariable, err.Error()); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}

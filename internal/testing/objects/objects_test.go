@@ -56,9 +56,9 @@ func TestGeneratorRepeats(t *testing.T) {
 		var service *v1.Service
 		var slice *discoveryv1.EndpointSlice
 		for range 100 {
-			before, kept := service.DeepCopy(), slice.DeepCopy()
+			serviceBefore, sliceBefore := service.DeepCopy(), slice.DeepCopy()
 			nextService, nextSlice := g.Service("ns/a", service), g.Slice("ns/a", slice)
-			if diff := cmp.Diff(before, service) + cmp.Diff(kept, slice); diff != "" {
+			if diff := cmp.Diff(serviceBefore, service) + cmp.Diff(sliceBefore, slice); diff != "" {
 				t.Fatalf("an old object (-before +after):\n%s", diff)
 			}
 			service, slice = nextService, nextSlice

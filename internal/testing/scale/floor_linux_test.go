@@ -24,7 +24,7 @@ type floor struct {
 
 func newFloor(b *testing.B) *floor {
 	return &floor{
-		B: b, services: size(b, "VIPKIT_SERVICES", 1000), endpoints: size(b, "VIPKIT_ENDPOINTS", 10),
+		B: b, services: testenv.Count(b, "VIPKIT_SERVICES", 1000), endpoints: testenv.Count(b, "VIPKIT_ENDPOINTS", 10),
 		conn: netnstest.Open(b, netnstest.NewNS(b), nfnetlink.Open),
 	}
 }

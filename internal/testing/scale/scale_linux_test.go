@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"runtime/debug"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -92,8 +91,8 @@ func newWorld(b *testing.B) *world {
 	w := &world{
 		random: rand.New(rand.NewPCG(1, 2)), tracker: proxy.NewServiceChangeTracker(proxy.TrackerOptions{NodeName: "node"}),
 	}
-	endpoints := size(b, "VIPKIT_ENDPOINTS", 10)
-	for i := range size(b, "VIPKIT_SERVICES", 1000) {
+	endpoints := testenv.Count(b, "VIPKIT_ENDPOINTS", 10)
+	for i := range testenv.Count(b, "VIPKIT_SERVICES", 1000) {
 		w.endpoints = append(w.endpoints, objects.Many(endpoints, func(int) int { w.last++; return w.last }))
 		w.tracker.UpdateService(objects.Service(serviceName(i), clusterIP(i).String(), objects.Ports("80")))
 		w.tracker.UpdateEndpointSlice(w.slice(i))
@@ -101,19 +100,6 @@ func newWorld(b *testing.B) *world {
 	w.tracker.Synced()
 	w.next(b)
 	return w
-}
-
-// size returns the number in an environment variable.
-func size(b *testing.B, variable string, otherwise int) int {
-	text := os.Getenv(variable)
-	if text == "" {
-		return otherwise
-	}
-	n, err := strconv.Atoi(text)
-	if err != nil || n < 1 {
-		b.Fatalf("%s: got %q, want a number from 1 on", variable, text)
-	}
-	return n
 }
 
 func serviceName(i int) string { return fmt.Sprintf("scale/service-%d", i) }

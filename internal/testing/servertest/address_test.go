@@ -31,12 +31,3 @@ func TestFreeAddress(t *testing.T) {
 		defer l.Close() //nolint:errcheck // no connection was made
 	}
 }
-
-// TestFreePort listens at free ports of all addresses.
-func TestFreePort(t *testing.T) {
-	for range 50 {
-		l, err := net.Listen("tcp", fmt.Sprintf(":%d", FreePort(t)))
-		testenv.NoError(t, err)
-		defer l.Close() //nolint:errcheck // no connection was made
-	}
-}

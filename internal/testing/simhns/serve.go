@@ -146,7 +146,7 @@ func cString(b []byte) string {
 	return string(b)
 }
 
-// textOf returns the text of a GUID as Windows keeps it in memory.
+// textOf returns the text of a GUID, which Windows has in this form in memory.
 func textOf(id [16]byte) string {
 	le := binary.LittleEndian
 	return fmt.Sprintf("%08x-%04x-%04x-%x-%x", le.Uint32(id[0:]), le.Uint16(id[4:]), le.Uint16(id[6:]), id[8:10], id[10:])

@@ -83,7 +83,7 @@ func TestServe(t *testing.T) {
 	if code, got := reply(t, s.send(t, "HNSCall GET /globals/version", "", "")); code != 0 || got != want {
 		t.Errorf("version: got %#x, %s, want %s", code, got, want)
 	}
-	// The GUID is that of an object that does not exist; its bytes are as Windows keeps them.
+	// No object has the GUID, whose bytes are in the order of Windows.
 	var asked simhns.Call
 	s.SetFault(func(c simhns.Call) (simhns.Reply, bool) {
 		asked = c

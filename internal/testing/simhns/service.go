@@ -18,7 +18,7 @@ type Call struct {
 	// Function is its name, such as HcnOpenEndpoint; of HNSCall with method and path:
 	// "HNSCall GET /globals/version".
 	Function string
-	// Handle is that of the object, or of the network of a new endpoint; 0 if the function takes
+	// Handle is the handle of the object, or of the network of a new endpoint; 0 if the function takes
 	// none.
 	Handle uint64
 	// ID is the GUID of the object, if the function takes one.
@@ -31,7 +31,7 @@ type Call struct {
 type Reply struct {
 	// Code is the HRESULT.
 	Code uint32
-	// Handle is that of the object that was made or opened.
+	// Handle is the handle of the object that was made or opened.
 	Handle uint64
 	// Text is the result of a query or a list.
 	Text string

@@ -30,23 +30,3 @@ func TestCloseAtEnd(t *testing.T) {
 		Same(t, 1, one.closed, "times closed")
 	}
 }
-
-func TestNext(t *testing.T) {
-	var all []*closable
-	said := Record(t, func(r testing.TB) {
-		var s Succession
-		for _, err := range []error{nil, errors.New("no"), nil} {
-			all = append(all, Next(r, &s, func() (*closable, error) { return &closable{err: err}, nil }))
-		}
-		Same(t, []int{1, 1, 0}, closed(all), "times closed")
-	})
-	Same(t, []int{2, 2, 1}, closed(all), "times closed at the end")
-	Same(t, []string{"closing the previous *testenv.closable: no", "closing *testenv.closable: no"}, said, "errors")
-}
-
-func closed(all []*closable) (times []int) {
-	for _, c := range all {
-		times = append(times, c.closed)
-	}
-	return times
-}

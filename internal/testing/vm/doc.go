@@ -14,5 +14,5 @@
 // loaded first if -modules names them.
 //
 // QEMU emulates the processor, so that programs take several times as long. The exit status is
-// that of the program, and 125 if the virtual machine could not run it.
+// the exit status of the program, and 125 if the virtual machine could not run it.
 package main

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 )
 
@@ -86,19 +87,11 @@ func unpack(ctx context.Context, folder, release string) error {
 
 // releaseIn returns the release that a description of a meta package depends on.
 func releaseIn(description string) (string, error) {
-	for line := range strings.Lines(description) {
-		dependencies, ok := strings.CutPrefix(line, "Depends: ")
-		if !ok {
-			continue
-		}
-		for dependency := range strings.SplitSeq(dependencies, ",") {
-			name, _, _ := strings.Cut(strings.TrimSpace(dependency), " ")
-			if release, ok := strings.CutPrefix(name, "linux-image-"); ok {
-				return release, nil
-			}
-		}
+	found := regexp.MustCompile(`(?m)^Depends:.*[ ,]linux-image-([^ ,\n]+)`).FindStringSubmatch(description)
+	if found == nil {
+		return "", errors.New("it depends on no kernel")
 	}
-	return "", errors.New("it depends on no kernel")
+	return found[1], nil
 }
 
 // output runs a program of the system and returns what it printed.

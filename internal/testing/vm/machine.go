@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"compress/gzip"
 	"context"
 	_ "embed"
 	"errors"
@@ -24,7 +23,7 @@ var initScript []byte
 type job struct {
 	command     []string
 	folder      string
-	environment []string
+	environment string   // as a shell exports it
 	modules     []string // of the kernel, to load first
 }
 
@@ -32,13 +31,7 @@ type job struct {
 // the third one. Lines are passed as they are: a terminal would add carriage returns.
 func (j job) script() string {
 	var b strings.Builder
-	b.WriteString("b=/bin/busybox\n")
-	for _, v := range j.environment {
-		if name, value, ok := strings.Cut(v, "="); ok && isName(name) {
-			fmt.Fprintf(&b, "export %s=%s\n", name, quote(value))
-		}
-	}
-	b.WriteString("ip link set lo up\nfor line in 1 2; do $b stty raw -echo -F /dev/ttyS$line; done\n")
+	b.WriteString(j.environment + "b=/bin/busybox\nip link set lo up\nfor line in 1 2; do $b stty raw -echo -F /dev/ttyS$line; done\n")
 	for _, module := range j.modules {
 		// Without the status of a job, run returns the console as its error.
 		fmt.Fprintf(&b, "modprobe %s || { echo 'cannot load module' %[1]s >/dev/console; $b poweroff -f; }\n", quote(module))
@@ -54,15 +47,12 @@ func (j job) script() string {
 	return b.String()
 }
 
-// isName reports whether a shell takes a name for that of a variable.
-func isName(s string) bool {
-	for i, c := range s {
-		letter := c == '_' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
-		if !letter && (i == 0 || c < '0' || c > '9') {
-			return false
-		}
-	}
-	return s != ""
+// exported returns the commands of a shell that export variables, except those whose names it does not take.
+func exported(ctx context.Context, environment []string) (string, error) {
+	c := exec.CommandContext(ctx, "sh", "-c", "export -p")
+	c.Env = environment
+	text, err := c.Output()
+	return string(text), err
 }
 
 // quote makes one word of a shell out of any text.
@@ -70,10 +60,8 @@ func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + 
 
 // machine is a virtual machine.
 type machine struct {
-	kernel     kernel
-	processors int
-	memory     string
-	out        io.Writer
+	kernel kernel
+	out    io.Writer
 }
 
 // run boots the machine with a job and returns the status that the job ended with.
@@ -89,7 +77,7 @@ func (m machine) run(ctx context.Context, j job) (status int, err error) {
 	}
 	report, console := filepath.Join(folder, "status"), filepath.Join(folder, "console")
 	c := exec.CommandContext(ctx, "qemu-system-x86_64", "-accel", "tcg,thread=multi", "-cpu", "max",
-		"-m", m.memory, "-smp", strconv.Itoa(m.processors), "-display", "none", "-no-reboot", "-nodefaults",
+		"-m", "3G", "-smp", "2", "-display", "none", "-no-reboot", "-nodefaults",
 		"-kernel", m.kernel.image(), "-initrd", initrd,
 		// The check of the timer fails if this machine is busy: emulated interrupts are late then.
 		// QEMU keeps the TSC of all processors in step, but does not say so; without it, reading
@@ -135,7 +123,8 @@ func (m machine) pack(ctx context.Context, root, to string, j job) error {
 	if err != nil {
 		return err
 	}
-	return archive(ctx, root, to)
+	_, err = output(ctx, root, "busybox", "sh", "-c", `set -o pipefail; busybox find . | busybox cpio -o -H newc | busybox gzip -1 >"$0"`, to)
+	return err
 }
 
 func (m machine) inRoot() string { return filepath.Join("lib/modules", m.kernel.release) }
@@ -173,30 +162,6 @@ func (m machine) copyModules(ctx context.Context, root string) error {
 		}
 	}
 	return nil
-}
-
-// archive packs a folder as the kernel unpacks it.
-func archive(ctx context.Context, folder, to string) error {
-	var names bytes.Buffer
-	err := filepath.WalkDir(folder, func(path string, _ os.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		name, err := filepath.Rel(folder, path)
-		names.WriteString(name + "\n")
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	file, err := os.Create(to)
-	if err != nil {
-		return err
-	}
-	packed := gzip.NewWriter(file)
-	c := exec.CommandContext(ctx, "busybox", "cpio", "-o", "-H", "newc")
-	c.Dir, c.Stdin, c.Stdout = folder, &names, packed
-	return errors.Join(c.Run(), packed.Close(), file.Close())
 }
 
 func copyFile(from, to string, mode os.FileMode) error {

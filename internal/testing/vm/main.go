@@ -30,9 +30,6 @@ func run(ctx context.Context, args []string) (status int, err error) {
 	flags := flag.NewFlagSet("vm", flag.ContinueOnError)
 	version := flags.String("kernel", "6.1", "version of the kernel: 6.1 or 6.12")
 	modules := flags.String("modules", "", "modules to load before, separated by commas")
-	m := machine{out: os.Stdout}
-	flags.IntVar(&m.processors, "smp", 2, "processors")
-	flags.StringVar(&m.memory, "memory", "3G", "memory, as -m of QEMU takes it")
 	if err := flags.Parse(args); err != nil {
 		return 0, err
 	}
@@ -43,15 +40,19 @@ func run(ctx context.Context, args []string) (status int, err error) {
 	if err != nil {
 		return 0, fmt.Errorf("no folder for kernels: %w", err)
 	}
-	if m.kernel, err = fetch(ctx, filepath.Join(cache, "vipkit", "kernels"), *version); err != nil {
+	k, err := fetch(ctx, filepath.Join(cache, "vipkit", "kernels"), *version)
+	if err != nil {
 		return 0, fmt.Errorf("kernel %s: %w", *version, err)
 	}
-	j := job{command: flags.Args(), environment: os.Environ()}
+	j := job{command: flags.Args()}
+	if j.environment, err = exported(ctx, os.Environ()); err != nil {
+		return 0, err
+	}
 	if *modules != "" {
 		j.modules = strings.Split(*modules, ",")
 	}
 	if j.folder, err = os.Getwd(); err != nil {
 		return 0, err
 	}
-	return m.run(ctx, j)
+	return machine{k, os.Stdout}.run(ctx, j)
 }

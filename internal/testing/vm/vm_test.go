@@ -27,11 +27,13 @@ func TestVirtualMachine(t *testing.T) {
 	folder := t.TempDir()
 	testenv.NoError(t, os.WriteFile(filepath.Join(folder, "in"), []byte("from the host"), 0o644))
 	var out bytes.Buffer
-	m := machine{kernel: k, processors: 2, memory: "512M", out: &out}
+	environment, err := exported(t.Context(), []string{"PATH=" + os.Getenv("PATH"), "ODD=it's $HOME\n", "BASH_FUNC_x%%=() { :; }"})
+	testenv.NoError(t, err)
+	m := machine{kernel: k, out: &out}
 	status, err := m.run(t.Context(), job{
 		command:     []string{"/bin/sh", "-c", "uname -r; cat /sys/devices/system/clocksource/clocksource0/current_clocksource; test -d /sys/module/ip_vs && cat in; echo; printf %s \"$ODD\"; echo x >out; exit 7"},
 		folder:      folder,
-		environment: []string{"PATH=" + os.Getenv("PATH"), "ODD=it's $HOME\n", "BASH_FUNC_x%%=() { :; }"},
+		environment: environment,
 		modules:     []string{"ip_vs"},
 	})
 	testenv.NoError(t, err)

@@ -77,7 +77,7 @@ func flowFrom(client netip.Addr, port int, frontend netip.AddrPort) Flow {
 
 // A session beyond a limit ends the one that has been idle for longest: of a client that has
 // too many, of a service port that has too many, otherwise of all.
-func TestOldestSessionIsEvicted(t *testing.T) {
+func TestOldestSessionIsEvicted(t *testing.T) { //nolint:funlen // a table
 	t.Parallel()
 	second, third := netip.MustParseAddrPort("10.96.0.9:80"), netip.MustParseAddrPort("10.96.0.10:80")
 	next := memoryClient.Addr()

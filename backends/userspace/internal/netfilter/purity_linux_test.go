@@ -11,6 +11,7 @@ import (
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/internal/kinds"
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
+	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -48,7 +49,7 @@ func everyRendering() (all []stagetest.Rendering) {
 	nodes := []*proxy.Node{stagetest.Node(), stagetest.Node(), stagetest.Node(), {}}
 	nodes[1].LocalTraffic = proxy.LocalTraffic{Interface: "cni0"}
 	nodes[2].LocalTraffic = proxy.LocalTraffic{InterfacePrefix: "veth"}
-	nodes[2].NodePorts = proxy.NodePortAddresses{Prefixes: stagetest.Prefixes("192.0.2.0/24", "2001:db8::/64")}
+	nodes[2].NodePorts = proxy.NodePortAddresses{Prefixes: snapshots.Prefixes("192.0.2.0/24", "2001:db8::/64")}
 	for _, node := range nodes {
 		all = append(all, stagetest.Rendering{Env: backends.Env{Node: node}})
 		for _, f := range bothFamilies() {
