@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/vishvananda/netlink"
 
+	"github.com/vipkit/vipkit/internal/testing/cluster"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
@@ -32,9 +33,9 @@ func (s *stage) addForeign(t *testing.T) {
 	t.Helper()
 	n := findNFT(t, s.node())
 	err := errors.Join(n.load(foreignTable), s.node().AddBridge(foreignLink))
-	for _, a := range addrs(foreignAddress, "fd00:99::99") {
+	for _, a := range cluster.Addrs(foreignAddress, "fd00:99::99") {
 		if s.world.has(a) {
-			err = errors.Join(err, s.node().AddAddress(foreignLink, single(a)))
+			err = errors.Join(err, s.node().AddAddress(foreignLink, cluster.Single(a)))
 		}
 	}
 	testenv.NoError(t, err)

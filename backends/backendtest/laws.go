@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/vipkit/vipkit/internal/testing/cluster"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -108,15 +109,15 @@ func (c *LawsConfig) subject(t *testing.T, way *course) *subject {
 // LocalEndpoints returns the addresses of the endpoints of this node that the Services of [RunLaws]
 // have, of both families.
 func LocalEndpoints() (all []netip.Addr) {
-	for _, s := range hostSpecs() {
-		if s.name == atNode || s.name == atLocal || s.name == atLocal2 {
-			all = append(all, s.addrs...)
+	for _, s := range cluster.Hosts() {
+		if s.Name == cluster.Node || s.Name == cluster.Local || s.Name == cluster.Local2 {
+			all = append(all, s.Addrs...)
 		}
 	}
 	for generation := range 2 {
-		for _, e := range plainSample(0, generation).endpoints {
-			if !slices.Contains(all, e.addr) {
-				all = append(all, e.addr, ipv6Of(e.addr))
+		for _, e := range plainSample(0, generation).Endpoints {
+			if !slices.Contains(all, e.Addr) {
+				all = append(all, e.Addr, cluster.IPv6Of(e.Addr))
 			}
 		}
 	}
@@ -204,8 +205,8 @@ func lawEconomy(t *testing.T, s *subject) {
 	for _, services := range []int{10, many} {
 		tracker := proxy.NewServiceChangeTracker(nodeOptions())
 		for i := range services {
-			o := plainSample(i, 0).objects()
-			o.handTo(tracker)
+			o := plainSample(i, 0).Objects()
+			o.HandTo(tracker)
 		}
 		tracker.Synced()
 		s.apply(t, nextOf(t, tracker, proxy.Snapshot{}))
@@ -214,12 +215,12 @@ func lawEconomy(t *testing.T, s *subject) {
 			s.apply(t, nextOf(t, tracker, s.applied))
 			costs[what] = append(costs[what], s.operations(t)-before)
 		}
-		tracker.UpdateEndpointSlice(plainSample(services/2, 1).slice())
+		tracker.UpdateEndpointSlice(plainSample(services/2, 1).Objects().Slices[0])
 		cost("one endpoint replaced")
-		o := plainSample(services, 0).objects()
-		o.handTo(tracker)
+		o := plainSample(services, 0).Objects()
+		o.HandTo(tracker)
 		cost(newService)
-		for _, gone := range o.services {
+		for _, gone := range o.Services {
 			tracker.DeleteService(types.NamespacedName{Namespace: gone.Namespace, Name: gone.Name})
 		}
 		cost("a deleted Service")
@@ -236,10 +237,10 @@ func lawEconomy(t *testing.T, s *subject) {
 
 // plainSample is a Service with three endpoints without servers, of which the last one has
 // an address that depends on generation.
-func plainSample(number, generation int) *sample {
-	s := &sample{number: number}
+func plainSample(number, generation int) *cluster.Sample {
+	s := &cluster.Sample{Number: number}
 	for i, gen := range []int{0, 0, generation} {
-		s.endpoints = append(s.endpoints, sampleEndpoint{addr: netip.AddrFrom4([4]byte{10, 0, 0, byte(100 + 10*gen + i)})})
+		s.Endpoints = append(s.Endpoints, cluster.Endpoint{Addr: netip.AddrFrom4([4]byte{10, 0, 0, byte(100 + 10*gen + i)})})
 	}
 	return s
 }

@@ -10,6 +10,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/internal/testing/cluster"
 	"github.com/vipkit/vipkit/internal/testing/lab"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 	"github.com/vipkit/vipkit/proxy"
@@ -86,12 +87,12 @@ func onSubject(check func(*testing.T, *subject)) func(*testing.T, *stage) {
 // change.
 func lawEstablishedFlows(t *testing.T, s *stage) {
 	h := s.newHistory(testenv.Random(t), 10)
-	steady := &sample{number: 77, endpoints: []sampleEndpoint{{at: atLocal}, {at: atRemote}}}
-	o := steady.objects()
-	o.handTo(h.tracker)
+	steady := &cluster.Sample{Number: 77, Endpoints: []cluster.Endpoint{{At: cluster.Local}, {At: cluster.Remote}}}
+	o := steady.Objects()
+	o.HandTo(h.tracker)
 	s.apply(t, h.next(t))
-	for _, from := range []hostName{atClient, atNode, atOutside} {
-		flows, err := s.open(&probe{from: from, protocol: v1.ProtocolTCP, to: steady.frontends()[0], tries: 8})
+	for _, from := range []cluster.Name{cluster.Client, cluster.Node, cluster.Outside} {
+		flows, err := s.open(&probe{from: from, protocol: v1.ProtocolTCP, to: steady.Frontends()[0], tries: 8})
 		testenv.NoError(t, err)
 		before := lab.AskAll(t.Context(), flows)
 		for range 5 {
@@ -132,7 +133,7 @@ func lawReaders(t *testing.T, s *stage) {
 	h := s.newHistory(testenv.Random(t), 10)
 	for range 10 {
 		next := h.next(t)
-		packet := s.packet(flight{from: atClient, to: h.samples[0].frontends()[0], protocol: v1.ProtocolTCP})
+		packet := s.packet(flight{from: cluster.Client, to: h.samples[0].Frontends()[0], protocol: v1.ProtocolTCP})
 		stop := make(chan struct{})
 		var readers sync.WaitGroup
 		for range 4 {

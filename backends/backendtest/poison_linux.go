@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/vipkit/vipkit/internal/testing/cluster"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -37,12 +38,12 @@ func (c *Config) testPoison(t *testing.T) {
 // healthy returns two Services that work, and packets to check them.
 func healthy(t *testing.T) (proxy.Snapshot, []flight) {
 	t.Helper()
-	var all []objects
+	var all []cluster.Objects
 	var flights []flight
-	for number, at := range []hostName{atLocal, atRemote} {
+	for number, at := range []cluster.Name{cluster.Local, cluster.Remote} {
 		x := exposed(number+1, at)
-		all = append(all, x.objects())
-		flights = append(flights, flightsTo(x, clients(onlyTCP(), atClient, atNode, atOutside))...)
+		all = append(all, x.Objects())
+		flights = append(flights, flightsTo(x, clients(onlyTCP(), cluster.Client, cluster.Node, cluster.Outside))...)
 	}
 	return snapshotOf(t, nodeOptions(), all...), flights
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vipkit/vipkit/internal/testing/cluster"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -200,16 +201,16 @@ func (s *stage) readable(t testing.TB) {
 }
 
 // snapshotOf returns the snapshot of objects for the node of a testbed with both families.
-func snapshotOf(t testing.TB, o proxy.TrackerOptions, all ...objects) proxy.Snapshot {
+func snapshotOf(t testing.TB, o proxy.TrackerOptions, all ...cluster.Objects) proxy.Snapshot {
 	t.Helper()
 	return resolve(t, proxy.NewServiceChangeTracker(o), all...)
 }
 
 // resolve updates a tracker with objects, and returns its snapshot.
-func resolve(t testing.TB, tracker tracking, all ...objects) proxy.Snapshot {
+func resolve(t testing.TB, tracker tracking, all ...cluster.Objects) proxy.Snapshot {
 	t.Helper()
 	for i := range all {
-		all[i].handTo(tracker)
+		all[i].HandTo(tracker)
 	}
 	tracker.Synced()
 	s, err := tracker.Next(t.Context(), proxy.Snapshot{})
@@ -270,7 +271,7 @@ func (c *Config) scenarioGroups(t *testing.T) (groups [][]*scenario) {
 // applyScenarios applies a group of scenarios.
 func (s *stage) applyScenarios(t *testing.T, group []*scenario) proxy.Snapshot {
 	t.Helper()
-	var together []objects
+	var together []cluster.Objects
 	for _, sc := range group {
 		together = append(together, sc.objects)
 	}

@@ -7,6 +7,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/internal/testing/cluster"
 	"github.com/vipkit/vipkit/internal/testing/lab"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 	"github.com/vipkit/vipkit/proxy"
@@ -21,11 +22,11 @@ const trafficSteps = 3
 func (c *Config) testTraffic(t *testing.T) {
 	s := c.setUp(t)
 	h := s.newHistory(testenv.Random(t), 6)
-	steady := exposed(9, atLocal, atRemote)
-	o := steady.objects()
-	o.handTo(h.tracker)
+	steady := exposed(9, cluster.Local, cluster.Remote)
+	o := steady.Objects()
+	o.HandTo(h.tracker)
 	s.apply(t, h.next(t))
-	flights := s.reachable(flightsTo(steady, clients(transports(), atClient, atLocal, atNode, atOutside)))
+	flights := s.reachable(flightsTo(steady, clients(transports(), cluster.Client, cluster.Local, cluster.Node, cluster.Outside)))
 	for range trafficSteps {
 		s.during(t, flights, func() { s.apply(t, h.next(t)) })
 		next := func() {

@@ -7,6 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/vipkit/vipkit/endpoints"
+	"github.com/vipkit/vipkit/internal/testing/cluster"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -74,7 +75,7 @@ func handMade(name string, number int, pool ...netip.AddrPort) *proxy.ServicePor
 			NamespacedName: types.NamespacedName{Namespace: "poison", Name: name}, Protocol: v1.ProtocolTCP, Family: v1.IPv4Protocol,
 		},
 		Frontends: []proxy.Frontend{{
-			Kind: proxy.ClusterIP, Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 96, 200, byte(number)}), samplePort),
+			Kind: proxy.ClusterIP, Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 96, 200, byte(number)}), cluster.ServicePort),
 			FromInside: route, FromOutside: route,
 		}},
 		Cluster: poolAt(pool...), HasEndpoints: true,
