@@ -145,7 +145,7 @@ func (c client) flightsTo(x *cluster.Sample) []flight {
 func (s *stage) endpointsOf(t *testing.T, c client) []string {
 	t.Helper()
 	flights := c.flightsTo(affinitySample(300))
-	kept := make([]string, len(flights))
+	servers := make([]string, len(flights))
 	for range 4 {
 		for i, f := range flights {
 			by, err := s.serverFor(t.Context(), f)
@@ -154,13 +154,13 @@ func (s *stage) endpointsOf(t *testing.T, c client) []string {
 			if s.isLacking(FrontendAffinity) {
 				first = i
 			}
-			kept[first] = cmp.Or(kept[first], by)
-			if kept[i] = by; by != kept[first] {
-				t.Fatalf("%s: got server %s, want %s as before", f, by, kept[first])
+			servers[first] = cmp.Or(servers[first], by)
+			if servers[i] = by; by != servers[first] {
+				t.Fatalf("%s: got server %s, want %s as before", f, by, servers[first])
 			}
 		}
 	}
-	return kept
+	return servers
 }
 
 // loses removes the endpoint of a client: it gets another one, and keeps that after the
@@ -199,7 +199,7 @@ func (s *stage) ignoresOtherHosts(t *testing.T) {
 	s.apply(t, snapshotOf(t, nodeOptions()))
 	s.apply(t, snapshotOf(t, nodeOptions(), all))
 	for _, c := range clients(onlyTCP(), cluster.Client, cluster.Node, cluster.Outside) {
-		stranger := flight{from: c.from, to: netip.AddrPortFrom(s.addr(cluster.RemoteNode, c.family), cluster.EndpointPort), protocol: c.protocol}
+		stranger := flight{from: c.from, to: netip.AddrPortFrom(s.host(cluster.RemoteNode).Addr(c.family), cluster.EndpointPort), protocol: c.protocol}
 		if p := s.packet(stranger); p.FromNode || s.world.allows(p.Source.Addr(), p.Destination.Addr()) {
 			s.wantAnswerOf(t, stranger, cluster.RemoteNode)
 		}

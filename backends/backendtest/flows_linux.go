@@ -13,6 +13,7 @@ import (
 
 	"github.com/vipkit/vipkit/internal/testing/cluster"
 	"github.com/vipkit/vipkit/internal/testing/lab"
+	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 	"github.com/vipkit/vipkit/proxy"
 	"github.com/vipkit/vipkit/proxy/conntrack"
@@ -121,8 +122,7 @@ func (s *flowStage) applyWhile(t *testing.T, what string, full bool) {
 	if full {
 		s.applied = proxy.Snapshot{}
 	}
-	next, err := s.tracker.Next(t.Context(), s.applied)
-	testenv.NoError(t, err)
+	next := snapshots.Next(t, s.tracker, s.applied)
 	changed := make(chan struct{})
 	var clients sync.WaitGroup
 	for _, f := range s.flows {

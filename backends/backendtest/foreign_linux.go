@@ -80,15 +80,6 @@ func (s *stage) objects(t *testing.T) (all []string) {
 	return all
 }
 
-// foreignObjects returns those of addForeign that are no rules.
-func (s *stage) foreignObjects(t *testing.T) string {
-	t.Helper()
-	return strings.Join(slices.DeleteFunc(append(s.objects(t), s.routing(t)...), func(object string) bool {
-		return !strings.Contains(object, foreignLink) && !strings.Contains(object, foreignServer) &&
-			!strings.Contains(object, "SOMEBODY-ELSES")
-	}), "\n")
-}
-
 func (s *stage) links(t *testing.T) []netlink.Link {
 	t.Helper()
 	all, err := s.node().Netlink().LinkList()

@@ -38,7 +38,7 @@ func TestLeftObjectsAreSeen(t *testing.T) {
 	for _, what := range possible {
 		before := s.everything(t)
 		leave[what]()
-		if s.everything(t) == before {
+		if slices.Equal(s.everything(t), before) {
 			t.Errorf("%s was left behind: got no difference, want one", what)
 		}
 	}

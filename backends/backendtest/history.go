@@ -9,7 +9,7 @@ import (
 
 	"github.com/vipkit/vipkit/internal/testing/cluster"
 	build "github.com/vipkit/vipkit/internal/testing/objects"
-	"github.com/vipkit/vipkit/internal/testing/testenv"
+	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -98,8 +98,6 @@ func (h *history) next(t testing.TB) proxy.Snapshot {
 			o.HandTo(h.tracker)
 		}
 	}
-	s, err := h.tracker.Next(t.Context(), proxy.Snapshot{})
-	testenv.NoError(t, err)
-	h.last = s
-	return s
+	h.last = snapshots.Next(t, h.tracker, proxy.Snapshot{})
+	return h.last
 }

@@ -113,7 +113,7 @@ func TestLacksFollowOneAnother(t *testing.T) {
 // rounds: a dataplane that never chooses an endpoint.
 func TestOracle(t *testing.T) {
 	b := setUpVerdicts(t)
-	node := b.addr(cluster.Node, v1.IPv4Protocol)
+	node := b.host(cluster.Node).Addr(v1.IPv4Protocol)
 	local, remote := sees("local", node)[0], sees("remote", node)[0]
 	for _, c := range []struct {
 		name      string

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/vipkit/vipkit/internal/testing/cluster"
+	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -92,7 +93,7 @@ func (c *LawsConfig) subject(t *testing.T, way *course) *subject {
 		course:  way,
 		faults:  &faults{random: testenv.Random(t), percent: faultShare},
 		lacking: func(what Capability) bool { return slices.Contains(c.Lacks, what) },
-		read:    c.Dump, unfinished: c.Unfinished,
+		dump:    c.Dump, unfinished: c.Unfinished,
 	}
 	s.renew = func(t testing.TB) proxy.Backend {
 		if c.Faulty != nil {
@@ -122,6 +123,21 @@ func LocalEndpoints() (all []netip.Addr) {
 		}
 	}
 	return all
+}
+
+// An Apply of a Service programs something.
+func lawBasics(t *testing.T, s *subject) {
+	before := s.dump(t)
+	tracker := s.track()
+	o := plainSample(1, 0).Objects()
+	o.HandTo(tracker)
+	tracker.Synced()
+	next := snapshots.Next(t, tracker, proxy.Snapshot{})
+	s.apply(t, next)
+	if after := s.dump(t); after == before {
+		t.Errorf("Apply of a Service at %v with 3 endpoints: got no error and the same dump as before, want the Service in it:\n%s",
+			plainSample(1, 0).ClusterIP(), after)
+	}
 }
 
 // An Apply without changes does nothing, also from the zero snapshot.
@@ -209,10 +225,10 @@ func lawEconomy(t *testing.T, s *subject) {
 			o.HandTo(tracker)
 		}
 		tracker.Synced()
-		s.apply(t, nextOf(t, tracker, proxy.Snapshot{}))
+		s.apply(t, snapshots.Next(t, tracker, proxy.Snapshot{}))
 		cost := func(what string) {
 			before := s.operations(t)
-			s.apply(t, nextOf(t, tracker, s.applied))
+			s.apply(t, snapshots.Next(t, tracker, s.applied))
 			costs[what] = append(costs[what], s.operations(t)-before)
 		}
 		tracker.UpdateEndpointSlice(plainSample(services/2, 1).Objects().Slices[0])
@@ -242,13 +258,6 @@ func plainSample(number, generation int) *cluster.Sample {
 	for i, gen := range []int{0, 0, generation} {
 		s.Endpoints = append(s.Endpoints, cluster.Endpoint{Addr: netip.AddrFrom4([4]byte{10, 0, 0, byte(100 + 10*gen + i)})})
 	}
-	return s
-}
-
-func nextOf(t *testing.T, tracker tracking, after proxy.Snapshot) proxy.Snapshot {
-	t.Helper()
-	s, err := tracker.Next(t.Context(), after)
-	testenv.NoError(t, err)
 	return s
 }
 

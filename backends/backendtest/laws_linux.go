@@ -11,7 +11,6 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/internal/testing/cluster"
-	"github.com/vipkit/vipkit/internal/testing/lab"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -87,26 +86,17 @@ func onSubject(check func(*testing.T, *subject)) func(*testing.T, *stage) {
 // change.
 func lawEstablishedFlows(t *testing.T, s *stage) {
 	h := s.newHistory(testenv.Random(t), 10)
-	steady := &cluster.Sample{Number: 77, Endpoints: []cluster.Endpoint{{At: cluster.Local}, {At: cluster.Remote}}}
+	steady := exposed(77, cluster.Local, cluster.Remote)
 	o := steady.Objects()
 	o.HandTo(h.tracker)
 	s.apply(t, h.next(t))
-	for _, from := range []cluster.Name{cluster.Client, cluster.Node, cluster.Outside} {
-		flows, err := s.open(&probe{from: from, protocol: v1.ProtocolTCP, to: steady.Frontends()[0], tries: 8})
-		testenv.NoError(t, err)
-		before := lab.AskAll(t.Context(), flows)
-		for range 5 {
-			s.restart(t)
-			s.apply(t, h.next(t))
-		}
-		after := lab.AskAll(t.Context(), flows)
-		for i := range flows {
-			if before[i].Outcome != lab.Answered || before[i].String() != after[i].String() {
-				t.Errorf("from %s: connection: got %q first and %q later, want the same answer", from, before[i], after[i])
-			}
-			flows[i].Close()
-		}
+	flights := s.reachable(flightsTo(steady, clients(onlyTCP(), cluster.Client, cluster.Node, cluster.Outside)))
+	lasting, first := s.establish(t, slices.Repeat(flights, 8))
+	for range 5 {
+		s.restart(t)
+		s.apply(t, h.next(t))
 	}
+	wantSame(t, lasting, first)
 }
 
 // The number of open files and goroutines does not grow with the number of Applies.

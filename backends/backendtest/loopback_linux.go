@@ -31,12 +31,12 @@ func (c *Config) testLoopback(t *testing.T) {
 		return err
 	})
 	testenv.CloseAtEnd(t, beside)
-	var held proxy.Snapshot
+	var applied proxy.Snapshot
 	for step := range loopbackSteps {
 		next := h.next(t)
 		s.apply(t, next)
-		testenv.NoError(t, s.applyWith(t, beside, held, next))
-		held = next
+		testenv.NoError(t, s.applyWith(t, beside, applied, next))
+		applied = next
 		var flights []flight
 		for i := range h.samples {
 			flights = append(flights, h.samples[i].loopbackFlights()...)

@@ -39,7 +39,7 @@ func (b *testbed) inWorld(flights []flight) []flight {
 
 // packet returns the first packet of a flight as [proxy.Route] knows it.
 func (b *testbed) packet(f flight) proxy.Packet {
-	source := b.addr(f.from, f.family())
+	source := b.host(f.from).Addr(f.family())
 	if f.from == cluster.Node {
 		source = b.nodeTowards(f.to.Addr())
 	}

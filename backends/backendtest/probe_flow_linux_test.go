@@ -36,7 +36,7 @@ func wantReply(t *testing.T, when string, got lab.Reply, want string) {
 // about 70 of these flows would have one of another.
 func TestFlowsHaveNewPorts(t *testing.T) {
 	b := setUp(t)
-	to := netip.AddrPortFrom(b.addr(cluster.Local, v1.IPv4Protocol), cluster.EndpointPort)
+	to := netip.AddrPortFrom(b.host(cluster.Local).Addr(v1.IPv4Protocol), cluster.EndpointPort)
 	seen := map[netip.AddrPort]bool{}
 	for range 20 {
 		flows, err := b.open(&probe{from: cluster.Client, protocol: v1.ProtocolUDP, to: to, tries: 100})
@@ -56,8 +56,8 @@ func TestFlowsLeavePortsOfOthers(t *testing.T) {
 	b := setUp(t)
 	client := b.host(cluster.Client)
 	for _, family := range ipaddr.Families() {
-		to := netip.AddrPortFrom(b.addr(cluster.Local, family), cluster.EndpointPort)
-		taken := netip.AddrPortFrom(b.addr(cluster.Client, family), firstSourcePort+uint16(client.flows.Load())+1)
+		to := netip.AddrPortFrom(b.host(cluster.Local).Addr(family), cluster.EndpointPort)
+		taken := netip.AddrPortFrom(b.host(cluster.Client).Addr(family), firstSourcePort+uint16(client.flows.Load())+1)
 		for i, p := range []probe{{source: taken}, {}, {source: taken}} {
 			p.from, p.protocol, p.to = cluster.Client, v1.ProtocolTCP, to
 			flows, err := b.open(&p)
@@ -69,7 +69,7 @@ func TestFlowsLeavePortsOfOthers(t *testing.T) {
 			}
 			testenv.NoError(t, err)
 			defer flows[0].Close()
-			wantReply(t, "flow", flows[0].Ask(t.Context()), fmt.Sprintf("local sees %v", b.addr(cluster.Client, family)))
+			wantReply(t, "flow", flows[0].Ask(t.Context()), fmt.Sprintf("local sees %v", b.host(cluster.Client).Addr(family)))
 		}
 	}
 }
@@ -80,7 +80,7 @@ func TestFlushForgetsTranslations(t *testing.T) {
 	for _, family := range ipaddr.Families() {
 		b := setUpVerdicts(t)
 		n := findNFT(t, b.node())
-		seen := b.addr(cluster.Node, family)
+		seen := b.host(cluster.Node).Addr(family)
 		to := netip.AddrPortFrom(vip(family, toLocalMasked), 80)
 		udp := openOne(t, b, probe{from: cluster.Client, protocol: v1.ProtocolUDP, to: to})
 		tcp := openOne(t, b, probe{from: cluster.Client, protocol: v1.ProtocolTCP, to: to})
@@ -95,7 +95,7 @@ func TestFlushForgetsTranslations(t *testing.T) {
 		wantReply(t, "TCP after the rules were removed", tcp.Ask(t.Context()), atFirst)
 
 		testenv.NoError(t, b.flush())
-		own := fmt.Sprintf("gateway sees %v", b.addr(cluster.Client, family))
+		own := fmt.Sprintf("gateway sees %v", b.host(cluster.Client).Addr(family))
 		wantReply(t, "UDP after flush", udp.Ask(t.Context()), own)
 		wantReply(t, "TCP after flush", tcp.Ask(t.Context()), "reset")
 	}

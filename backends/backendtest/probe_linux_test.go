@@ -73,7 +73,7 @@ func TestVerdicts(t *testing.T) {
 }
 
 func wantedVerdicts(b *testbed, from cluster.Name, family v1.IPFamily, protocol v1.Protocol) []expectation {
-	own, node := b.addr(from, family), b.addr(cluster.Node, family)
+	own, node := b.host(from).Addr(family), b.host(cluster.Node).Addr(family)
 	at := func(n byte, want ...string) expectation {
 		return expectation{
 			probe{from: from, protocol: protocol, to: netip.AddrPortFrom(vip(family, n), 80), tries: 4}, want,

@@ -200,7 +200,7 @@ func (b *testbed) code(v proxy.Verdict, family v1.IPFamily) string {
 	var codes []string
 	for _, letter := range endpointLetters() {
 		for _, e := range v.Endpoints {
-			if e.Addr != netip.AddrPortFrom(b.addr(letter.at, family), cluster.EndpointPort) {
+			if e.Addr != netip.AddrPortFrom(b.host(letter.at).Addr(family), cluster.EndpointPort) {
 				continue
 			}
 			code := letter.letter

@@ -8,8 +8,6 @@ import (
 	"sync/atomic"
 	"testing"
 
-	v1 "k8s.io/api/core/v1"
-
 	"github.com/vipkit/vipkit/internal/ipaddr"
 	"github.com/vipkit/vipkit/internal/kernel/netns"
 	"github.com/vipkit/vipkit/internal/testing/cluster"
@@ -55,12 +53,6 @@ const firstSourcePort, sourcePorts = 32768, 28232
 // that outlives the flow, where that one went.
 func (h *host) sourcePort() uint16 {
 	return uint16(firstSourcePort + h.flows.Add(1)%sourcePorts)
-}
-
-// setUp returns a testbed that ends with the test.
-func setUp(t testing.TB) *testbed {
-	t.Helper()
-	return setUpIn(t, world{})
 }
 
 // setUpIn returns the testbed of a world, which ends with the test.
@@ -116,11 +108,6 @@ func (b *testbed) host(at cluster.Name) *host {
 // node returns the namespace of the node.
 func (b *testbed) node() *netns.NS { return b.host(cluster.Node).ns }
 
-// addr returns the first address of a host in a family.
-func (b *testbed) addr(at cluster.Name, family v1.IPFamily) netip.Addr {
-	return b.host(at).Addr(family)
-}
-
 // nodeTowards returns the source address that the node selects for its own packets to a
 // destination, and for masqueraded ones.
 func (b *testbed) nodeTowards(to netip.Addr) netip.Addr {
@@ -132,7 +119,7 @@ func (b *testbed) nodeTowards(to netip.Addr) netip.Addr {
 	if b.isNode(to) {
 		return to // packets of a host to itself have that source
 	}
-	return b.addr(cluster.Node, ipaddr.FamilyOf(to))
+	return b.host(cluster.Node).Addr(ipaddr.FamilyOf(to))
 }
 
 // entry returns the interface of the node that receives packets from a host; empty for

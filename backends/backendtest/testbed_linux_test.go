@@ -20,6 +20,12 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(Main(m)) }
 
+// setUp returns a testbed that ends with the test.
+func setUp(t testing.TB) *testbed {
+	t.Helper()
+	return setUpIn(t, world{})
+}
+
 // expectation is a probe with its expected outcomes.
 type expectation struct {
 	probe
@@ -69,7 +75,7 @@ func allPairs(b *testbed) []expectation {
 		for _, s := range cluster.Servers() {
 			for _, to := range b.host(s.At).Addrs {
 				to, family := netip.AddrPortFrom(to, s.Ports[len(s.Ports)-1]), ipaddr.FamilyOf(to)
-				want := sees(s.Name, b.addr(from.Name, family))
+				want := sees(s.Name, b.host(from.Name).Addr(family))
 				switch {
 				case from.Name == cluster.Node && s.At != cluster.Node:
 					want = sees(s.Name, b.nodeTowards(to.Addr()))
@@ -109,7 +115,7 @@ func (b *testbed) isBlocked(from, to cluster.Name, family v1.IPFamily) bool {
 	if b.world.rules != nil && cluster.IsPod(from) && (to == cluster.Outside || to == cluster.Stranger) {
 		return true // The pods' own table has no such route.
 	}
-	return !b.world.allows(b.addr(from, family), b.addr(to, family))
+	return !b.world.allows(b.host(from).Addr(family), b.host(to).Addr(family))
 }
 
 func TestEntry(t *testing.T) {

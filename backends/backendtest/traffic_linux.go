@@ -67,11 +67,17 @@ func (s *stage) during(t *testing.T, flights []flight, do func()) {
 	for _, w := range wrong {
 		t.Errorf("during a change: %s", w.message)
 	}
-	for i, f := range lasting {
-		if again := f.Ask(t.Context()); again.String() != first[i].String() {
+	wantSame(t, lasting, first)
+}
+
+// wantSame checks that connections have the same answers as before, and closes them.
+func wantSame(t *testing.T, lasting []*lab.Flow, first []lab.Reply) {
+	t.Helper()
+	for i, again := range lab.AskAll(t.Context(), lasting) {
+		if again.String() != first[i].String() {
 			t.Errorf("connection: got %q first and %q later, want the same answer", first[i], again)
 		}
-		f.Close()
+		lasting[i].Close()
 	}
 }
 
