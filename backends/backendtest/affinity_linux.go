@@ -15,15 +15,16 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"github.com/vipkit/vipkit/internal/ipaddr"
+	"github.com/vipkit/vipkit/internal/testing/cluster"
 	"github.com/vipkit/vipkit/internal/testing/lab"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
 // affinitySample is a Service with session affinity and external addresses.
-func affinitySample(seconds int32, at ...hostName) *sample {
+func affinitySample(seconds int32, at ...cluster.Name) *cluster.Sample {
 	s := exposed(5, at...)
-	s.serviceType, s.loadBalancer, s.affinity = v1.ServiceTypeLoadBalancer, true, seconds
+	s.Type, s.Affinity = v1.ServiceTypeLoadBalancer, seconds
 	return s
 }
 
@@ -43,7 +44,7 @@ func (s *stage) serverFor(ctx context.Context, f flight) (string, error) {
 // endpoint until the endpoint is removed or the timeout has passed.
 func (c *Config) testAffinity(t *testing.T) {
 	s := c.setUp(t)
-	all := []hostName{atLocal, atLocal2, atRemote, atRemote2}
+	all := []cluster.Name{cluster.Local, cluster.Local2, cluster.Remote, cluster.Remote2}
 	if c.lacks(Affinity) {
 		s.refusesAffinity(t)
 		return
@@ -51,8 +52,8 @@ func (c *Config) testAffinity(t *testing.T) {
 	for _, protocol := range transports() {
 		for _, family := range ipaddr.Families() {
 			t.Run(fmt.Sprintf("%s/%s", protocol, family), func(t *testing.T) {
-				s.apply(t, snapshotOf(t, nodeOptions(), affinitySample(300, all...).objects()))
-				for _, from := range []hostName{atClient, atNode, atOutside} {
+				s.apply(t, snapshotOf(t, nodeOptions(), affinitySample(300, all...).Objects()))
+				for _, from := range []cluster.Name{cluster.Client, cluster.Node, cluster.Outside} {
 					s.loses(t, client{from, protocol, family}, all)
 				}
 			})
@@ -70,10 +71,10 @@ func (c *Config) testAffinity(t *testing.T) {
 // another Service without: the error names all ports of the first and none of the
 // other, which works.
 func (s *stage) refusesAffinity(t *testing.T) {
-	x, other := affinitySample(300, atLocal), &sample{number: 6, endpoints: endpointsAt(atRemote)}
-	s.refuses(t, snapshotOf(t, nodeOptions(), x.objects(), other.objects()), func(p *proxy.ServicePort) bool { return p.Affinity.Enabled() })
-	for _, c := range clients(onlyTCP(), atClient) {
-		s.wantAnswerOf(t, c.flightsTo(other)[0], atRemote)
+	x, other := affinitySample(300, cluster.Local), &cluster.Sample{Number: 6, Endpoints: cluster.EndpointsAt(cluster.Remote)}
+	s.refuses(t, snapshotOf(t, nodeOptions(), x.Objects(), other.Objects()), func(p *proxy.ServicePort) bool { return p.Affinity.Enabled() })
+	for _, c := range clients(onlyTCP(), cluster.Client) {
+		s.wantAnswerOf(t, c.flightsTo(other)[0], cluster.Remote)
 	}
 }
 
@@ -93,13 +94,13 @@ func (s *stage) refuses(t *testing.T, snapshot proxy.Snapshot, needs func(*proxy
 
 // client is a client that connects to all frontends of a Service.
 type client struct {
-	from     hostName
+	from     cluster.Name
 	protocol v1.Protocol
 	family   v1.IPFamily
 }
 
 // clients returns clients of both families at some hosts, by some protocols.
-func clients(protocols []v1.Protocol, at ...hostName) (all []client) {
+func clients(protocols []v1.Protocol, at ...cluster.Name) (all []client) {
 	for _, from := range at {
 		for _, protocol := range protocols {
 			for _, family := range ipaddr.Families() {
@@ -116,22 +117,22 @@ func transports() []v1.Protocol { return []v1.Protocol{v1.ProtocolTCP, v1.Protoc
 func onlyTCP() []v1.Protocol { return transports()[:1] }
 
 // flightsTo returns the packets of clients to all addresses that a sample may have.
-func flightsTo(x *sample, from []client) (all []flight) {
+func flightsTo(x *cluster.Sample, from []client) (all []flight) {
 	for _, c := range from {
 		all = append(all, c.flightsTo(x)...)
 	}
 	return all
 }
 
-func (c client) flightsTo(x *sample) []flight {
+func (c client) flightsTo(x *cluster.Sample) []flight {
 	var out []flight
-	to := x.frontends()
-	if c.from == atNode {
+	to := x.Frontends()
+	if c.from == cluster.Node {
 		to = to[:len(to)-1] // connections of the node to its second address have another source
 	}
 	for _, to := range to {
 		if c.family == v1.IPv6Protocol {
-			to = netip.AddrPortFrom(ipv6Of(to.Addr()), to.Port())
+			to = netip.AddrPortFrom(cluster.IPv6Of(to.Addr()), to.Port())
 		}
 		out = append(out, flight{from: c.from, to: to, protocol: c.protocol})
 	}
@@ -144,7 +145,7 @@ func (c client) flightsTo(x *sample) []flight {
 func (s *stage) endpointsOf(t *testing.T, c client) []string {
 	t.Helper()
 	flights := c.flightsTo(affinitySample(300))
-	kept := make([]string, len(flights))
+	servers := make([]string, len(flights))
 	for range 4 {
 		for i, f := range flights {
 			by, err := s.serverFor(t.Context(), f)
@@ -153,23 +154,23 @@ func (s *stage) endpointsOf(t *testing.T, c client) []string {
 			if s.isLacking(FrontendAffinity) {
 				first = i
 			}
-			kept[first] = cmp.Or(kept[first], by)
-			if kept[i] = by; by != kept[first] {
-				t.Fatalf("%s: got server %s, want %s as before", f, by, kept[first])
+			servers[first] = cmp.Or(servers[first], by)
+			if servers[i] = by; by != servers[first] {
+				t.Fatalf("%s: got server %s, want %s as before", f, by, servers[first])
 			}
 		}
 	}
-	return kept
+	return servers
 }
 
 // loses removes the endpoint of a client: it gets another one, and keeps that after the
 // first one is added again. Frontends where it has another endpoint keep theirs.
-func (s *stage) loses(t *testing.T, c client, all []hostName) {
+func (s *stage) loses(t *testing.T, c client, all []cluster.Name) {
 	t.Helper()
 	before := s.endpointsOf(t, c)
 	gone := before[0]
-	rest := slices.DeleteFunc(slices.Clone(all), func(p hostName) bool { return string(p) == gone })
-	s.apply(t, snapshotOf(t, nodeOptions(), affinitySample(300, rest...).objects()))
+	rest := slices.DeleteFunc(slices.Clone(all), func(p cluster.Name) bool { return string(p) == gone })
+	s.apply(t, snapshotOf(t, nodeOptions(), affinitySample(300, rest...).Objects()))
 	others := s.endpointsOf(t, c)
 	for i, by := range others {
 		switch {
@@ -179,7 +180,7 @@ func (s *stage) loses(t *testing.T, c client, all []hostName) {
 			t.Fatalf("from %s: frontend %d: got server %s, want %s as before", c.from, i, by, before[i])
 		}
 	}
-	s.apply(t, snapshotOf(t, nodeOptions(), affinitySample(300, all...).objects()))
+	s.apply(t, snapshotOf(t, nodeOptions(), affinitySample(300, all...).Objects()))
 	if again := s.endpointsOf(t, c); !slices.Equal(again, others) {
 		t.Fatalf("from %s: got servers %s, want %s as before", c.from, again, others)
 	}
@@ -188,21 +189,21 @@ func (s *stage) loses(t *testing.T, c client, all []hostName) {
 // ignoresOtherHosts makes clients connect to another host, at the port number of the node
 // port, but not through the Service: affinity must not keep that host as endpoint.
 func (s *stage) ignoresOtherHosts(t *testing.T) {
-	x := affinitySample(300, atLocal, atRemote)
-	all := x.objects()
-	for _, o := range all.services {
+	x := affinitySample(300, cluster.Local, cluster.Remote)
+	all := x.Objects()
+	for _, o := range all.Services {
 		for i := range o.Spec.Ports {
-			o.Spec.Ports[i].NodePort = endpointPort
+			o.Spec.Ports[i].NodePort = cluster.EndpointPort
 		}
 	}
 	s.apply(t, snapshotOf(t, nodeOptions()))
 	s.apply(t, snapshotOf(t, nodeOptions(), all))
-	for _, c := range clients(onlyTCP(), atClient, atNode, atOutside) {
-		stranger := flight{from: c.from, to: netip.AddrPortFrom(s.addr(atRemoteNode, c.family), endpointPort), protocol: c.protocol}
+	for _, c := range clients(onlyTCP(), cluster.Client, cluster.Node, cluster.Outside) {
+		stranger := flight{from: c.from, to: netip.AddrPortFrom(s.host(cluster.RemoteNode).Addr(c.family), cluster.EndpointPort), protocol: c.protocol}
 		if p := s.packet(stranger); p.FromNode || s.world.allows(p.Source.Addr(), p.Destination.Addr()) {
-			s.wantAnswerOf(t, stranger, atRemoteNode)
+			s.wantAnswerOf(t, stranger, cluster.RemoteNode)
 		}
-		s.wantAnswerOf(t, c.flightsTo(x)[0], atLocal, atRemote)
+		s.wantAnswerOf(t, c.flightsTo(x)[0], cluster.Local, cluster.Remote)
 	}
 }
 
@@ -210,20 +211,20 @@ func (s *stage) ignoresOtherHosts(t *testing.T) {
 // port has the number of the node port of one with affinity: affinity must not keep an
 // endpoint of the other Service.
 func (s *stage) ignoresOtherServices(t *testing.T) {
-	x, other := affinitySample(300, atLocal, atRemote), &sample{number: 6, endpoints: endpointsAt(atLocal2)}
-	own, others := x.objects(), other.objects()
-	for _, o := range others.services {
+	x, other := affinitySample(300, cluster.Local, cluster.Remote), &cluster.Sample{Number: 6, Endpoints: cluster.EndpointsAt(cluster.Local2)}
+	own, others := x.Objects(), other.Objects()
+	for _, o := range others.Services {
 		for i := range o.Spec.Ports {
-			o.Spec.Ports[i].Port = x.nodePort()
+			o.Spec.Ports[i].Port = int32(x.NodePort())
 		}
 	}
 	s.apply(t, snapshotOf(t, nodeOptions()))
 	s.apply(t, snapshotOf(t, nodeOptions(), own, others))
-	for _, c := range clients(onlyTCP(), atClient, atNode, atOutside) {
+	for _, c := range clients(onlyTCP(), cluster.Client, cluster.Node, cluster.Outside) {
 		to := c.flightsTo(other)[0]
-		to.to = netip.AddrPortFrom(to.to.Addr(), uint16(x.nodePort()))
-		s.wantAnswerOf(t, to, atLocal2)
-		s.wantAnswerOf(t, c.flightsTo(x)[0], atLocal, atRemote)
+		to.to = netip.AddrPortFrom(to.to.Addr(), x.NodePort())
+		s.wantAnswerOf(t, to, cluster.Local2)
+		s.wantAnswerOf(t, c.flightsTo(x)[0], cluster.Local, cluster.Remote)
 	}
 }
 
@@ -233,24 +234,24 @@ func (s *stage) ignoresOtherServices(t *testing.T) {
 func (s *stage) leavesFallbackEndpoint(t *testing.T) {
 	yes, no := true, false
 	x := affinitySample(300)
-	x.external = v1.ServiceExternalTrafficPolicyLocal
+	x.External = v1.ServiceExternalTrafficPolicyLocal
 	terminates := discoveryv1.EndpointConditions{Ready: &no, Serving: &yes, Terminating: &yes}
-	x.endpoints = []sampleEndpoint{{at: atLocal, conditions: terminates}, {at: atRemote}}
-	for _, want := range []hostName{atLocal, atLocal2} {
-		if want == atLocal2 {
-			x.endpoints = append(x.endpoints, sampleEndpoint{at: want})
+	x.Endpoints = []cluster.Endpoint{{At: cluster.Local, Conditions: terminates}, {At: cluster.Remote}}
+	for _, want := range []cluster.Name{cluster.Local, cluster.Local2} {
+		if want == cluster.Local2 {
+			x.Endpoints = append(x.Endpoints, cluster.Endpoint{At: want})
 		}
-		s.apply(t, snapshotOf(t, nodeOptions(), x.objects()))
-		for _, c := range clients(onlyTCP(), atOutside) {
+		s.apply(t, snapshotOf(t, nodeOptions(), x.Objects()))
+		for _, c := range clients(onlyTCP(), cluster.Outside) {
 			s.wantAnswerOf(t, c.flightsTo(x)[1], want)
 		}
 	}
 }
 
 // wantAnswerOf sends one packet, which one of the hosts must answer.
-func (s *stage) wantAnswerOf(t *testing.T, f flight, of ...hostName) {
+func (s *stage) wantAnswerOf(t *testing.T, f flight, of ...cluster.Name) {
 	t.Helper()
-	if by, err := s.serverFor(t.Context(), f); err != nil || !slices.Contains(of, hostName(by)) {
+	if by, err := s.serverFor(t.Context(), f); err != nil || !slices.Contains(of, cluster.Name(by)) {
 		t.Errorf("%s: got server %q and error %v, want one of %q", f, by, err, of)
 	}
 }
@@ -258,9 +259,9 @@ func (s *stage) wantAnswerOf(t *testing.T, f flight, of ...hostName) {
 // expires waits for the timeout of affinity repeatedly, until a client gets another
 // endpoint. With four endpoints it gets the same one again with a probability of 1/4, and
 // never another one with less than one in a hundred million.
-func (s *stage) expires(t *testing.T, all []hostName) {
-	s.apply(t, snapshotOf(t, nodeOptions(), affinitySample(1, all...).objects()))
-	f := client{atOutside, v1.ProtocolTCP, v1.IPv4Protocol}.flightsTo(affinitySample(1))[0]
+func (s *stage) expires(t *testing.T, all []cluster.Name) {
+	s.apply(t, snapshotOf(t, nodeOptions(), affinitySample(1, all...).Objects()))
+	f := client{cluster.Outside, v1.ProtocolTCP, v1.IPv4Protocol}.flightsTo(affinitySample(1))[0]
 	first, err := s.serverFor(t.Context(), f)
 	testenv.NoError(t, err)
 	const times = 14
@@ -278,14 +279,14 @@ func (s *stage) expires(t *testing.T, all []hostName) {
 // testBalance counts the connections of each endpoint, of another Service in each round.
 func (c *Config) testBalance(t *testing.T) {
 	s := c.setUp(t)
-	for i, all := range [][]hostName{
-		{atLocal, atRemote}, {atLocal, atLocal2, atRemote}, {atLocal, atLocal2, atRemote, atRemote2, atNode},
+	for i, all := range [][]cluster.Name{
+		{cluster.Local, cluster.Remote}, {cluster.Local, cluster.Local2, cluster.Remote}, {cluster.Local, cluster.Local2, cluster.Remote, cluster.Remote2, cluster.Node},
 	} {
-		x := &sample{number: 3 + i, endpoints: endpointsAt(all...)}
-		s.apply(t, snapshotOf(t, nodeOptions(), x.objects()))
+		x := &cluster.Sample{Number: 3 + i, Endpoints: cluster.EndpointsAt(all...)}
+		s.apply(t, snapshotOf(t, nodeOptions(), x.Objects()))
 		for _, f := range []flight{
-			client{atClient, v1.ProtocolTCP, v1.IPv4Protocol}.flightsTo(x)[0],
-			client{atOutside, v1.ProtocolUDP, v1.IPv6Protocol}.flightsTo(x)[0],
+			client{cluster.Client, v1.ProtocolTCP, v1.IPv4Protocol}.flightsTo(x)[0],
+			client{cluster.Outside, v1.ProtocolUDP, v1.IPv6Protocol}.flightsTo(x)[0],
 		} {
 			s.balances(t, f, len(all))
 		}

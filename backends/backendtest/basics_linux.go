@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/internal/testing/cluster"
 )
 
 // testBasics checks packets of each kind: to an endpoint of the node and to one of another node,
@@ -12,24 +14,24 @@ import (
 func (c *Config) testBasics(t *testing.T) {
 	s := c.setUp(t)
 	s.calm()
-	const cluster = v1.ServiceExternalTrafficPolicyCluster
-	kinds := []*sample{
-		{number: 1, serviceType: v1.ServiceTypeNodePort, external: cluster, endpoints: []sampleEndpoint{{at: atLocal}}},
-		{number: 2, serviceType: v1.ServiceTypeNodePort, external: cluster, endpoints: []sampleEndpoint{{at: atRemote}}},
-		{number: 3, serviceType: v1.ServiceTypeNodePort, external: cluster},
+	const everywhere = v1.ServiceExternalTrafficPolicyCluster
+	kinds := []*cluster.Sample{
+		{Number: 1, Type: v1.ServiceTypeNodePort, External: everywhere, Endpoints: []cluster.Endpoint{{At: cluster.Local}}},
+		{Number: 2, Type: v1.ServiceTypeNodePort, External: everywhere, Endpoints: []cluster.Endpoint{{At: cluster.Remote}}},
+		{Number: 3, Type: v1.ServiceTypeNodePort, External: everywhere},
 		{
-			number: 4, serviceType: v1.ServiceTypeLoadBalancer, external: cluster, loadBalancer: true,
-			ranges: []string{"192.0.2.0/24"}, endpoints: []sampleEndpoint{{at: atLocal}},
+			Number: 4, Type: v1.ServiceTypeLoadBalancer, External: everywhere,
+			Ranges: []string{"192.0.2.0/24"}, Endpoints: []cluster.Endpoint{{At: cluster.Local}},
 		},
 	}
-	var all []objects
+	var all []cluster.Objects
 	for _, x := range kinds {
-		all = append(all, x.objects())
+		all = append(all, x.Objects())
 	}
 	snapshot := snapshotOf(t, nodeOptions(), all...)
 	s.apply(t, snapshot)
 	for _, x := range kinds {
-		s.checkFlights(t, snapshot, flightsTo(x, clients(transports(), atClient, atNode, atOutside, atStranger)))
+		s.checkFlights(t, snapshot, flightsTo(x, clients(transports(), cluster.Client, cluster.Node, cluster.Outside, cluster.Stranger)))
 	}
 	if t.Failed() {
 		t.Log(`"gateway" is the next hop of the node: it gets the packets that the node did not translate`)

@@ -22,8 +22,10 @@ type course struct {
 	mu sync.Mutex
 	// over says why the rest is not tested; empty as long as it is.
 	over string
-	// names are the tests so far, also those that -run does not select.
-	names []string
+	// names are the tests so far, also those that -run does not select. passed has those that
+	// ran, and whether they passed.
+	names  []string
+	passed map[string]bool
 }
 
 // ended returns why the rest is not tested; empty if it is.
@@ -45,6 +47,16 @@ func (c *course) name(name string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.names = append(c.names, name)
+}
+
+// ran says that a test ran, and whether it passed.
+func (c *course) ran(name string, passed bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.passed == nil {
+		c.passed = map[string]bool{}
+	}
+	c.passed[name] = passed
 }
 
 // orNew returns c, or if that is nil the course of a run of a good backend.

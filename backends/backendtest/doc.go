@@ -6,11 +6,8 @@
 //
 // The node, on which the backend works, has pods of its own, and routes to another
 // node with pods, to clients outside of the cluster, and to a gateway that owns
-// all virtual addresses. The answers of all servers have the name of the server and
-// the address at which it sees its client. So a test knows the outcome of each
-// packet: which server answered and whether the client was masqueraded; that it was
-// refused, and how; that it was dropped; or that it left the node unchanged, in
-// which case the gateway answers.
+// all virtual addresses. The answers of servers tell the server, the address that the client
+// used, and the address at which it sees the client, so that a test knows the outcome of each packet.
 //
 // # Failures
 //

@@ -3,6 +3,7 @@ package backendtest
 import (
 	"testing"
 
+	"github.com/vipkit/vipkit/internal/testing/cluster"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
@@ -12,15 +13,15 @@ func (c *Config) testFailover(t *testing.T) {
 	const tries = 64
 	s := c.setUp(t)
 	// No server listens at the outside client.
-	x := &sample{number: 3, endpoints: []sampleEndpoint{{at: atOutside}, {at: atLocal}}}
-	s.apply(t, snapshotOf(t, nodeOptions(), x.objects()))
-	for _, c := range clients(onlyTCP(), atClient, atNode) {
+	x := &cluster.Sample{Number: 3, Endpoints: []cluster.Endpoint{{At: cluster.Outside}, {At: cluster.Local}}}
+	s.apply(t, snapshotOf(t, nodeOptions(), x.Objects()))
+	for _, c := range clients(onlyTCP(), cluster.Client, cluster.Node) {
 		f := c.flightsTo(x)[0]
 		replies, err := s.probe(t.Context(), probe{from: f.from, protocol: f.protocol, to: f.to, tries: tries})
 		testenv.NoError(t, err)
 		for _, r := range replies {
-			if r.Name != string(atLocal) {
-				t.Errorf("%s: got %s, want an answer of %s", f, r, atLocal)
+			if r.Name != string(cluster.Local) {
+				t.Errorf("%s: got %s, want an answer of %s", f, r, cluster.Local)
 			}
 		}
 	}

@@ -137,7 +137,7 @@ func (s *subject) finish(t testing.TB) {
 	if s.unfinished == nil || s.applied.IsZero() || !s.unfinished(s.backend) {
 		return
 	}
-	held := s.applied
+	last := s.applied
 	s.applied = proxy.Snapshot{}
-	s.apply(t, held)
+	s.apply(t, last)
 }

@@ -11,7 +11,9 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/internal/testing/cluster"
 	"github.com/vipkit/vipkit/internal/testing/lab"
+	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 	"github.com/vipkit/vipkit/proxy"
 	"github.com/vipkit/vipkit/proxy/conntrack"
@@ -45,9 +47,9 @@ func (c *Config) testFlows(t *testing.T) {
 	s.calm()
 	s.tracker = s.stage.tracker(nodeOptions())
 	s.startCleaner(t)
-	x := &sample{
-		number: 1, serviceType: v1.ServiceTypeLoadBalancer, loadBalancer: true, external: v1.ServiceExternalTrafficPolicyCluster,
-		endpoints: []sampleEndpoint{{at: atLocal}, {at: atRemote}},
+	x := &cluster.Sample{
+		Number: 1, Type: v1.ServiceTypeLoadBalancer, External: v1.ServiceExternalTrafficPolicyCluster,
+		Endpoints: []cluster.Endpoint{{At: cluster.Local}, {At: cluster.Remote}},
 	}
 	s.change(t, "the Service is new", x)
 	s.open(t, x)
@@ -57,19 +59,19 @@ func (c *Config) testFlows(t *testing.T) {
 		what string
 		edit func()
 	}{
-		{"external policy Local", func() { x.external = localPolicy }},
-		{"external policy Cluster", func() { x.external = v1.ServiceExternalTrafficPolicyCluster }},
-		{"an endpoint more", func() { x.endpoints = append(x.endpoints, sampleEndpoint{at: atRemote2}) }},
-		{"internal policy Local", func() { x.internal = local }},
-		{"both policies Local", func() { x.external = localPolicy }},
-		{"both policies Cluster", func() { x.internal, x.external = "", v1.ServiceExternalTrafficPolicyCluster }},
-		{"an endpoint less", func() { x.endpoints = slices.Delete(x.endpoints, 1, 2) }},
-		{"allowed sources", func() { x.ranges = []string{"10.0.0.6/32"} }},
-		{"all sources", func() { x.ranges = nil }},
-		{"no endpoint on the node, policy Local", func() { x.external, x.endpoints = localPolicy, x.endpoints[1:] }},
-		{"policy Cluster again", func() { x.external = v1.ServiceExternalTrafficPolicyCluster }},
-		{"no endpoint", func() { x.endpoints = nil }},
-		{"endpoints again", func() { x.endpoints = []sampleEndpoint{{at: atLocal}, {at: atRemote}} }},
+		{"external policy Local", func() { x.External = localPolicy }},
+		{"external policy Cluster", func() { x.External = v1.ServiceExternalTrafficPolicyCluster }},
+		{"an endpoint more", func() { x.Endpoints = append(x.Endpoints, cluster.Endpoint{At: cluster.Remote2}) }},
+		{"internal policy Local", func() { x.Internal = local }},
+		{"both policies Local", func() { x.External = localPolicy }},
+		{"both policies Cluster", func() { x.Internal, x.External = "", v1.ServiceExternalTrafficPolicyCluster }},
+		{"an endpoint less", func() { x.Endpoints = slices.Delete(x.Endpoints, 1, 2) }},
+		{"allowed sources", func() { x.Ranges = []string{"10.0.0.6/32"} }},
+		{"all sources", func() { x.Ranges = nil }},
+		{"no endpoint on the node, policy Local", func() { x.External, x.Endpoints = localPolicy, x.Endpoints[1:] }},
+		{"policy Cluster again", func() { x.External = v1.ServiceExternalTrafficPolicyCluster }},
+		{"no endpoint", func() { x.Endpoints = nil }},
+		{"endpoints again", func() { x.Endpoints = []cluster.Endpoint{{At: cluster.Local}, {At: cluster.Remote}} }},
 	} {
 		step.edit()
 		s.change(t, step.what, x)
@@ -81,7 +83,7 @@ func (c *Config) testFlows(t *testing.T) {
 	if c.lacks(Adoption) {
 		return // A new process finds no frontends of an earlier one.
 	}
-	for _, o := range x.objects().services {
+	for _, o := range x.Objects().Services {
 		s.tracker.DeleteService(nameOf(o))
 	}
 	s.restart(t)
@@ -105,10 +107,10 @@ func (s *flowStage) startCleaner(t *testing.T) {
 }
 
 // change hands a sample to the tracker, and applies the snapshot.
-func (s *flowStage) change(t *testing.T, what string, x *sample) {
+func (s *flowStage) change(t *testing.T, what string, x *cluster.Sample) {
 	t.Helper()
-	o := x.objects()
-	o.handTo(s.tracker)
+	o := x.Objects()
+	o.HandTo(s.tracker)
 	s.tracker.Synced()
 	s.applyWhile(t, what, s.applied.IsZero())
 }
@@ -120,8 +122,7 @@ func (s *flowStage) applyWhile(t *testing.T, what string, full bool) {
 	if full {
 		s.applied = proxy.Snapshot{}
 	}
-	next, err := s.tracker.Next(t.Context(), s.applied)
-	testenv.NoError(t, err)
+	next := snapshots.Next(t, s.tracker, s.applied)
 	changed := make(chan struct{})
 	var clients sync.WaitGroup
 	for _, f := range s.flows {
@@ -162,11 +163,11 @@ func (f *liveFlow) askUntil(ctx context.Context, end <-chan struct{}) (r lab.Rep
 }
 
 // open opens the flows of clients to a sample.
-func (s *flowStage) open(t *testing.T, x *sample) {
+func (s *flowStage) open(t *testing.T, x *cluster.Sample) {
 	t.Helper()
-	from := []hostName{atClient, atOutside}
+	from := []cluster.Name{cluster.Client, cluster.Outside}
 	if !s.lacking(PolicyFlows) {
-		from = append(from, atNode)
+		from = append(from, cluster.Node)
 	}
 	for _, c := range clients([]v1.Protocol{v1.ProtocolUDP}, from...) {
 		to := c.flightsTo(x)

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/vishvananda/netlink"
 
+	"github.com/vipkit/vipkit/internal/testing/cluster"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
@@ -32,9 +33,9 @@ func (s *stage) addForeign(t *testing.T) {
 	t.Helper()
 	n := findNFT(t, s.node())
 	err := errors.Join(n.load(foreignTable), s.node().AddBridge(foreignLink))
-	for _, a := range addrs(foreignAddress, "fd00:99::99") {
+	for _, a := range cluster.Addrs(foreignAddress, "fd00:99::99") {
 		if s.world.has(a) {
-			err = errors.Join(err, s.node().AddAddress(foreignLink, single(a)))
+			err = errors.Join(err, s.node().AddAddress(foreignLink, cluster.Single(a)))
 		}
 	}
 	testenv.NoError(t, err)
@@ -77,15 +78,6 @@ func (s *stage) objects(t *testing.T) (all []string) {
 	}
 	slices.Sort(all)
 	return all
-}
-
-// foreignObjects returns those of addForeign that are no rules.
-func (s *stage) foreignObjects(t *testing.T) string {
-	t.Helper()
-	return strings.Join(slices.DeleteFunc(append(s.objects(t), s.routing(t)...), func(object string) bool {
-		return !strings.Contains(object, foreignLink) && !strings.Contains(object, foreignServer) &&
-			!strings.Contains(object, "SOMEBODY-ELSES")
-	}), "\n")
 }
 
 func (s *stage) links(t *testing.T) []netlink.Link {

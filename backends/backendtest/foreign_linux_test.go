@@ -5,6 +5,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/vipkit/vipkit/internal/testing/cluster"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
@@ -17,7 +18,7 @@ func TestLeftObjectsAreSeen(t *testing.T) {
 	theirs, settings := s.foreign(t), s.settings(t)
 	leave := map[string]func(){
 		"a device":          func() { must(t, s.node().AddBridge("own0")) },
-		"an address":        func() { must(t, s.node().AddAddress("own0", single(addrs("203.0.113.7")[0]))) },
+		"an address":        func() { must(t, s.node().AddAddress("own0", cluster.Single(cluster.Addrs("203.0.113.7")[0]))) },
 		"a set":             func() { s.runAtNode(t, "", "ipset", "create", "OWN", "hash:ip") },
 		"an entry of a set": func() { s.runAtNode(t, "", "ipset", "add", "OWN", "203.0.113.7") },
 		"a virtual server":  func() { s.runAtNode(t, "", "ipvsadm", "-A", "-t", "203.0.113.7:80", "-s", "rr") },
@@ -37,7 +38,7 @@ func TestLeftObjectsAreSeen(t *testing.T) {
 	for _, what := range possible {
 		before := s.everything(t)
 		leave[what]()
-		if s.everything(t) == before {
+		if slices.Equal(s.everything(t), before) {
 			t.Errorf("%s was left behind: got no difference, want one", what)
 		}
 	}

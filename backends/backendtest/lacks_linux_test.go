@@ -7,6 +7,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/internal/testing/cluster"
 	"github.com/vipkit/vipkit/internal/testing/lab"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 	"github.com/vipkit/vipkit/proxy"
@@ -15,8 +16,8 @@ import (
 // drawn returns a testbed without network namespaces.
 func drawn(w world) *testbed {
 	b := &testbed{world: w}
-	for _, s := range hostSpecs() {
-		b.hosts = append(b.hosts, &host{hostSpec: s, uplink: b.host(s.uplink)})
+	for _, s := range cluster.Hosts() {
+		b.hosts = append(b.hosts, &host{Host: s})
 	}
 	return b
 }
@@ -24,36 +25,36 @@ func drawn(w world) *testbed {
 // On a bridge some connections need a capability: packets of a dataplane that lacks it are
 // lost.
 func TestOutcomesOnBridges(t *testing.T) {
-	names := map[hostName]string{atLocal: "10.0.0.5", atLocal2: "10.0.0.7", atRemote: "10.1.0.5", atNode: "172.18.0.2"}
+	names := map[cluster.Name]string{cluster.Local: "10.0.0.5", cluster.Local2: "10.0.0.7", cluster.Remote: "10.1.0.5", cluster.Node: "172.18.0.2"}
 	for _, test := range []struct {
 		world  World
 		lacks  Capability
-		from   hostName
-		to     hostName
+		from   cluster.Name
+		to     cluster.Name
 		masked bool
 		want   string
 	}{
-		{"bridge-nf-1", UnfilteredBridges, atLocal, atLocal2, false, "local2 sees 10.0.0.5"},
-		{"bridge-nf-1", HairpinOff, atLocal, atLocal, true, "local sees 10.0.0.1"},
-		{"bridge-nf-1", BridgedAddresses, atLocal, atLocal2, false, "local2 sees 10.0.0.1"},
-		{"bridge-nf-1", BridgedAddresses, atLocal, atRemote, false, "remote sees 10.0.0.5"},
-		{"bridge-nf-1-hairpin-off", HairpinOff, atLocal, atLocal, true, "silence"},
-		{"bridge-nf-1-hairpin-off", UnfilteredBridges, atLocal, atLocal, true, "local sees 10.0.0.1"},
-		{"bridge-nf-1-hairpin-off", HairpinOff, atLocal2, atLocal, false, "local sees 10.0.0.7"},
-		{"bridge-nf-0", UnfilteredBridges, atLocal, atLocal2, false, "silence"},
-		{"bridge-nf-0", UnfilteredBridges, atLocal, atLocal2, true, "local2 sees 10.0.0.1"},
-		{"bridge-nf-0", UnfilteredBridges, atLocal, atLocal, true, "local sees 10.0.0.1"},
-		{"bridge-nf-0", UnfilteredBridges, atLocal, atRemote, true, "remote sees 172.18.0.2"},
-		{"bridge-nf-0", UnfilteredBridges, atLocal, atNode, false, "host-network sees 10.0.0.5"},
-		{"bridge-nf-0", UnfilteredBridges, atOutside, atLocal, false, "local sees 192.0.2.10"},
-		{"bridge-nf-0", HairpinOff, atLocal, atLocal2, false, "local2 sees 10.0.0.5"},
-		{"bridge-nf-0-hairpin-on", UnfilteredBridges, atLocal, atLocal2, false, "silence"},
+		{"bridge-nf-1", UnfilteredBridges, cluster.Local, cluster.Local2, false, "local2 sees 10.0.0.5"},
+		{"bridge-nf-1", HairpinOff, cluster.Local, cluster.Local, true, "local sees 10.0.0.1"},
+		{"bridge-nf-1", BridgedAddresses, cluster.Local, cluster.Local2, false, "local2 sees 10.0.0.1"},
+		{"bridge-nf-1", BridgedAddresses, cluster.Local, cluster.Remote, false, "remote sees 10.0.0.5"},
+		{"bridge-nf-1-hairpin-off", HairpinOff, cluster.Local, cluster.Local, true, "silence"},
+		{"bridge-nf-1-hairpin-off", UnfilteredBridges, cluster.Local, cluster.Local, true, "local sees 10.0.0.1"},
+		{"bridge-nf-1-hairpin-off", HairpinOff, cluster.Local2, cluster.Local, false, "local sees 10.0.0.7"},
+		{"bridge-nf-0", UnfilteredBridges, cluster.Local, cluster.Local2, false, "silence"},
+		{"bridge-nf-0", UnfilteredBridges, cluster.Local, cluster.Local2, true, "local2 sees 10.0.0.1"},
+		{"bridge-nf-0", UnfilteredBridges, cluster.Local, cluster.Local, true, "local sees 10.0.0.1"},
+		{"bridge-nf-0", UnfilteredBridges, cluster.Local, cluster.Remote, true, "remote sees 172.18.0.2"},
+		{"bridge-nf-0", UnfilteredBridges, cluster.Local, cluster.Node, false, "host-network sees 10.0.0.5"},
+		{"bridge-nf-0", UnfilteredBridges, cluster.Outside, cluster.Local, false, "local sees 192.0.2.10"},
+		{"bridge-nf-0", HairpinOff, cluster.Local, cluster.Local2, false, "local2 sees 10.0.0.5"},
+		{"bridge-nf-0-hairpin-on", UnfilteredBridges, cluster.Local, cluster.Local2, false, "silence"},
 	} {
 		w, _ := findWorld(test.world)
 		b := drawn(w)
 		b.lacks = func(c Capability) bool { return c == test.lacks }
 		f := flight{from: test.from, to: netip.MustParseAddrPort("10.96.0.1:80"), protocol: v1.ProtocolTCP}
-		to := proxy.Destination{Addr: netip.AddrPortFrom(netip.MustParseAddr(names[test.to]), endpointPort), Masquerade: test.masked}
+		to := proxy.Destination{Addr: netip.AddrPortFrom(netip.MustParseAddr(names[test.to]), cluster.EndpointPort), Masquerade: test.masked}
 		got := b.allowed(f, proxy.Verdict{Action: proxy.Forward, Endpoints: []proxy.Destination{to}})
 		testenv.Same(t, []string{test.want}, got, "%+v: outcomes", test)
 	}
@@ -86,7 +87,7 @@ func TestOutcomesFollowCapabilities(t *testing.T) {
 		{"forward without ClientAddresses", []Capability{ClientAddresses}, v1.ProtocolTCP, proxy.Verdict{Action: proxy.Forward, Endpoints: []proxy.Destination{local}}, []string{"local sees 172.18.0.2"}},
 	} {
 		b.lacks = func(c Capability) bool { return slices.Contains(test.lacks, c) }
-		got := b.allowed(flight{from: atClient, to: to, protocol: test.protocol}, test.verdict)
+		got := b.allowed(flight{from: cluster.Client, to: to, protocol: test.protocol}, test.verdict)
 		testenv.Same(t, test.want, got, "%s: outcomes", test.name)
 	}
 }
@@ -112,28 +113,28 @@ func TestLacksFollowOneAnother(t *testing.T) {
 // rounds: a dataplane that never chooses an endpoint.
 func TestOracle(t *testing.T) {
 	b := setUpVerdicts(t)
-	node := b.addr(atNode, v1.IPv4Protocol)
+	node := b.host(cluster.Node).Addr(v1.IPv4Protocol)
 	local, remote := sees("local", node)[0], sees("remote", node)[0]
 	for _, c := range []struct {
 		name      string
 		at        byte
-		endpoints []hostName
+		endpoints []cluster.Name
 		want      []string // the outcomes of the wrong flight; nil if it is right
 	}{
-		{"all endpoints", toEither, []hostName{atLocal, atRemote}, nil},
-		{"the only endpoint", toLocalMasked, []hostName{atLocal}, nil},
-		{"an endpoint is never chosen", toLocalMasked, []hostName{atLocal, atRemote}, []string{local}},
-		{"an endpoint of another Service", toRemoteMasked, []hostName{atLocal}, []string{remote}},
+		{"all endpoints", toEither, []cluster.Name{cluster.Local, cluster.Remote}, nil},
+		{"the only endpoint", toLocalMasked, []cluster.Name{cluster.Local}, nil},
+		{"an endpoint is never chosen", toLocalMasked, []cluster.Name{cluster.Local, cluster.Remote}, []string{local}},
+		{"an endpoint of another Service", toRemoteMasked, []cluster.Name{cluster.Local}, []string{remote}},
 		{"no endpoint", toLocalMasked, nil, []string{local}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			x := &sample{number: 1}
+			x := &cluster.Sample{Number: 1}
 			for _, at := range c.endpoints {
-				x.endpoints = append(x.endpoints, sampleEndpoint{at: at})
+				x.Endpoints = append(x.Endpoints, cluster.Endpoint{At: at})
 			}
-			o, to := x.objects(), vip(v1.IPv4Protocol, c.at)
-			o.services[0].Spec.ClusterIP = to.String()
-			f := flight{from: atOutside, to: netip.AddrPortFrom(to, samplePort), protocol: v1.ProtocolTCP}
+			o, to := x.Objects(), vip(v1.IPv4Protocol, c.at)
+			o.Services[0].Spec.ClusterIP = to.String()
+			f := flight{from: cluster.Outside, to: netip.AddrPortFrom(to, cluster.ServicePort), protocol: v1.ProtocolTCP}
 			wrong, err := b.checkOracle(t.Context(), snapshotOf(t, nodeOptions(), o), []flight{f})
 			testenv.NoError(t, err)
 			var got []string

@@ -10,6 +10,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/vipkit/vipkit/internal/testing/cluster"
+	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -91,7 +93,7 @@ func (c *LawsConfig) subject(t *testing.T, way *course) *subject {
 		course:  way,
 		faults:  &faults{random: testenv.Random(t), percent: faultShare},
 		lacking: func(what Capability) bool { return slices.Contains(c.Lacks, what) },
-		read:    c.Dump, unfinished: c.Unfinished,
+		dump:    c.Dump, unfinished: c.Unfinished,
 	}
 	s.renew = func(t testing.TB) proxy.Backend {
 		if c.Faulty != nil {
@@ -108,19 +110,34 @@ func (c *LawsConfig) subject(t *testing.T, way *course) *subject {
 // LocalEndpoints returns the addresses of the endpoints of this node that the Services of [RunLaws]
 // have, of both families.
 func LocalEndpoints() (all []netip.Addr) {
-	for _, s := range hostSpecs() {
-		if s.name == atNode || s.name == atLocal || s.name == atLocal2 {
-			all = append(all, s.addrs...)
+	for _, s := range cluster.Hosts() {
+		if s.Name == cluster.Node || s.Name == cluster.Local || s.Name == cluster.Local2 {
+			all = append(all, s.Addrs...)
 		}
 	}
 	for generation := range 2 {
-		for _, e := range plainSample(0, generation).endpoints {
-			if !slices.Contains(all, e.addr) {
-				all = append(all, e.addr, ipv6Of(e.addr))
+		for _, e := range plainSample(0, generation).Endpoints {
+			if !slices.Contains(all, e.Addr) {
+				all = append(all, e.Addr, cluster.IPv6Of(e.Addr))
 			}
 		}
 	}
 	return all
+}
+
+// An Apply of a Service programs something.
+func lawBasics(t *testing.T, s *subject) {
+	before := s.dump(t)
+	tracker := s.track()
+	o := plainSample(1, 0).Objects()
+	o.HandTo(tracker)
+	tracker.Synced()
+	next := snapshots.Next(t, tracker, proxy.Snapshot{})
+	s.apply(t, next)
+	if after := s.dump(t); after == before {
+		t.Errorf("Apply of a Service at %v with 3 endpoints: got no error and the same dump as before, want the Service in it:\n%s",
+			plainSample(1, 0).ClusterIP(), after)
+	}
 }
 
 // An Apply without changes does nothing, also from the zero snapshot.
@@ -204,22 +221,22 @@ func lawEconomy(t *testing.T, s *subject) {
 	for _, services := range []int{10, many} {
 		tracker := proxy.NewServiceChangeTracker(nodeOptions())
 		for i := range services {
-			o := plainSample(i, 0).objects()
-			o.handTo(tracker)
+			o := plainSample(i, 0).Objects()
+			o.HandTo(tracker)
 		}
 		tracker.Synced()
-		s.apply(t, nextOf(t, tracker, proxy.Snapshot{}))
+		s.apply(t, snapshots.Next(t, tracker, proxy.Snapshot{}))
 		cost := func(what string) {
 			before := s.operations(t)
-			s.apply(t, nextOf(t, tracker, s.applied))
+			s.apply(t, snapshots.Next(t, tracker, s.applied))
 			costs[what] = append(costs[what], s.operations(t)-before)
 		}
-		tracker.UpdateEndpointSlice(plainSample(services/2, 1).slice())
+		tracker.UpdateEndpointSlice(plainSample(services/2, 1).Objects().Slices[0])
 		cost("one endpoint replaced")
-		o := plainSample(services, 0).objects()
-		o.handTo(tracker)
+		o := plainSample(services, 0).Objects()
+		o.HandTo(tracker)
 		cost(newService)
-		for _, gone := range o.services {
+		for _, gone := range o.Services {
 			tracker.DeleteService(types.NamespacedName{Namespace: gone.Namespace, Name: gone.Name})
 		}
 		cost("a deleted Service")
@@ -236,18 +253,11 @@ func lawEconomy(t *testing.T, s *subject) {
 
 // plainSample is a Service with three endpoints without servers, of which the last one has
 // an address that depends on generation.
-func plainSample(number, generation int) *sample {
-	s := &sample{number: number}
+func plainSample(number, generation int) *cluster.Sample {
+	s := &cluster.Sample{Number: number}
 	for i, gen := range []int{0, 0, generation} {
-		s.endpoints = append(s.endpoints, sampleEndpoint{addr: netip.AddrFrom4([4]byte{10, 0, 0, byte(100 + 10*gen + i)})})
+		s.Endpoints = append(s.Endpoints, cluster.Endpoint{Addr: netip.AddrFrom4([4]byte{10, 0, 0, byte(100 + 10*gen + i)})})
 	}
-	return s
-}
-
-func nextOf(t *testing.T, tracker tracking, after proxy.Snapshot) proxy.Snapshot {
-	t.Helper()
-	s, err := tracker.Next(t.Context(), after)
-	testenv.NoError(t, err)
 	return s
 }
 

@@ -10,7 +10,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/vipkit/vipkit/internal/testing/lab"
+	"github.com/vipkit/vipkit/internal/testing/cluster"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -86,26 +86,17 @@ func onSubject(check func(*testing.T, *subject)) func(*testing.T, *stage) {
 // change.
 func lawEstablishedFlows(t *testing.T, s *stage) {
 	h := s.newHistory(testenv.Random(t), 10)
-	steady := &sample{number: 77, endpoints: []sampleEndpoint{{at: atLocal}, {at: atRemote}}}
-	o := steady.objects()
-	o.handTo(h.tracker)
+	steady := exposed(77, cluster.Local, cluster.Remote)
+	o := steady.Objects()
+	o.HandTo(h.tracker)
 	s.apply(t, h.next(t))
-	for _, from := range []hostName{atClient, atNode, atOutside} {
-		flows, err := s.open(&probe{from: from, protocol: v1.ProtocolTCP, to: steady.frontends()[0], tries: 8})
-		testenv.NoError(t, err)
-		before := lab.AskAll(t.Context(), flows)
-		for range 5 {
-			s.restart(t)
-			s.apply(t, h.next(t))
-		}
-		after := lab.AskAll(t.Context(), flows)
-		for i := range flows {
-			if before[i].Outcome != lab.Answered || before[i].String() != after[i].String() {
-				t.Errorf("from %s: connection: got %q first and %q later, want the same answer", from, before[i], after[i])
-			}
-			flows[i].Close()
-		}
+	flights := s.reachable(flightsTo(steady, clients(onlyTCP(), cluster.Client, cluster.Node, cluster.Outside)))
+	lasting, first := s.establish(t, slices.Repeat(flights, 8))
+	for range 5 {
+		s.restart(t)
+		s.apply(t, h.next(t))
 	}
+	wantSame(t, lasting, first)
 }
 
 // The number of open files and goroutines does not grow with the number of Applies.
@@ -132,7 +123,7 @@ func lawReaders(t *testing.T, s *stage) {
 	h := s.newHistory(testenv.Random(t), 10)
 	for range 10 {
 		next := h.next(t)
-		packet := s.packet(flight{from: atClient, to: h.samples[0].frontends()[0], protocol: v1.ProtocolTCP})
+		packet := s.packet(flight{from: cluster.Client, to: h.samples[0].Frontends()[0], protocol: v1.ProtocolTCP})
 		stop := make(chan struct{})
 		var readers sync.WaitGroup
 		for range 4 {

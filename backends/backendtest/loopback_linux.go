@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/vipkit/vipkit/internal/testing/cluster"
 	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 	"github.com/vipkit/vipkit/proxy"
@@ -22,7 +23,7 @@ func (c *Config) testLoopback(t *testing.T) {
 	o := nodeOptions()
 	o.NodePortAddresses.Loopback = snapshots.Prefixes("127.0.0.0/8", "::1/128")
 	// The node listens at the node ports of the first samples.
-	h := &history{random: r, tracker: s.tracker(o), plain: c.lacks(Affinity), first: hostPorts}
+	h := &history{random: r, tracker: s.tracker(o), plain: c.lacks(Affinity), first: cluster.NodePorts}
 	h.begin(6)
 	var beside proxy.Backend
 	s.onNode(t, func() (err error) {
@@ -30,12 +31,12 @@ func (c *Config) testLoopback(t *testing.T) {
 		return err
 	})
 	testenv.CloseAtEnd(t, beside)
-	var held proxy.Snapshot
+	var applied proxy.Snapshot
 	for step := range loopbackSteps {
 		next := h.next(t)
 		s.apply(t, next)
-		testenv.NoError(t, s.applyWith(t, beside, held, next))
-		held = next
+		testenv.NoError(t, s.applyWith(t, beside, applied, next))
+		applied = next
 		var flights []flight
 		for i := range h.samples {
 			flights = append(flights, h.samples[i].loopbackFlights()...)
@@ -57,7 +58,7 @@ func (c *Config) testLoopback(t *testing.T) {
 func (s *sample) loopbackFlights() (all []flight) {
 	for _, to := range []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()} {
 		for _, protocol := range transports() {
-			all = append(all, flight{from: atNode, to: netip.AddrPortFrom(to, uint16(s.nodePort())), protocol: protocol})
+			all = append(all, flight{from: cluster.Node, to: netip.AddrPortFrom(to, uint16(s.NodePort())), protocol: protocol})
 		}
 	}
 	return all

@@ -3,6 +3,7 @@ package backendtest
 import (
 	"testing"
 
+	"github.com/vipkit/vipkit/internal/testing/cluster"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
@@ -32,16 +33,16 @@ const markingTable = `table inet marking {
 
 // A packet that leaves the node for an endpoint has the mark that other programs gave it,
 // and no other bit: tunnels, queues and filters depend on it.
-func lawMarks(t *testing.T, s *stage) { s.keepsMarks(t, atLocal, atRemote) }
+func lawMarks(t *testing.T, s *stage) { s.keepsMarks(t, cluster.Local, cluster.Remote) }
 
 // The same is true of packets to an endpoint in the node's own network.
-func lawHostMarks(t *testing.T, s *stage) { s.keepsMarks(t, atNode) }
+func lawHostMarks(t *testing.T, s *stage) { s.keepsMarks(t, cluster.Node) }
 
-func (s *stage) keepsMarks(t *testing.T, endpoints ...hostName) {
+func (s *stage) keepsMarks(t *testing.T, endpoints ...cluster.Name) {
 	t.Helper()
 	testenv.NoError(t, findNFT(t, s.node()).load(markingTable))
 	x := exposed(4, endpoints...)
-	snapshot := snapshotOf(t, nodeOptions(), x.objects())
+	snapshot := snapshotOf(t, nodeOptions(), x.Objects())
 	s.apply(t, snapshot)
-	s.checkFlights(t, snapshot, flightsTo(x, clients(transports(), atClient, atLocal, atNode, atOutside)))
+	s.checkFlights(t, snapshot, flightsTo(x, clients(transports(), cluster.Client, cluster.Local, cluster.Node, cluster.Outside)))
 }

@@ -75,15 +75,15 @@ func lawCleanup(t *testing.T, s *stage) {
 
 // everything returns the rules, routes, addresses, devices, virtual servers and sets of the
 // node.
-func (s *stage) everything(t *testing.T) string {
+func (s *stage) everything(t *testing.T) []string {
 	t.Helper()
 	var all []string
 	tables, err := findNFT(t, s.node()).list()
 	testenv.NoError(t, err)
 	// The program iptables makes tables as it needs them, and leaves them.
-	iptables := regexp.MustCompile(`^(table )?ip6? (filter|nat|mangle|raw) `)
-	for block := range strings.SplitSeq(tables, "\ntable ") {
-		if !iptables.MatchString(block) {
+	iptables := regexp.MustCompile(`^ip6? (filter|nat|mangle|raw) `)
+	for block := range strings.SplitSeq("\n"+tables, "\ntable ") {
+		if block = strings.TrimSpace(block); block != "" && !iptables.MatchString(block) {
 			all = append(all, block)
 		}
 	}
@@ -94,22 +94,19 @@ func (s *stage) everything(t *testing.T) string {
 			}
 		}
 	}
-	return strings.Join(slices.Concat(all, s.routing(t), s.objects(t)), "\n")
+	return slices.Concat(all, s.routing(t), s.objects(t))
 }
 
-// foreign returns the foreign objects, as listed among those of the backend.
+// foreign returns the objects of addForeign, as listed among all others.
 func (s *stage) foreign(t *testing.T) string {
 	t.Helper()
-	out, err := findNFT(t, s.node()).run("", "--stateless", "list", "table", "ip", "somebody-elses")
-	testenv.NoError(t, err)
-	for _, program := range s.iptables() {
-		for line := range strings.Lines(s.runAtNode(t, "", program+"-save")) {
-			if strings.HasPrefix(line, "-A ") && strings.Contains(foreignRules, line) {
-				out += program + " " + line
-			}
-		}
+	isOther := func(object string) bool {
+		_, rule, _ := strings.Cut(object, " -A ")
+		isNamed := func(name string) bool { return strings.Contains(object, name) }
+		return !slices.ContainsFunc([]string{"somebody-elses", "SOMEBODY-ELSES", foreignLink, foreignServer}, isNamed) &&
+			(rule == "" || !strings.Contains(foreignRules, "-A "+rule))
 	}
-	return out + s.foreignObjects(t)
+	return strings.Join(slices.DeleteFunc(s.everything(t), isOther), "\n")
 }
 
 // routing returns the routing rules, routes and addresses of the node.

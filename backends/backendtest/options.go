@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"github.com/vipkit/vipkit/endpoints"
-	"github.com/vipkit/vipkit/internal/testing/snapshots"
+	"github.com/vipkit/vipkit/internal/testing/cluster"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -15,15 +15,12 @@ import (
 // answer at all addresses.
 func nodeOptions() proxy.TrackerOptions {
 	return proxy.TrackerOptions{
-		NodeName:          string(atNode),
-		NodeAddresses:     addrs("172.18.0.2", "fd00:18::2"),
+		NodeName:          string(cluster.Node),
+		NodeAddresses:     cluster.Addrs("172.18.0.2", "fd00:18::2"),
 		NodePortAddresses: proxy.NodePortAddresses{All: true},
-		LocalTraffic:      proxy.LocalTraffic{Sources: podRanges()},
+		LocalTraffic:      proxy.LocalTraffic{Sources: cluster.PodRanges()},
 	}
 }
-
-// podRanges are the ranges of the pods of all nodes.
-func podRanges() []netip.Prefix { return snapshots.Prefixes("10.0.0.0/8", "fd00:10::/32") }
 
 // parseOptions parses the options of a scenario, one on a line. A prefix of IPv4 also adds
 // its counterpart of IPv6.
@@ -49,8 +46,8 @@ func parseOption(o *proxy.TrackerOptions, name string, args []string) (err error
 		o.ServiceCIDRs, err = bothFamilies(args)
 	case "node-addresses":
 		o.NodeAddresses = nil
-		for _, a := range addrs(args...) {
-			o.NodeAddresses = append(o.NodeAddresses, a, ipv6Of(a))
+		for _, a := range cluster.Addrs(args...) {
+			o.NodeAddresses = append(o.NodeAddresses, a, cluster.IPv6Of(a))
 		}
 	case "node-ports":
 		var at proxy.NodePortAddresses
@@ -94,65 +91,7 @@ func bothFamilies(texts []string) ([]netip.Prefix, error) {
 		if err != nil {
 			return nil, err
 		}
-		out = append(out, p, counterpartPrefix(p))
+		out = append(out, p, cluster.CounterpartPrefix(p))
 	}
 	return out, nil
-}
-
-// Scenarios are written for IPv4. Each has a counterpart for IPv6, in which every
-// address is replaced by one of the same host.
-
-// counterpartRanges pairs ranges of IPv4 and IPv6; the last bytes of addresses are equal.
-func counterpartRanges() map[netip.Prefix]string {
-	return map[netip.Prefix]string{
-		netip.MustParsePrefix("10.96.0.0/16"):     "fd00:96::",
-		netip.MustParsePrefix("203.0.113.0/25"):   "2001:db8:e::",
-		netip.MustParsePrefix("203.0.113.128/25"): "2001:db8:f::",
-		netip.MustParsePrefix("10.0.0.0/24"):      "fd00:10::",
-		netip.MustParsePrefix("10.1.0.0/24"):      "fd00:10:1::",
-		netip.MustParsePrefix("172.18.0.0/24"):    "fd00:18::",
-		netip.MustParsePrefix("172.18.1.0/24"):    "fd00:18:1::",
-		netip.MustParsePrefix("192.0.2.0/24"):     "2001:db8:1::",
-		netip.MustParsePrefix("198.51.100.0/24"):  "2001:db8:2::",
-		netip.MustParsePrefix("127.0.0.0/8"):      "::",
-	}
-}
-
-// ipv6Of returns the IPv6 counterpart of an IPv4 address, with the same last byte.
-func ipv6Of(a netip.Addr) netip.Addr {
-	for p, base := range counterpartRanges() {
-		if !p.Contains(a) {
-			continue
-		}
-		four := a.As4()
-		out := netip.MustParseAddr(base).As16()
-		out[15] = four[3]
-		if p.Bits() == 16 {
-			out[14] = four[2]
-		}
-		return netip.AddrFrom16(out)
-	}
-	panic(fmt.Sprintf("backendtest: the testbed has no IPv6 address for %s", a))
-}
-
-// counterpartPrefix returns the counterpart of a range in the other family. A range of IPv6
-// must contain one of the IPv6 ranges.
-func counterpartPrefix(p netip.Prefix) netip.Prefix {
-	if p.Addr().Is6() {
-		for four, base := range counterpartRanges() {
-			if p.Contains(netip.MustParseAddr(base)) {
-				return four
-			}
-		}
-	}
-	a := ipv6Of(p.Addr())
-	switch {
-	case p.Addr().IsLoopback():
-		return netip.PrefixFrom(netip.IPv6Loopback(), 128)
-	case p.Bits() == 32:
-		return netip.PrefixFrom(a, 128)
-	case p.Bits() == 24:
-		return netip.PrefixFrom(a, 64).Masked()
-	}
-	return netip.PrefixFrom(a, 112).Masked()
 }

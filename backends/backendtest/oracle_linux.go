@@ -11,13 +11,14 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/internal/ipaddr"
+	"github.com/vipkit/vipkit/internal/testing/cluster"
 	"github.com/vipkit/vipkit/internal/testing/lab"
 	"github.com/vipkit/vipkit/proxy"
 )
 
 // flight is a packet to send in the testbed.
 type flight struct {
-	from     hostName
+	from     cluster.Name
 	to       netip.AddrPort
 	protocol v1.Protocol
 }
@@ -38,100 +39,65 @@ func (b *testbed) inWorld(flights []flight) []flight {
 
 // packet returns the first packet of a flight as [proxy.Route] knows it.
 func (b *testbed) packet(f flight) proxy.Packet {
-	source := b.addr(f.from, f.family())
-	if f.from == atNode {
+	source := b.host(f.from).Addr(f.family())
+	if f.from == cluster.Node {
 		source = b.nodeTowards(f.to.Addr())
 	}
-	return proxy.Packet{
-		Protocol:    f.protocol,
-		Source:      netip.AddrPortFrom(source, 0),
-		Destination: f.to,
-		FromNode:    f.from == atNode,
-		Interface:   b.entry(f.from),
-		ToNode:      b.isNode(f.to.Addr()),
+	return b.oracle().Packet(f.protocol, netip.AddrPortFrom(source, 0), f.to, b.entry(f.from))
+}
+
+// oracle returns the oracle of the world, for a dataplane that lacks some capabilities.
+func (b *testbed) oracle() *cluster.Oracle {
+	return &cluster.Oracle{
+		IsNode: b.isNode, Towards: b.nodeTowards, Server: b.server,
+		Hides: func(p proxy.Packet, to netip.Addr) bool {
+			sameBridge := b.world.bridge != nil && cluster.IsPod(b.hostWith(p.Source.Addr())) && cluster.IsPod(b.hostWith(to))
+			return b.isLacking(ClientAddresses) || sameBridge && b.isLacking(BridgedAddresses) ||
+				p.FromNode && !p.ToNode && b.isLacking(NodeAddresses)
+		},
+		Loses: func(p proxy.Packet, e proxy.Destination) bool {
+			return b.isLacking(b.world.needs(b.hostWith(p.Source.Addr()), b.hostWith(e.Addr.Addr()), e.Masquerade))
+		},
+		Blocks: func(p proxy.Packet) bool {
+			return !p.FromNode && !p.ToNode && !b.world.allows(p.Source.Addr(), p.Destination.Addr())
+		},
+		LosesRefusals: b.world.forwards != "" && b.isLacking(FirewalledRefusals),
+		AnyRefusal:    b.isLacking(Refusals), OtherPorts: b.isLacking(OtherPorts),
 	}
 }
 
+func (b *testbed) isLacking(what Capability) bool { return b.lacks != nil && b.lacks(what) }
+
 func (b *testbed) isNode(a netip.Addr) bool {
 	isSourceAddr := slices.ContainsFunc(b.world.sourceAddrs(), func(s sourceAddr) bool { return s.addr == a })
-	return a.IsLoopback() || isSourceAddr || slices.Contains(b.host(atNode).addrs, a) || slices.Contains(secondaryAddrs(), a)
+	return a.IsLoopback() || isSourceAddr || slices.Contains(b.host(cluster.Node).Addrs, a) || slices.Contains(cluster.SecondaryAddrs(), a)
 }
 
 // allowed returns the outcomes that a verdict allows for a flight, in the form of
 // reply.String.
 func (b *testbed) allowed(f flight, v proxy.Verdict) []string {
-	p := b.packet(f)
-	switch v.Action {
-	case proxy.Reject:
-		outcomes := b.refusals(f, lab.Refused)
-		if b.world.forwards != "" && !p.FromNode && b.isLacking(FirewalledRefusals) {
-			outcomes = append(outcomes, lab.Reply{Outcome: lab.Silence}.String())
-		}
-		return outcomes
-	case proxy.Drop:
-		return b.refusals(f, lab.Silence)
-	case proxy.Pass:
-		return b.passages(f, p)
-	case proxy.Forward:
-	}
-	var out []string
-	for _, e := range v.Endpoints {
-		out = append(out, b.forwarded(f, p, e).String())
-	}
-	slices.Sort(out)
-	return slices.Compact(out)
+	return summary(b.oracle().Replies(b.packet(f), v))
 }
 
-// forwarded returns the outcome of a flight to an endpoint.
-func (b *testbed) forwarded(f flight, p proxy.Packet, e proxy.Destination) lab.Reply {
-	to := b.hostWith(e.Addr.Addr())
-	if b.isLacking(b.world.needs(f.from, to, e.Masquerade)) {
-		return lab.Reply{Outcome: lab.Silence}
-	}
-	client := p.Source.Addr()
-	sameBridge := b.world.bridge != nil && isPod(f.from) && isPod(to)
-	lost := b.isLacking(ClientAddresses) || sameBridge && b.isLacking(BridgedAddresses) || p.FromNode && !p.ToNode && b.isLacking(NodeAddresses)
-	if e.Masquerade || lost {
-		client = b.nodeTowards(e.Addr.Addr())
-	}
-	by := string(to)
-	if to == atNode {
-		by = byHostNetwork
-	}
-	return lab.Reply{Outcome: lab.Answered, Answer: lab.Answer{Name: by, Client: netip.AddrPortFrom(client, 0)}}
-}
-
-// untouched returns the outcome of a flight without translation: the host with its
-// destination answers, for virtual addresses the gateway.
-func (b *testbed) untouched(f flight, p proxy.Packet) string {
-	r := lab.Reply{Outcome: lab.Answered, Answer: lab.Answer{Name: byGateway, Client: p.Source}}
-	for _, s := range services() {
-		if b.has(s.at, f.to.Addr()) && slices.Contains(s.ports, f.to.Port()) {
-			r.Name = s.name
+// server returns the name of the server at an address: for virtual ones the gateway.
+func (b *testbed) server(at netip.AddrPort) string {
+	for _, s := range cluster.Servers() {
+		isHere := s.At == cluster.Node && b.isNode(at.Addr()) || slices.Contains(b.host(s.At).Addrs, at.Addr())
+		if isHere && slices.Contains(s.Ports, at.Port()) {
+			return s.Name
 		}
 	}
-	if f.protocol == lab.ICMP {
-		r.Name = ""
-	}
-	if !p.FromNode && !p.ToNode && !b.world.allows(p.Source.Addr(), p.Destination.Addr()) {
-		return lab.Reply{Outcome: lab.Silence}.String()
-	}
-	return r.String()
+	return cluster.ByGateway
 }
 
-// has reports whether an address is one of a host's own.
-func (b *testbed) has(at hostName, a netip.Addr) bool {
-	return at == atNode && b.isNode(a) || slices.Contains(b.host(at).addrs, a)
-}
-
-// hostWith returns the host that has an address.
-func (b *testbed) hostWith(a netip.Addr) hostName {
+// hostWith returns the host that has an address; empty if there is none.
+func (b *testbed) hostWith(a netip.Addr) cluster.Name {
 	for _, h := range b.hosts {
-		if slices.Contains(h.addrs, a) {
-			return h.name
+		if slices.Contains(h.Addrs, a) {
+			return h.Name
 		}
 	}
-	return hostName("no host with " + a.String())
+	return ""
 }
 
 // Numbers of tries: with a probability of 99 percent both of two endpoints answer in the 8

@@ -2,12 +2,15 @@ package backendtest
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/vipkit/vipkit/internal/testing/cluster"
+	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -37,12 +40,12 @@ func (c *Config) testPoison(t *testing.T) {
 // healthy returns two Services that work, and packets to check them.
 func healthy(t *testing.T) (proxy.Snapshot, []flight) {
 	t.Helper()
-	var all []objects
+	var all []cluster.Objects
 	var flights []flight
-	for number, at := range []hostName{atLocal, atRemote} {
+	for number, at := range []cluster.Name{cluster.Local, cluster.Remote} {
 		x := exposed(number+1, at)
-		all = append(all, x.objects())
-		flights = append(flights, flightsTo(x, clients(onlyTCP(), atClient, atNode, atOutside))...)
+		all = append(all, x.Objects())
+		flights = append(flights, flightsTo(x, clients(onlyTCP(), cluster.Client, cluster.Node, cluster.Outside))...)
 	}
 	return snapshotOf(t, nodeOptions(), all...), flights
 }
@@ -59,23 +62,19 @@ func with(s proxy.Snapshot, node *proxy.Node, more ...*proxy.ServicePort) proxy.
 // dataplane is the same as without them.
 func poisonObjects(t *testing.T, s *stage) {
 	world, flights := healthy(t)
-	unservable := Unservables()
-	var faulty []*proxy.ServicePort
-	for _, u := range unservable {
-		faulty = append(faulty, u.Port)
-	}
+	unservable := unservables()
 	s.apply(t, world)
 	want := s.dump(t)
 	for _, start := range []proxy.Snapshot{world, {}} {
 		if start.IsZero() {
 			s.restart(t)
 		}
-		failed := s.applyFaulty(t, start, with(world, nil, faulty...))
-		for _, u := range unservable {
-			if failed[u.Port.Name] == nil {
-				t.Errorf("from %d ports: error: got none for %s, want one: %s", start.Len(), u.Port.Name, u.Why)
+		failed := s.applyFaulty(t, start, with(world, nil, unservable...))
+		for _, p := range unservable {
+			if failed[p.Name] == nil {
+				t.Errorf("from %d ports: error: got none for %s, want one", start.Len(), p.Name)
 			}
-			delete(failed, u.Port.Name)
+			delete(failed, p.Name)
 		}
 		for name, err := range failed {
 			t.Errorf("from %d ports: error: got one for %s, want none: %v", start.Len(), name, err)
@@ -112,10 +111,10 @@ func poisonCounts(t *testing.T, s *stage) {
 	want := s.dump(t)
 	many, same := handMade("many-endpoints", 1), handMade("one-endpoint-many-times", 2)
 	for i := range 6000 {
-		many.Cluster = append(many.Cluster, poolAt(netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 9, byte(i >> 8), byte(i)}), 80))...)
+		many.Cluster = append(many.Cluster, snapshots.Endpoints(fmt.Sprintf("10.9.%d.%d", i>>8, i&255))...)
 		same.Cluster = append(same.Cluster, many.Cluster[0])
 	}
-	ports := handMade("many-frontends", 3, netip.MustParseAddrPort("10.0.0.5:8080"))
+	ports := handMade("many-frontends", 3, "10.0.0.5")
 	for i := range 1000 {
 		f := ports.Frontends[0]
 		f.Kind, f.Addr = proxy.ExternalIP, netip.AddrPortFrom(netip.AddrFrom4([4]byte{203, 0, 113, 250}), uint16(1000+i))

@@ -11,6 +11,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/internal/ipaddr"
+	"github.com/vipkit/vipkit/internal/testing/cluster"
 	"github.com/vipkit/vipkit/internal/testing/lab"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
@@ -35,10 +36,10 @@ func wantReply(t *testing.T, when string, got lab.Reply, want string) {
 // about 70 of these flows would have one of another.
 func TestFlowsHaveNewPorts(t *testing.T) {
 	b := setUp(t)
-	to := netip.AddrPortFrom(b.addr(atLocal, v1.IPv4Protocol), endpointPort)
+	to := netip.AddrPortFrom(b.host(cluster.Local).Addr(v1.IPv4Protocol), cluster.EndpointPort)
 	seen := map[netip.AddrPort]bool{}
 	for range 20 {
-		flows, err := b.open(&probe{from: atClient, protocol: v1.ProtocolUDP, to: to, tries: 100})
+		flows, err := b.open(&probe{from: cluster.Client, protocol: v1.ProtocolUDP, to: to, tries: 100})
 		testenv.NoError(t, err)
 		for i, r := range lab.AskAll(t.Context(), flows) {
 			if r.Outcome != lab.Answered || seen[r.Client] {
@@ -53,12 +54,12 @@ func TestFlowsHaveNewPorts(t *testing.T) {
 // A port that another socket has is not taken, and one that a test asks for is an error then.
 func TestFlowsLeavePortsOfOthers(t *testing.T) {
 	b := setUp(t)
-	client := b.host(atClient)
+	client := b.host(cluster.Client)
 	for _, family := range ipaddr.Families() {
-		to := netip.AddrPortFrom(b.addr(atLocal, family), endpointPort)
-		taken := netip.AddrPortFrom(b.addr(atClient, family), firstSourcePort+uint16(client.flows.Load())+1)
+		to := netip.AddrPortFrom(b.host(cluster.Local).Addr(family), cluster.EndpointPort)
+		taken := netip.AddrPortFrom(b.host(cluster.Client).Addr(family), firstSourcePort+uint16(client.flows.Load())+1)
 		for i, p := range []probe{{source: taken}, {}, {source: taken}} {
-			p.from, p.protocol, p.to = atClient, v1.ProtocolTCP, to
+			p.from, p.protocol, p.to = cluster.Client, v1.ProtocolTCP, to
 			flows, err := b.open(&p)
 			if i == 2 {
 				if !errors.Is(err, unix.EADDRINUSE) {
@@ -68,7 +69,7 @@ func TestFlowsLeavePortsOfOthers(t *testing.T) {
 			}
 			testenv.NoError(t, err)
 			defer flows[0].Close()
-			wantReply(t, "flow", flows[0].Ask(t.Context()), fmt.Sprintf("local sees %v", b.addr(atClient, family)))
+			wantReply(t, "flow", flows[0].Ask(t.Context()), fmt.Sprintf("local sees %v", b.host(cluster.Client).Addr(family)))
 		}
 	}
 }
@@ -79,10 +80,10 @@ func TestFlushForgetsTranslations(t *testing.T) {
 	for _, family := range ipaddr.Families() {
 		b := setUpVerdicts(t)
 		n := findNFT(t, b.node())
-		seen := b.addr(atNode, family)
+		seen := b.host(cluster.Node).Addr(family)
 		to := netip.AddrPortFrom(vip(family, toLocalMasked), 80)
-		udp := openOne(t, b, probe{from: atClient, protocol: v1.ProtocolUDP, to: to})
-		tcp := openOne(t, b, probe{from: atClient, protocol: v1.ProtocolTCP, to: to})
+		udp := openOne(t, b, probe{from: cluster.Client, protocol: v1.ProtocolUDP, to: to})
+		tcp := openOne(t, b, probe{from: cluster.Client, protocol: v1.ProtocolTCP, to: to})
 		atFirst := fmt.Sprintf("local sees %v", seen)
 		wantReply(t, "UDP at first", udp.Ask(t.Context()), atFirst)
 		wantReply(t, "TCP at first", tcp.Ask(t.Context()), atFirst)
@@ -94,7 +95,7 @@ func TestFlushForgetsTranslations(t *testing.T) {
 		wantReply(t, "TCP after the rules were removed", tcp.Ask(t.Context()), atFirst)
 
 		testenv.NoError(t, b.flush())
-		own := fmt.Sprintf("gateway sees %v", b.addr(atClient, family))
+		own := fmt.Sprintf("gateway sees %v", b.host(cluster.Client).Addr(family))
 		wantReply(t, "UDP after flush", udp.Ask(t.Context()), own)
 		wantReply(t, "TCP after flush", tcp.Ask(t.Context()), "reset")
 	}

@@ -10,6 +10,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/internal/testing/cluster"
 	"github.com/vipkit/vipkit/internal/testing/lab"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
@@ -33,7 +34,7 @@ const probesAtOnce = 32
 
 // probe is what to send, with source and destination.
 type probe struct {
-	from     hostName
+	from     cluster.Name
 	protocol v1.Protocol // TCP, UDP, SCTP or lab.ICMP
 	to       netip.AddrPort
 	// source is the address to send from; the kernel chooses it if it is not valid. A

@@ -10,6 +10,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/internal/ipaddr"
+	"github.com/vipkit/vipkit/internal/testing/cluster"
 	"github.com/vipkit/vipkit/internal/testing/lab"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
@@ -57,7 +58,7 @@ func setUpVerdicts(t *testing.T) *testbed {
 func TestVerdicts(t *testing.T) {
 	b := setUpVerdicts(t)
 	var all []expectation
-	for _, from := range []hostName{atNode, atClient, atLocal, atLocal2, atRemoteNode, atRemote, atOutside, atStranger} {
+	for _, from := range []cluster.Name{cluster.Node, cluster.Client, cluster.Local, cluster.Local2, cluster.RemoteNode, cluster.Remote, cluster.Outside, cluster.Stranger} {
 		for _, family := range ipaddr.Families() {
 			for _, protocol := range transports() {
 				all = append(all, wantedVerdicts(b, from, family, protocol)...)
@@ -71,8 +72,8 @@ func TestVerdicts(t *testing.T) {
 	check(t, b, all)
 }
 
-func wantedVerdicts(b *testbed, from hostName, family v1.IPFamily, protocol v1.Protocol) []expectation {
-	own, node := b.addr(from, family), b.addr(atNode, family)
+func wantedVerdicts(b *testbed, from cluster.Name, family v1.IPFamily, protocol v1.Protocol) []expectation {
+	own, node := b.host(from).Addr(family), b.host(cluster.Node).Addr(family)
 	at := func(n byte, want ...string) expectation {
 		return expectation{
 			probe{from: from, protocol: protocol, to: netip.AddrPortFrom(vip(family, n), 80), tries: 4}, want,
@@ -84,10 +85,10 @@ func wantedVerdicts(b *testbed, from hostName, family v1.IPFamily, protocol v1.P
 	all := []expectation{
 		at(toLocalMasked, sees("local", node)...),
 		at(toRemoteMasked, sees("remote", node)...),
-		at(toHost, sees(byHostNetwork, own)...),
+		at(toHost, sees(cluster.ByHostNetwork, own)...),
 		at(toRefused, "refused"),
 		at(toDropped, "silence"),
-		port(firstHostPort, sees(byHost, own)...),
+		port(cluster.FirstNodePort, sees(cluster.ByHost, own)...),
 		port(nodePortLocal, sees("local", node)...),
 		port(nodePortRefused, "refused"),
 		port(nodePortDropped, "silence"),
@@ -95,13 +96,13 @@ func wantedVerdicts(b *testbed, from hostName, family v1.IPFamily, protocol v1.P
 	if protocol == v1.ProtocolTCP {
 		all = append(all, at(toReset, "reset"))
 	} else {
-		all = append(all, at(toReset, sees(byGateway, own)...))
+		all = append(all, at(toReset, sees(cluster.ByGateway, own)...))
 	}
-	if from != atLocal { // A hairpin needs masquerade.
+	if from != cluster.Local { // A hairpin needs masquerade.
 		all = append(all, at(toLocal, sees("local", own)...))
 	}
 	// Replies must return by the same route.
-	if from != atRemote && from != atRemoteNode {
+	if from != cluster.Remote && from != cluster.RemoteNode {
 		all = append(all, at(toRemote, sees("remote", own)...))
 	}
 	return all
@@ -111,7 +112,7 @@ func wantedVerdicts(b *testbed, from hostName, family v1.IPFamily, protocol v1.P
 // reason.
 func TestOtherRefusalsFail(t *testing.T) {
 	b := setUpVerdicts(t)
-	for _, from := range []hostName{atNode, atClient} {
+	for _, from := range []cluster.Name{cluster.Node, cluster.Client} {
 		for _, family := range ipaddr.Families() {
 			for _, protocol := range transports() {
 				p := probe{from: from, protocol: protocol, to: netip.AddrPortFrom(vip(family, toProhibited), 80)}
@@ -136,11 +137,11 @@ func TestProbeErrors(t *testing.T) {
 		probe
 	}{
 		{"unknown host", t.Context(), probe{from: "nowhere", protocol: v1.ProtocolTCP, to: to}},
-		{"unknown protocol", t.Context(), probe{from: atClient, protocol: v1.ProtocolSCTP, to: to}},
+		{"unknown protocol", t.Context(), probe{from: cluster.Client, protocol: v1.ProtocolSCTP, to: to}},
 		{"foreign source address", t.Context(), probe{
-			from: atClient, protocol: v1.ProtocolUDP, to: to, source: netip.MustParseAddrPort("10.0.0.5:0"),
+			from: cluster.Client, protocol: v1.ProtocolUDP, to: to, source: netip.MustParseAddrPort("10.0.0.5:0"),
 		}},
-		{"cancelled", cancelled, probe{from: atClient, protocol: v1.ProtocolTCP, to: to}},
+		{"cancelled", cancelled, probe{from: cluster.Client, protocol: v1.ProtocolTCP, to: to}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if replies, err := b.probe(c.ctx, c.probe); err == nil {

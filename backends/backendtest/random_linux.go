@@ -8,6 +8,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/endpoints"
+	"github.com/vipkit/vipkit/internal/testing/cluster"
 	"github.com/vipkit/vipkit/internal/testing/lab"
 	build "github.com/vipkit/vipkit/internal/testing/objects"
 	"github.com/vipkit/vipkit/internal/testing/snapshots"
@@ -20,26 +21,26 @@ import (
 // packets can be checked. It adds a packet to an address or port close to a frontend.
 func (s *sample) randomFlights(r *rand.Rand) []flight {
 	var out []flight
-	add := func(to netip.AddrPort, from ...hostName) {
+	add := func(to netip.AddrPort, from ...cluster.Name) {
 		f := flight{from: build.OneOf(r, from...), to: to, protocol: build.OneOf(r, v1.ProtocolTCP, v1.ProtocolUDP)}
 		if r.IntN(2) == 0 {
-			f.to = netip.AddrPortFrom(ipv6Of(to.Addr()), to.Port())
+			f.to = netip.AddrPortFrom(cluster.IPv6Of(to.Addr()), to.Port())
 		}
 		if to.Port() == 0 {
 			f.protocol = lab.ICMP
 		}
 		out = append(out, f)
 	}
-	for _, to := range s.frontends() {
-		add(to, atClient, atLocal, atLocal2, atNode, atOutside, atStranger)
+	for _, to := range s.Frontends() {
+		add(to, cluster.Client, cluster.Local, cluster.Local2, cluster.Node, cluster.Outside, cluster.Stranger)
 	}
 	add(build.OneOf(r,
-		netip.AddrPortFrom(s.clusterIP(), samplePort+1),
-		netip.AddrPortFrom(s.externalAddr(), samplePort+1),
+		netip.AddrPortFrom(s.ClusterIP(), cluster.ServicePort+1),
+		netip.AddrPortFrom(s.ExternalAddr(), cluster.ServicePort+1),
 		netip.MustParseAddrPort("10.96.77.77:80"),
-		netip.AddrPortFrom(netip.MustParseAddr("172.18.0.2"), firstHostPort+hostPorts-1),
-		netip.AddrPortFrom(netip.MustParseAddr("10.0.0.5"), endpointPort),
-		netip.AddrPortFrom(s.clusterIP(), 0)), atClient, atNode, atOutside)
+		netip.AddrPortFrom(netip.MustParseAddr("172.18.0.2"), cluster.FirstNodePort+cluster.NodePorts-1),
+		netip.AddrPortFrom(netip.MustParseAddr("10.0.0.5"), cluster.EndpointPort),
+		netip.AddrPortFrom(s.ClusterIP(), 0)), cluster.Client, cluster.Node, cluster.Outside)
 	return out
 }
 

@@ -3,6 +3,7 @@ package backendtest
 import (
 	"testing"
 
+	"github.com/vipkit/vipkit/internal/testing/cluster"
 	"github.com/vipkit/vipkit/internal/testing/lab"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 	"github.com/vipkit/vipkit/proxy"
@@ -20,10 +21,10 @@ func lawEveryRefusal(t *testing.T, s *stage) {
 		testenv.NoError(t, s.node().Sysctl(name, value))
 	}
 	x := exposed(4)
-	snapshot := snapshotOf(t, nodeOptions(), x.objects())
+	snapshot := snapshotOf(t, nodeOptions(), x.Objects())
 	s.apply(t, snapshot)
 	checked := 0
-	for _, f := range flightsTo(x, clients(onlyTCP(), atClient, atNode, atOutside)) {
+	for _, f := range flightsTo(x, clients(onlyTCP(), cluster.Client, cluster.Node, cluster.Outside)) {
 		if proxy.Route(snapshot, s.packet(f)).Action == proxy.Reject {
 			checked++
 			s.refusesEach(t, f, connections)

@@ -7,7 +7,6 @@ import (
 	"path"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -34,18 +33,6 @@ type Report struct {
 // reports instead of comparing them.
 const updateVariable = "VIPKIT_UPDATE"
 
-// results has the subtests that ran, and whether they passed.
-type results struct {
-	mu     sync.Mutex
-	passed map[string]bool
-}
-
-func (r *results) add(name string, passed bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.passed[name] = passed
-}
-
 // run is t.Run for a subtest that is part of the report, by its path below that of
 // Run. It runs nothing if the run is over.
 func (c *Config) run(t *testing.T, name string, f func(*testing.T)) (passed bool) {
@@ -58,7 +45,7 @@ func (c *Config) run(t *testing.T, name string, f func(*testing.T)) (passed bool
 	}
 	c.course.name(name)
 	return t.Run(path.Base(name), func(t *testing.T) {
-		t.Cleanup(func() { c.results.add(name, !t.Failed() && !t.Skipped()) })
+		t.Cleanup(func() { c.course.ran(name, !t.Failed() && !t.Skipped()) })
 		f(t)
 	})
 }
@@ -80,13 +67,13 @@ func (c *Config) group(t *testing.T, name string, f func(*testing.T)) (passed bo
 }
 
 // verdict returns nil if all subtests that prove a capability ran and passed, else an error.
-func (r *results) verdict(by []string) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+func (c *course) verdict(by []string) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	var errs []error
 	for _, pattern := range by {
 		found := false
-		for name, passed := range r.passed {
+		for name, passed := range c.passed {
 			if match, err := path.Match(pattern, name); err != nil {
 				return err
 			} else if !match {
@@ -112,7 +99,7 @@ func (c *Config) cells() (map[Capability]string, error) {
 		cell := "yes"
 		if c.lacks(r.what) {
 			cell = "no"
-		} else if err := c.results.verdict(r.by); err != nil {
+		} else if err := c.course.verdict(r.by); err != nil {
 			errs = append(errs, fmt.Errorf("no proof of %q: %w", r.what, err))
 		}
 		if remark := c.Report.Remarks[r.what]; strings.HasPrefix(remark, "[^") {

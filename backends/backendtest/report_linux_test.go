@@ -38,7 +38,7 @@ func TestCapabilitiesHaveProofs(t *testing.T) {
 }
 
 func TestVerdictOfResults(t *testing.T) {
-	r := results{passed: map[string]bool{"Scenarios/a": true, "Scenarios/ab": true, "Scenarios/b": false, "Laws/Economy": true}}
+	r := course{passed: map[string]bool{"Scenarios/a": true, "Scenarios/ab": true, "Scenarios/b": false, "Laws/Economy": true}}
 	for _, c := range []struct {
 		by   []string
 		want string
@@ -85,18 +85,18 @@ func TestWithColumn(t *testing.T) {
 func TestReportFollowsTheRun(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "README.md")
 	testenv.NoError(t, os.WriteFile(file, []byte(tableBegins+"| |\n|---|\n"+tableEnds), 0o600))
-	c := Config{Lacks: []Capability{Failover}, results: &results{passed: map[string]bool{}}}
+	c := Config{Lacks: []Capability{Failover}, course: &course{}}
 	c.Report = Report{File: file, Column: "mine", Remarks: map[Capability]string{Failover: "ask a friend", Adoption: "fast"}}
 	for _, r := range rows() {
 		for _, pattern := range r.by {
-			c.results.add(strings.ReplaceAll(pattern, "*", "x"), true)
+			c.course.ran(strings.ReplaceAll(pattern, "*", "x"), true)
 		}
 	}
-	c.results.add("Balance", false)
+	c.course.ran("Balance", false)
 	if _, err := c.cells(); err == nil || !strings.Contains(err.Error(), "Balance did not pass") {
 		t.Errorf("Balance failed: got error %v, want one that names it", err)
 	}
-	c.results.add("Balance", true)
+	c.course.ran("Balance", true)
 	t.Setenv(updateVariable, "1")
 	c.testReport(t)
 	t.Setenv(updateVariable, "")

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vipkit/vipkit/internal/testing/cluster"
+	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -36,9 +38,8 @@ type Config struct {
 	// Report is the document to compare with the run; none if its File is empty.
 	Report Report
 
-	results *results
-	course  *course
-	world   world
+	course *course
+	world  world
 	// Tables says that the dataplane consists of nf_tables tables: the
 	// program nft must then be able to list and to load them.
 	Tables bool
@@ -63,7 +64,6 @@ func Run(t *testing.T, c Config) {
 			t.Fatalf("Config.Lacks: unknown capability %q", what)
 		}
 	}
-	c.results = &results{passed: map[string]bool{}}
 	c.course = c.course.orNew()
 	c.course.everything = testenv.Flag(t, everythingVariable)
 	if !c.run(t, "Basics", c.testBasics) {
@@ -100,7 +100,7 @@ func (c *Config) conclude(t *testing.T, served, report bool) {
 		t.Log("some tests failed: the report is left out")
 	case report:
 		c.testReport(t)
-	case len(c.results.passed) == 0 && !t.Failed():
+	case len(c.course.passed) == 0 && !t.Failed():
 		t.Errorf("-run and -skip select no test of the suite, want some of %q", c.course.names)
 	}
 }
@@ -145,7 +145,7 @@ func (c *Config) setUp(t testing.TB) *stage {
 	s.subject = subject{
 		course: c.course, setUpTime: time.Since(begin),
 		faults:  &faults{random: testenv.Random(t), percent: faultShare},
-		lacking: c.lacks, renew: s.renew, read: s.read, verify: s.readable,
+		lacking: c.lacks, renew: s.renew, dump: s.read, verify: s.readable,
 		track: func() tracking { return s.tracker(nodeOptions()) },
 	}
 	s.lacks = c.lacks
@@ -200,20 +200,19 @@ func (s *stage) readable(t testing.TB) {
 }
 
 // snapshotOf returns the snapshot of objects for the node of a testbed with both families.
-func snapshotOf(t testing.TB, o proxy.TrackerOptions, all ...objects) proxy.Snapshot {
+func snapshotOf(t testing.TB, o proxy.TrackerOptions, all ...cluster.Objects) proxy.Snapshot {
 	t.Helper()
 	return resolve(t, proxy.NewServiceChangeTracker(o), all...)
 }
 
 // resolve updates a tracker with objects, and returns its snapshot.
-func resolve(t testing.TB, tracker tracking, all ...objects) proxy.Snapshot {
+func resolve(t testing.TB, tracker tracking, all ...cluster.Objects) proxy.Snapshot {
 	t.Helper()
 	for i := range all {
-		all[i].handTo(tracker)
+		all[i].HandTo(tracker)
 	}
 	tracker.Synced()
-	s, err := tracker.Next(t.Context(), proxy.Snapshot{})
-	testenv.NoError(t, err)
+	s := snapshots.Next(t, tracker, proxy.Snapshot{})
 	for p := range s.Problems() {
 		t.Fatalf("objects of the test: got problem %v, want none", p)
 	}
@@ -270,7 +269,7 @@ func (c *Config) scenarioGroups(t *testing.T) (groups [][]*scenario) {
 // applyScenarios applies a group of scenarios.
 func (s *stage) applyScenarios(t *testing.T, group []*scenario) proxy.Snapshot {
 	t.Helper()
-	var together []objects
+	var together []cluster.Objects
 	for _, sc := range group {
 		together = append(together, sc.objects)
 	}

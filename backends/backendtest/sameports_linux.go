@@ -13,6 +13,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/internal/ipaddr"
+	"github.com/vipkit/vipkit/internal/testing/cluster"
 	"github.com/vipkit/vipkit/internal/testing/lab"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
@@ -34,11 +35,11 @@ const (
 // ports ("fully-random" in nft, "--random-fully" in iptables).
 func (c *Config) testSamePorts(t *testing.T) {
 	s := c.setUp(t)
-	x := exposed(1, atRemote)
-	s.apply(t, resolve(t, s.tracker(nodeOptions()), x.objects()))
+	x := exposed(1, cluster.Remote)
+	s.apply(t, resolve(t, s.tracker(nodeOptions()), x.Objects()))
 	for _, family := range ipaddr.Families() {
 		var pair [2]flight
-		for i, from := range []hostName{atClient, atLocal} {
+		for i, from := range []cluster.Name{cluster.Client, cluster.Local} {
 			pair[i] = client{from, v1.ProtocolUDP, family}.flightsTo(x)[3] // the node port
 		}
 		if len(s.reachable(pair[:])) < len(pair) {

@@ -12,6 +12,7 @@ import (
 	"github.com/rogpeppe/go-internal/txtar"
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/internal/testing/cluster"
 	"github.com/vipkit/vipkit/internal/testing/lab"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -36,13 +37,13 @@ type scenario struct {
 	name    string
 	title   string
 	options proxy.TrackerOptions
-	objects objects
+	objects cluster.Objects
 	cases   []scenarioCase
 }
 
 // scenarioCase is a packet with the outcome that the scenario expects.
 type scenarioCase struct {
-	from hostName
+	from cluster.Name
 	to   netip.AddrPort
 	icmp bool
 	want string
@@ -112,12 +113,12 @@ func (s *scenario) parseExpect(text string) error {
 			return fmt.Errorf("%q: got %d cells, want %d", line, len(cells), len(columns))
 		default:
 			for i := 1; i < len(cells); i++ {
-				to, err := s.objects.frontend(columns[i])
+				to, err := frontend(&s.objects, columns[i])
 				if err != nil {
 					return err
 				}
 				s.cases = append(s.cases, scenarioCase{
-					from: hostName(cells[0]), to: to, want: cells[i], line: cells[0] + " to " + columns[i],
+					from: cluster.Name(cells[0]), to: to, want: cells[i], line: cells[0] + " to " + columns[i],
 				})
 			}
 		}
@@ -135,7 +136,7 @@ func (s *scenario) parseProbes(text string) error {
 		if len(f) != 3 {
 			return fmt.Errorf("%q: want source, destination, outcome", line)
 		}
-		c := scenarioCase{from: hostName(f[0]), want: f[2], line: f[0] + " to " + f[1]}
+		c := scenarioCase{from: cluster.Name(f[0]), want: f[2], line: f[0] + " to " + f[1]}
 		addr, isICMP := strings.CutSuffix(f[1], "/icmp")
 		if isICMP {
 			c.icmp = true
@@ -153,7 +154,7 @@ func (s *scenario) parseProbes(text string) error {
 
 // hasAffinity reports whether a Service of the scenario has session affinity.
 func (s *scenario) hasAffinity() bool {
-	return slices.ContainsFunc(s.objects.services, func(x *v1.Service) bool {
+	return slices.ContainsFunc(s.objects.Services, func(x *v1.Service) bool {
 		return x.Spec.SessionAffinity == v1.ServiceAffinityClientIP
 	})
 }
@@ -177,7 +178,7 @@ func (c *scenarioCase) flights() (all []flight) {
 	if c.icmp {
 		protocols = []v1.Protocol{lab.ICMP}
 	}
-	for _, to := range []netip.AddrPort{c.to, netip.AddrPortFrom(ipv6Of(c.to.Addr()), c.to.Port())} {
+	for _, to := range []netip.AddrPort{c.to, netip.AddrPortFrom(cluster.IPv6Of(c.to.Addr()), c.to.Port())} {
 		for _, protocol := range protocols {
 			all = append(all, flight{from: c.from, to: to, protocol: protocol})
 		}
@@ -199,7 +200,7 @@ func (b *testbed) code(v proxy.Verdict, family v1.IPFamily) string {
 	var codes []string
 	for _, letter := range endpointLetters() {
 		for _, e := range v.Endpoints {
-			if e.Addr != netip.AddrPortFrom(b.addr(letter.at, family), endpointPort) {
+			if e.Addr != netip.AddrPortFrom(b.host(letter.at).Addr(family), cluster.EndpointPort) {
 				continue
 			}
 			code := letter.letter
@@ -221,11 +222,11 @@ func (b *testbed) code(v proxy.Verdict, family v1.IPFamily) string {
 
 type endpointLetter struct {
 	letter string
-	at     hostName
+	at     cluster.Name
 }
 
 func endpointLetters() []endpointLetter {
 	return []endpointLetter{
-		{"L", atLocal}, {"L2", atLocal2}, {"R", atRemote}, {"R2", atRemote2}, {"H", atNode},
+		{"L", cluster.Local}, {"L2", cluster.Local2}, {"R", cluster.Remote}, {"R2", cluster.Remote2}, {"H", cluster.Node},
 	}
 }

@@ -22,9 +22,9 @@ type subject struct {
 	faults  *faults
 	// lacking reports whether the dataplane lacks a capability.
 	lacking func(Capability) bool
-	// renew makes a backend, and read dumps the dataplane. track makes a tracker.
+	// renew makes a backend, and dump returns what backends have programmed. track makes a tracker.
 	renew func(testing.TB) proxy.Backend
-	read  func(testing.TB) string
+	dump  func(testing.TB) string
 	track func() tracking
 	// verify checks the dataplane in another way; nil for none. unfinished is that of LawsConfig.
 	verify     func(testing.TB)
@@ -69,12 +69,6 @@ func (s *subject) apply(t testing.TB, next proxy.Snapshot) {
 		}
 	}
 	t.Fatalf("Apply: got errors in %d tries, the last one %v", patienceWithFaults, err)
-}
-
-// dump returns what backends have programmed.
-func (s *subject) dump(t testing.TB) string {
-	t.Helper()
-	return s.read(t)
 }
 
 // operations returns the number of kernel operations of the backend so far, if it

@@ -12,12 +12,19 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/internal/ipaddr"
+	"github.com/vipkit/vipkit/internal/testing/cluster"
 	"github.com/vipkit/vipkit/internal/testing/lab"
 	"github.com/vipkit/vipkit/internal/testing/netnstest"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
 
 func TestMain(m *testing.M) { os.Exit(Main(m)) }
+
+// setUp returns a testbed that ends with the test.
+func setUp(t testing.TB) *testbed {
+	t.Helper()
+	return setUpIn(t, world{})
+}
 
 // expectation is a probe with its expected outcomes.
 type expectation struct {
@@ -64,29 +71,29 @@ func TestEveryPlaceReachesEveryServer(t *testing.T) {
 
 func allPairs(b *testbed) []expectation {
 	var all []expectation
-	for _, from := range hostSpecs() {
-		for _, s := range services() {
-			for _, to := range b.host(s.at).addrs {
-				to, family := netip.AddrPortFrom(to, s.ports[len(s.ports)-1]), ipaddr.FamilyOf(to)
-				want := sees(s.name, b.addr(from.name, family))
+	for _, from := range cluster.Hosts() {
+		for _, s := range cluster.Servers() {
+			for _, to := range b.host(s.At).Addrs {
+				to, family := netip.AddrPortFrom(to, s.Ports[len(s.Ports)-1]), ipaddr.FamilyOf(to)
+				want := sees(s.Name, b.host(from.Name).Addr(family))
 				switch {
-				case from.name == atNode && s.at != atNode:
-					want = sees(s.name, b.nodeTowards(to.Addr()))
-				case from.name == atRemoteNode && b.world.tunnelMTU > 0:
+				case from.Name == cluster.Node && s.At != cluster.Node:
+					want = sees(s.Name, b.nodeTowards(to.Addr()))
+				case from.Name == cluster.RemoteNode && b.world.tunnelMTU > 0:
 					continue // The other node has several addresses, too.
-				case b.isBlocked(from.name, s.at, family):
+				case b.isBlocked(from.Name, s.At, family):
 					want = []string{"silence"}
 				}
 				for _, protocol := range transports() {
-					all = append(all, expectation{probe{from: from.name, protocol: protocol, to: to}, want})
+					all = append(all, expectation{probe{from: from.Name, protocol: protocol, to: to}, want})
 				}
 			}
 		}
-		for _, to := range hostSpecs() {
-			for _, a := range b.host(to.name).addrs {
-				p := probe{from: from.name, protocol: lab.ICMP, to: netip.AddrPortFrom(a, 0)}
+		for _, to := range cluster.Hosts() {
+			for _, a := range b.host(to.Name).Addrs {
+				p := probe{from: from.Name, protocol: lab.ICMP, to: netip.AddrPortFrom(a, 0)}
 				want := []string{"answered"}
-				if b.isBlocked(from.name, to.name, ipaddr.FamilyOf(a)) {
+				if b.isBlocked(from.Name, to.Name, ipaddr.FamilyOf(a)) {
 					want = []string{"silence"}
 				}
 				all = append(all, expectation{p, want})
@@ -97,28 +104,30 @@ func allPairs(b *testbed) []expectation {
 }
 
 // isBlocked reports whether the node does not forward packets from one host to another.
-func (b *testbed) isBlocked(from, to hostName, family v1.IPFamily) bool {
-	isElsewhere := func(p hostName) bool { return p == atRemoteNode || b.host(p).uplink == b.host(atRemoteNode) }
-	isBridged := b.world.bridge != nil && isPod(from) && isPod(to)
-	if from == to || from == atNode || to == atNode || isBridged || isElsewhere(from) && isElsewhere(to) {
+func (b *testbed) isBlocked(from, to cluster.Name, family v1.IPFamily) bool {
+	isElsewhere := func(p cluster.Name) bool {
+		return p == cluster.RemoteNode || b.host(p).Uplink == cluster.RemoteNode
+	}
+	isBridged := b.world.bridge != nil && cluster.IsPod(from) && cluster.IsPod(to)
+	if from == to || from == cluster.Node || to == cluster.Node || isBridged || isElsewhere(from) && isElsewhere(to) {
 		return false
 	}
-	if b.world.rules != nil && isPod(from) && (to == atOutside || to == atStranger) {
+	if b.world.rules != nil && cluster.IsPod(from) && (to == cluster.Outside || to == cluster.Stranger) {
 		return true // The pods' own table has no such route.
 	}
-	return !b.world.allows(b.addr(from, family), b.addr(to, family))
+	return !b.world.allows(b.host(from).Addr(family), b.host(to).Addr(family))
 }
 
 func TestEntry(t *testing.T) {
 	b := setUp(t)
-	got := map[hostName]string{}
-	for _, s := range hostSpecs() {
-		got[s.name] = b.entry(s.name)
+	got := map[cluster.Name]string{}
+	for _, s := range cluster.Hosts() {
+		got[s.Name] = b.entry(s.Name)
 	}
-	want := map[hostName]string{
-		atNode: "", atGateway: "eth0", atRemoteNode: "eth1", atOutside: "eth2", atStranger: "eth3",
-		atLocal: "cali-local", atClient: "cali-client", atLocal2: "cali-local2",
-		atRemote: "eth1", atRemote2: "eth1",
+	want := map[cluster.Name]string{
+		cluster.Node: "", cluster.Gateway: "eth0", cluster.RemoteNode: "eth1", cluster.Outside: "eth2", cluster.Stranger: "eth3",
+		cluster.Local: "cali-local", cluster.Client: "cali-client", cluster.Local2: "cali-local2",
+		cluster.Remote: "eth1", cluster.Remote2: "eth1",
 	}
 	testenv.Same(t, want, got, "interfaces that receive packets")
 }

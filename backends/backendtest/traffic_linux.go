@@ -7,6 +7,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/internal/testing/cluster"
 	"github.com/vipkit/vipkit/internal/testing/lab"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 	"github.com/vipkit/vipkit/proxy"
@@ -21,11 +22,11 @@ const trafficSteps = 3
 func (c *Config) testTraffic(t *testing.T) {
 	s := c.setUp(t)
 	h := s.newHistory(testenv.Random(t), 6)
-	steady := exposed(9, atLocal, atRemote)
-	o := steady.objects()
-	o.handTo(h.tracker)
+	steady := exposed(9, cluster.Local, cluster.Remote)
+	o := steady.Objects()
+	o.HandTo(h.tracker)
 	s.apply(t, h.next(t))
-	flights := s.reachable(flightsTo(steady, clients(transports(), atClient, atLocal, atNode, atOutside)))
+	flights := s.reachable(flightsTo(steady, clients(transports(), cluster.Client, cluster.Local, cluster.Node, cluster.Outside)))
 	for range trafficSteps {
 		s.during(t, flights, func() { s.apply(t, h.next(t)) })
 		next := func() {
@@ -66,11 +67,17 @@ func (s *stage) during(t *testing.T, flights []flight, do func()) {
 	for _, w := range wrong {
 		t.Errorf("during a change: %s", w.message)
 	}
-	for i, f := range lasting {
-		if again := f.Ask(t.Context()); again.String() != first[i].String() {
+	wantSame(t, lasting, first)
+}
+
+// wantSame checks that connections have the same answers as before, and closes them.
+func wantSame(t *testing.T, lasting []*lab.Flow, first []lab.Reply) {
+	t.Helper()
+	for i, again := range lab.AskAll(t.Context(), lasting) {
+		if again.String() != first[i].String() {
 			t.Errorf("connection: got %q first and %q later, want the same answer", first[i], again)
 		}
-		f.Close()
+		lasting[i].Close()
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/internal/kernel/netns"
+	"github.com/vipkit/vipkit/internal/testing/cluster"
 	"github.com/vipkit/vipkit/internal/testing/lab"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 	"github.com/vipkit/vipkit/proxy"
@@ -27,12 +28,12 @@ const transferBytes, largeDatagram, fragmentedDatagram = 256 << 10, 1440, 8000
 // a link, the sender must get an ICMP error.
 func (c *Config) testTransfers(t *testing.T) {
 	s := c.setUp(t)
-	var all []objects
+	var all []cluster.Objects
 	var flights []flight
-	for number, at := range []hostName{atLocal, atRemote} {
+	for number, at := range []cluster.Name{cluster.Local, cluster.Remote} {
 		x := exposed(number+1, at)
-		all = append(all, x.objects())
-		for _, c := range clients(transports(), atClient, atLocal, atNode, atOutside) {
+		all = append(all, x.Objects())
+		for _, c := range clients(transports(), cluster.Client, cluster.Local, cluster.Node, cluster.Outside) {
 			to := c.flightsTo(x)
 			flights = append(flights, to[0], to[1], to[3]) // ClusterIP, external IP, node port
 		}
@@ -92,7 +93,7 @@ func (s *stage) transfer(ctx context.Context, f flight) (err error) {
 
 // transferDatagrams sends datagrams that do not fit into the MTU of a tunnel, and of any link.
 func (s *stage) transferDatagrams(f flight, conn net.Conn) error {
-	mayBeLost := s.isLacking(Fragments) && (f.from == atNode || s.world.bridge != nil && f.family() == v1.IPv6Protocol)
+	mayBeLost := s.isLacking(Fragments) && (f.from == cluster.Node || s.world.bridge != nil && f.family() == v1.IPv6Protocol)
 	if mayBeLost && s.world.tunnelMTU > 0 {
 		return nil
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/netip"
 
+	"github.com/vipkit/vipkit/internal/testing/cluster"
 	"github.com/vipkit/vipkit/internal/testing/snapshots"
 )
 
@@ -55,15 +56,15 @@ func severalAddrs() []nodeAddr {
 // addrsAt returns the addresses of the node at an interface towards another host. The kernel
 // prefers the first one of IPv4 and the last one of IPv6; at eth0 that is the node's own.
 func (w *world) addrsAt(link string) (all []netip.Prefix) {
-	for _, own := range hostSpecs()[0].addrs {
+	for _, own := range cluster.Hosts()[0].Addrs {
 		if !w.has(own) {
 			continue
 		}
 		further := w.furtherAt(link, own)
 		if (link == "eth0") == own.Is4() {
-			all = append(append(all, single(own)), further...)
+			all = append(append(all, cluster.Single(own)), further...)
 		} else {
-			all = append(append(all, further...), single(own))
+			all = append(append(all, further...), cluster.Single(own))
 		}
 	}
 	return all
@@ -82,12 +83,12 @@ func (w *world) furtherAt(link string, family netip.Addr) (all []netip.Prefix) {
 // addIdle adds the secondary addresses of the node, and the idle interface with its addresses.
 func (b *testbed) addIdle() error {
 	var errs []error
-	for _, a := range secondaryAddrs() {
+	for _, a := range cluster.SecondaryAddrs() {
 		if b.world.has(a) {
-			errs = append(errs, b.node().AddSecondary(b.host(atGateway).attachment, single(a)))
+			errs = append(errs, b.node().AddSecondary(b.host(cluster.Gateway).Link, cluster.Single(a)))
 		}
 	}
-	for i, a := range b.host(atNode).addrs {
+	for i, a := range b.host(cluster.Node).Addrs {
 		for j, p := range b.world.furtherAt(idleName, a) {
 			if i+j == 0 {
 				errs = append(errs, b.node().AddBridge(idleName))
@@ -102,7 +103,7 @@ func (b *testbed) addIdle() error {
 // this world.
 func (b *testbed) nodePortFlights(ports ...uint16) (all []flight) {
 	for _, s := range b.world.sourceAddrs() {
-		for _, from := range []hostName{atClient, atLocal, atNode, atOutside} {
+		for _, from := range []cluster.Name{cluster.Client, cluster.Local, cluster.Node, cluster.Outside} {
 			for _, protocol := range transports() {
 				for _, port := range ports {
 					all = append(all, flight{from: from, to: netip.AddrPortFrom(s.addr, port), protocol: protocol})

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/vipkit/vipkit/internal/kernel/netns"
+	"github.com/vipkit/vipkit/internal/testing/cluster"
 	"github.com/vipkit/vipkit/internal/testing/snapshots"
 )
 
@@ -106,9 +107,9 @@ func findWorld(name World) (world, bool) {
 
 // needs returns the capability that a dataplane needs to forward a connection from one host
 // to an endpoint at another one, because of a setting of this world; empty for none.
-func (w *world) needs(from, to hostName, masquerade bool) Capability {
+func (w *world) needs(from, to cluster.Name, masquerade bool) Capability {
 	switch {
-	case w.bridge == nil || !isPod(from) || !isPod(to):
+	case w.bridge == nil || !cluster.IsPod(from) || !cluster.IsPod(to):
 	case w.bridge.filtered && !w.bridge.hairpin && from == to:
 		return HairpinOff
 	case !w.bridge.filtered && from != to && !masquerade:
@@ -136,7 +137,7 @@ func (w *world) sourceAddrs() (all []sourceAddr) {
 		}
 	}
 	if w.tunnelMTU > 0 {
-		v4, v6 := tunnelAddrs(atNode)[0], tunnelAddrs(atNode)[1]
+		v4, v6 := tunnelAddrs(cluster.Node)[0], tunnelAddrs(cluster.Node)[1]
 		all = append(all,
 			sourceAddr{v4, netip.MustParsePrefix("10.1.0.0/24")},
 			// For interfaces without an address, IPv6 selects the one with the longest
@@ -152,8 +153,5 @@ func (w *world) has(family netip.Addr) bool { return !w.single || family.Is6() }
 // allows reports whether firewalls accept packets from one address to another.
 func (w *world) allows(from, to netip.Addr) bool {
 	isPods := func(p netip.Prefix) bool { return p.Contains(from) || p.Contains(to) }
-	return w.forwards == "" || w.forwards == forwardsPods && slices.ContainsFunc(podRanges(), isPods)
+	return w.forwards == "" || w.forwards == forwardsPods && slices.ContainsFunc(cluster.PodRanges(), isPods)
 }
-
-// isPod reports whether a host is a pod of the node.
-func isPod(at hostName) bool { return slices.Contains([]hostName{atClient, atLocal, atLocal2}, at) }

@@ -3,7 +3,6 @@ package backendtest
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 
@@ -11,6 +10,7 @@ import (
 
 	"github.com/vipkit/vipkit/internal/ipaddr"
 	"github.com/vipkit/vipkit/internal/kernel/netns"
+	"github.com/vipkit/vipkit/internal/testing/cluster"
 	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 )
@@ -103,16 +103,16 @@ func podRules() (all []netns.Rule) {
 
 // podRoutes are the routes of pods: to the other node, its pods, and the gateway.
 func podRoutes() (all []netns.Route) {
-	for _, s := range hostSpecs() {
-		for _, a := range s.addrs {
+	for _, s := range cluster.Hosts() {
+		for _, a := range s.Addrs {
 			switch {
-			case s.name == atGateway:
-				all = append(all, netns.Route{To: everything(a), Link: "eth0", Via: a, Table: podsTable})
-			case s.name == atRemoteNode:
-				all = append(all, netns.Route{To: single(a), Link: s.attachment, Table: podsTable})
-			case s.uplink == atRemoteNode:
-				other := hostSpecs()[slices.IndexFunc(hostSpecs(), func(o hostSpec) bool { return o.name == atRemoteNode })]
-				all = append(all, netns.Route{To: single(a), Link: other.attachment, Via: other.addr(ipaddr.FamilyOf(a)), Table: podsTable})
+			case s.Name == cluster.Gateway:
+				all = append(all, netns.Route{To: cluster.Everything(a), Link: "eth0", Via: a, Table: podsTable})
+			case s.Name == cluster.RemoteNode:
+				all = append(all, netns.Route{To: cluster.Single(a), Link: s.Link, Table: podsTable})
+			case s.Uplink == cluster.RemoteNode:
+				other := cluster.Find(cluster.RemoteNode)
+				all = append(all, netns.Route{To: cluster.Single(a), Link: other.Link, Via: other.Addr(ipaddr.FamilyOf(a)), Table: podsTable})
 			}
 		}
 	}
@@ -163,7 +163,7 @@ func (b *testbed) restrictForwarding(t testing.TB) string {
 	for i, name := range [...]string{"iptables", "ip6tables"} {
 		rules := "*filter\n:FORWARD DROP [0:0]\n-A FORWARD -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT\n"
 		if b.world.forwards == forwardsPods {
-			p := podRanges()[i]
+			p := cluster.PodRanges()[i]
 			rules += fmt.Sprintf("-A FORWARD -s %s -j ACCEPT\n-A FORWARD -d %s -j ACCEPT\n", p, p)
 			family := [...]string{"ip", "ip6"}[i]
 			fmt.Fprintf(&accept, "\t\t%s saddr %s accept\n\t\t%s daddr %s accept\n", family, p, family, p)

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/vipkit/vipkit/internal/testing/cluster"
 )
 
 // everythingVariable names the environment variable that, if 1, makes [Run] run all tests
@@ -77,9 +79,9 @@ func (c *Config) isEverything() bool { return c.world.name == "" || c.course.eve
 // loses reports whether packets to endpoints may be lost in this world, which only the tests
 // that use checkFlights expect.
 func (c *Config) loses() bool {
-	pods := []hostName{atClient, atLocal, atLocal2}
-	return slices.ContainsFunc(pods, func(from hostName) bool {
-		return slices.ContainsFunc(pods, func(to hostName) bool { return c.lacks(c.world.needs(from, to, from == to)) })
+	pods := []cluster.Name{cluster.Client, cluster.Local, cluster.Local2}
+	return slices.ContainsFunc(pods, func(from cluster.Name) bool {
+		return slices.ContainsFunc(pods, func(to cluster.Name) bool { return c.lacks(c.world.needs(from, to, from == to)) })
 	})
 }
 
@@ -93,7 +95,7 @@ func (c *Config) worldScenarios(t *testing.T) {
 		for _, sc := range group {
 			flights = append(flights, sc.flights()...)
 		}
-		flights = append(flights, s.nodePortFlights(30001, 30021, 30031, firstHostPort)...)
+		flights = append(flights, s.nodePortFlights(30001, 30021, 30031, cluster.FirstNodePort)...)
 		s.checkFlights(t, snapshot, flights)
 	}
 }

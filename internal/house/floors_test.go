@@ -56,6 +56,7 @@ func floors() map[string]int { //nolint:funlen // a table
 		"backends/userspace/internal/engine": 3,
 		"internal/kernel/ipvs":               3,
 		"internal/testing/agenttest":         3,
+		"internal/testing/cluster":           3,
 		"internal/testing/snapshots":         3,
 		"proxy/conntrack":                    3,
 		"proxy/health":                       3,

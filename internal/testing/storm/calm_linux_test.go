@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/vipkit/vipkit/internal/testing/cluster"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -147,7 +148,7 @@ func (s *storm) checkSpread(snapshot proxy.Snapshot, all []flight) (wrong []wron
 	const mostEndpoints, tries = 12, 20
 	checked := 0
 	for _, f := range all {
-		v := proxy.Route(snapshot, f.packet(netip.AddrPortFrom(s.anySource(f), 0)))
+		v := proxy.Route(snapshot, f.packet(s.model.oracle, netip.AddrPortFrom(s.anySource(f), 0)))
 		if v.Action != proxy.Forward || v.Affinity.Enabled() || len(v.Endpoints) < 2 || len(v.Endpoints) > mostEndpoints {
 			continue
 		}
@@ -207,12 +208,13 @@ func (s *storm) checkOne(snapshot proxy.Snapshot, f flight, patience time.Durati
 	if f.from == "" {
 		return nil // It is from unapplied and not a connection.
 	}
-	if v := proxy.Route(snapshot, f.packet(netip.AddrPortFrom(s.anySource(f), 0))); v.Action == proxy.Drop {
+	if v := proxy.Route(snapshot, f.packet(s.model.oracle, netip.AddrPortFrom(s.anySource(f), 0))); v.Action == proxy.Drop {
 		patience = min(patience, 250*time.Millisecond) // No answer is expected.
 	}
 	got := s.traffic.try(s.t.Context(), f, patience)
-	v := proxy.Route(snapshot, f.packet(got.source))
-	if isAllowed(f, &v, &got) {
+	p := f.packet(s.model.oracle, got.source)
+	v := proxy.Route(snapshot, p)
+	if s.model.oracle.Allows(p, v, got.reply()) {
 		return nil
 	}
 	return &wrongFlight{f, fmt.Sprintf("%s: got %s, want %s", f, &got, v.Reasons)}
@@ -223,11 +225,8 @@ func (s *storm) anySource(f flight) netip.Addr {
 	if f.source.IsValid() {
 		return f.source
 	}
-	if leaf, prefix := f.from.leaf(); leaf != "" {
-		return nth(ofFamily(leaf, f.family(), prefix), 1)
+	if f.from != cluster.Node {
+		return cluster.Nth(f.crowd(), 1)
 	}
-	if !f.packet(netip.AddrPort{}).ToNode {
-		return nodePortAddrs(f.family(), 0)[0].Addr()
-	}
-	return f.to.Addr()
+	return s.model.oracle.Towards(f.to.Addr())
 }

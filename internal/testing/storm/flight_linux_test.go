@@ -1,7 +1,6 @@
 package storm
 
 import (
-	"context"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -10,47 +9,20 @@ import (
 
 	"github.com/vipkit/vipkit/endpoints"
 	"github.com/vipkit/vipkit/internal/ipaddr"
+	"github.com/vipkit/vipkit/internal/testing/cluster"
 	"github.com/vipkit/vipkit/internal/testing/lab"
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// client is where connections come from.
-type client string
-
-// The clients. A stranger is outside of most of the source ranges of Services.
-const (
-	clientPod      client = "pod"
-	clientOutside  client = "outside"
-	clientStranger client = "stranger"
-	clientNode     client = "node"
-	// clientEndpoint is an endpoint of the Service that it connects to.
-	clientEndpoint client = "endpoint"
-)
-
-func allClients() []client {
-	return []client{clientPod, clientOutside, clientStranger, clientNode, clientEndpoint}
-}
-
-// leaf returns the leaf of a client, and the number of the prefix of a family that its
-// addresses are in. For the node it returns "".
-func (c client) leaf() (leaf string, prefix int) {
-	switch c {
-	case clientPod:
-		return atClients, 0
-	case clientOutside:
-		return atOutside, 0
-	case clientStranger:
-		return atOutside, 1
-	case clientEndpoint:
-		return atPods, 0
-	case clientNode:
-	}
-	return "", 0
+// allClients returns the hosts that connections come from. A stranger is outside of most of the source
+// ranges of Services. A client at cluster.Local is an endpoint of the Service that it connects to.
+func allClients() []cluster.Name {
+	return []cluster.Name{cluster.Client, cluster.Outside, cluster.Stranger, cluster.Node, cluster.Local}
 }
 
 // flight is a connection to make.
 type flight struct {
-	from     client
+	from     cluster.Name
 	to       netip.AddrPort
 	protocol v1.Protocol
 	// source is the address of the client if it is an endpoint; other clients have many
@@ -60,15 +32,21 @@ type flight struct {
 
 func (f flight) String() string { return fmt.Sprintf("%s to %v/%s", f.from, f.to, f.protocol) }
 
-func (f flight) family() v1.IPFamily { return ipaddr.FamilyOf(f.to.Addr()) }
-
 // packet returns the first packet of a flight from a source, for [proxy.Route].
-func (f flight) packet(source netip.AddrPort) proxy.Packet {
-	leaf, _ := f.from.leaf()
-	return proxy.Packet{
-		Protocol: f.protocol, Source: source, Destination: f.to,
-		FromNode: f.from == clientNode, Interface: leaf, ToNode: slices.Contains(nodeAddrs(), f.to.Addr()),
-	}
+func (f flight) packet(o *cluster.Oracle, source netip.AddrPort) proxy.Packet {
+	return o.Packet(f.protocol, source, f.to, cluster.Entry(f.from))
+}
+
+// crowd returns the range of the client's addresses. The node has none.
+func (f flight) crowd() netip.Prefix {
+	return crowdOf(f.from, ipaddr.FamilyOf(f.to.Addr()))
+}
+
+// crowdOf returns the range of the crowd of a host in a family.
+func crowdOf(at cluster.Name, family v1.IPFamily) netip.Prefix {
+	h := cluster.Find(at)
+	i := slices.IndexFunc(h.Crowd, func(p netip.Prefix) bool { return ipaddr.FamilyOf(p.Addr()) == family })
+	return h.Crowd[i]
 }
 
 // flights returns the flights of all clients to all frontends of a snapshot.
@@ -91,19 +69,18 @@ func absentFlights(s proxy.Snapshot) (all []flight) {
 	for _, f := range flights(s) {
 		isThere[f] = true
 	}
-	full := spec{Type: v1.ServiceTypeLoadBalancer, ExternalIP: true}
-	inv := newInventory(trackerOptions())
-	services := map[int]*spec{}
 	for n := range randomServices + 1 {
-		services[n] = &full
+		for _, to := range frontendsOf(n) {
+			for _, protocol := range []v1.Protocol{v1.ProtocolTCP, v1.ProtocolUDP} {
+				for _, c := range allClients() {
+					if f := (flight{from: c, to: to, protocol: protocol}); c != cluster.Local && !isThere[f] {
+						all = append(all, f)
+					}
+				}
+			}
+		}
 	}
-	inv.apply(&change{Services: services, Node: new(0)})
-	inv.tracker.Synced()
-	other, err := inv.Next(context.Background(), proxy.Snapshot{})
-	if err != nil {
-		return nil
-	}
-	return slices.DeleteFunc(flights(other), func(f flight) bool { return isThere[f] })
+	return all
 }
 
 // flightsTo returns the flights of all clients to a frontend of a service port.
@@ -115,7 +92,7 @@ func flightsTo(p *proxy.ServicePort, frontend netip.AddrPort) (all []flight) {
 	for _, a := range to {
 		for _, c := range allClients() {
 			f := flight{from: c, to: a, protocol: p.Name.Protocol}
-			if c != clientEndpoint {
+			if c != cluster.Local {
 				all = append(all, f)
 			} else if f.source = soleEndpoint(p); f.source.IsValid() {
 				all = append(all, f)
@@ -141,7 +118,7 @@ func soleEndpoint(p *proxy.ServicePort) netip.Addr {
 		return netip.Addr{}
 	}
 	a := p.Cluster[0].Addr.Addr()
-	if !ofFamily(atPods, p.Name.Family, 0).Contains(a) || len(p.Local) == 1 && p.Local[0].Addr.Addr() != a {
+	if !crowdOf(cluster.Local, p.Name.Family).Contains(a) || len(p.Local) == 1 && p.Local[0].Addr.Addr() != a {
 		return netip.Addr{}
 	}
 	return a
@@ -173,6 +150,14 @@ func (f *outcome) String() string {
 	return fmt.Sprintf("answer from %v, which sees client %v", f.Own, f.Client.Addr())
 }
 
+// reply returns the reply for the oracle, for which a connection that failed is one without an answer.
+func (f *outcome) reply() lab.Reply {
+	if f.Outcome == lab.Failed {
+		return lab.Reply{Outcome: lab.Silence}
+	}
+	return f.Reply
+}
+
 func (f *outcome) answered() bool { return f.Outcome == lab.Answered }
 
 // choseElsewhere reports whether a client may have affinity to the endpoint that answered because it
@@ -192,28 +177,6 @@ func choseElsewhere(f flight, got *outcome, states []proxy.Snapshot) bool {
 		}
 	}
 	return false
-}
-
-// isAllowed reports whether a verdict allows an outcome.
-func isAllowed(f flight, v *proxy.Verdict, got *outcome) bool {
-	switch v.Action {
-	case proxy.Reject, proxy.Drop:
-		return !got.answered()
-	case proxy.Pass:
-		return !got.served(f)
-	case proxy.Forward:
-	}
-	return got.answered() && slices.ContainsFunc(v.Endpoints, func(d proxy.Destination) bool {
-		if d.Addr != got.Own {
-			return false
-		}
-		// A process of the node that connects to an address of the device of the backend ipvs has
-		// this address, which must not leave the node.
-		if d.Masquerade || f.from == clientNode && !slices.Contains(nodeAddrs(), got.source.Addr()) {
-			return slices.Contains(nodeAddrs(), got.Client.Addr())
-		}
-		return got.Client.Addr() == got.source.Addr()
-	})
 }
 
 // served reports whether an endpoint answered, rather than the server at the untranslated

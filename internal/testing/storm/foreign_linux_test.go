@@ -40,12 +40,17 @@ func (s *storm) nft(script string) error {
 	return err
 }
 
+// failedPrograms counts the programs of a history that failed when it was played again.
+const failedPrograms = "failed programs"
+
 // tamperSomething changes one or several objects of the agent.
 func (s *storm) tamperSomething(one *step) (func(), error) {
 	if len(one.Run) > 0 {
 		for _, r := range one.Run {
-			_, err := s.runOnNode(r.Input, r.Command...)
-			s.note("%v: %v", r.Command, err)
+			if _, err := s.runOnNode(r.Input, r.Command...); err != nil {
+				s.judge.count(failedPrograms, 1)
+				s.note("%v: %v", r.Command, err)
+			}
 		}
 		return nil, nil
 	}

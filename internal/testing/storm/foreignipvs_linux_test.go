@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/vipkit/vipkit/internal/testing/cluster"
 	"github.com/vipkit/vipkit/internal/testing/objects"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -112,7 +113,7 @@ func (s *storm) squat(one *step) (func(), error) {
 		return nil, nil
 	}
 	r := rand.New(rand.NewPCG(one.Chance, 0))
-	at := netip.AddrPortFrom(objects.OneOf(r, absent...), servicePort).String()
+	at := netip.AddrPortFrom(objects.OneOf(r, absent...), cluster.ServicePort).String()
 	protocol := objects.OneOf(r, "-t", "-u")
 	if _, err := s.runOnNode("", "ipvsadm", "-A", protocol, at, "-s", "rr"); err != nil {
 		return nil, err

@@ -14,6 +14,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/internal/testing/cluster"
 	"github.com/vipkit/vipkit/internal/testing/objects"
 )
 
@@ -65,21 +66,23 @@ const randomServices = 9
 type generator struct {
 	*rand.Rand
 	options *options
-	specs   map[int]*spec // current Services
+	specs   map[int]*cluster.Sample // current Services
 }
 
 // history returns an endless sequence of steps: episodes of some steps, with a calm after
 // each.
 func history(r *rand.Rand, o *options) iter.Seq[step] {
 	return func(yield func(step) bool) {
-		a := &generator{Rand: r, options: o, specs: map[int]*spec{}}
-		first := step{Do: doChange, change: change{Services: map[int]*spec{}, Node: new(0)}}
+		a := &generator{Rand: r, options: o, specs: map[int]*cluster.Sample{}}
+		first := step{Do: doChange, change: change{Services: map[int]*cluster.Sample{}, Node: new(0)}}
 		for n := range 6 {
-			a.specs[1+n] = a.spec()
+			a.specs[1+n] = a.sample()
 		}
 		maps.Copy(first.Services, a.specs)
 		// Service 0 exists all the time.
-		first.Services[0] = &spec{Type: v1.ServiceTypeLoadBalancer, ExternalIP: true, Local: 2, Remote: 1, Ranges: 1}
+		first.Services[0] = &cluster.Sample{
+			Type: v1.ServiceTypeLoadBalancer, ExternalIP: true, Ranges: sourceRanges()[0], Endpoints: crowds(0, 2, 1),
+		}
 		if !yield(first) || !yield(step{Do: doCalm}) {
 			return
 		}
@@ -135,7 +138,7 @@ func (a *generator) step() step {
 }
 
 func (a *generator) change() change {
-	c := change{Services: map[int]*spec{}}
+	c := change{Services: map[int]*cluster.Sample{}}
 	if a.IntN(6) == 0 {
 		c.Node = new(a.IntN(4))
 	}
@@ -144,59 +147,69 @@ func (a *generator) change() change {
 		if known := a.specs[n]; known != nil && a.IntN(2) == 0 {
 			c.Services[n] = a.edited(*known)
 		} else {
-			c.Services[n] = a.spec()
+			c.Services[n] = a.sample()
 		}
 	}
 	if known := slices.Sorted(maps.Keys(a.specs)); a.IntN(4) == 0 {
 		c.Services[objects.OneOf(a.Rand, known...)] = nil
 	}
 	maps.Copy(a.specs, c.Services)
-	maps.DeleteFunc(a.specs, func(_ int, s *spec) bool { return s == nil })
+	maps.DeleteFunc(a.specs, func(_ int, s *cluster.Sample) bool { return s == nil })
 	return c
 }
 
 // edited returns a copy of a Service with one field changed.
-func (a *generator) edited(s spec) *spec {
-	other := a.spec()
+func (a *generator) edited(s cluster.Sample) *cluster.Sample {
+	other := a.sample()
 	switch a.IntN(9) {
 	case 0:
 		s.Type = other.Type
 	case 1:
-		s.Internal = !s.Internal
+		s.Internal = other.Internal
 	case 2:
-		s.External = !s.External
+		s.External = other.External
 	case 3:
-		s.Ranges = a.IntN(4)
+		s.Ranges = other.Ranges
 	case 4:
 		s.Affinity = other.Affinity
 	case 5:
 		s.ExternalIP = !s.ExternalIP
 	case 6:
-		s.First = other.First
-	case 7:
-		s.Remote = other.Remote
+		s.Endpoints = slices.Clone(s.Endpoints)
+		for i := range s.Endpoints {
+			s.Endpoints[i].First = a.IntN(4)
+		}
 	default:
-		s.Local = other.Local
+		at := objects.OneOf(a.Rand, cluster.Local, cluster.Remote)
+		isAt := func(e cluster.Endpoint) bool { return e.At == at }
+		isElsewhere := func(e cluster.Endpoint) bool { return e.At != at }
+		s.Endpoints = append(slices.DeleteFunc(slices.Clone(s.Endpoints), isAt), slices.DeleteFunc(other.Endpoints, isElsewhere)...)
 	}
 	return a.affordable(&s)
 }
 
-func (a *generator) spec() *spec {
-	s := &spec{
-		Type:     objects.OneOf(a.Rand, v1.ServiceTypeClusterIP, v1.ServiceTypeNodePort, v1.ServiceTypeLoadBalancer, v1.ServiceTypeLoadBalancer),
-		Internal: a.IntN(5) == 0, External: a.IntN(3) == 0, Ranges: max(0, a.IntN(7)-3), ExternalIP: a.IntN(2) == 0,
-		Local: a.size(), First: a.IntN(4),
-	}
-	if a.IntN(2) == 0 {
-		s.Remote = a.size()
-	}
-	if a.IntN(5) == 0 {
+func (a *generator) sample() *cluster.Sample {
+	s := cluster.RandomSample(a.Rand, 0, sourceRanges()...)
+	if s.Affinity > 0 {
 		s.Affinity = 1 + int32(a.IntN(100))
 	}
+	local, remote := a.size(), objects.OneOf(a.Rand, 0, a.size())
 	if a.IntN(30) == 0 && !a.options.without[large] {
-		s.Local = a.around(objects.OneOf(a.Rand, 256, 512, 1024, 1100))
+		local = a.around(objects.OneOf(a.Rand, 256, 512, 1024, 1100))
 	}
-	return a.affordable(s)
+	s.Endpoints = crowds(a.IntN(4), local, remote)
+	return a.affordable(&s)
+}
+
+// crowds returns endpoints on the node and on another one.
+func crowds(first, local, remote int) (all []cluster.Endpoint) {
+	for at, n := range map[cluster.Name]int{cluster.Local: local, cluster.Remote: remote} {
+		if n > 0 {
+			all = append(all, cluster.Endpoint{At: at, First: first, Count: n})
+		}
+	}
+	slices.SortFunc(all, func(a, b cluster.Endpoint) int { return strings.Compare(string(a.At), string(b.At)) })
+	return all
 }
 
 // mostServers is the largest number of endpoints on a node for the backend ipvs: a Service has
@@ -206,13 +219,17 @@ const mostServers = 150
 // affordable reduces the endpoints of a Service to what the kernel can serve at the rate of
 // the storm. For each rule of session affinity that the first packet of a connection passes,
 // module xt_recent searches a list of all endpoints of such Services: 18 ms at 1,100.
-func (a *generator) affordable(s *spec) *spec {
+func (a *generator) affordable(s *cluster.Sample) *cluster.Sample {
 	const most = 16
+	limit := cluster.MaxCrowd
 	if a.options.isIPVS() {
-		s.Local, s.Remote = min(s.Local, mostServers), min(s.Remote, mostServers)
+		limit = mostServers
 	}
 	if s.Affinity > 0 && strings.HasPrefix(a.options.backend, "iptables") {
-		s.Local, s.Remote = min(s.Local, most), min(s.Remote, most)
+		limit = most
+	}
+	for i, e := range s.Endpoints {
+		s.Endpoints[i].Count = min(e.Count, limit)
 	}
 	return s
 }

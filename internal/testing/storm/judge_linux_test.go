@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/vipkit/vipkit/internal/testing/cluster"
 	"github.com/vipkit/vipkit/internal/testing/lab"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -180,14 +181,18 @@ func (j *judge) count(what string, n int) {
 // verdicts are the verdicts about a flight in each of the states that the dataplane may be
 // in.
 type verdicts struct {
+	oracle                 *cluster.Oracle
+	packet                 proxy.Packet
+	got                    lab.Reply
 	all                    []proxy.Verdict
 	forward, refused, pass int  // number of each kind
 	otherEndpoint          bool // an endpoint is not the client
 }
 
-func verdictsOf(f flight, got *outcome, states []proxy.Snapshot) (v verdicts) {
+func (j *judge) verdictsOf(f flight, got *outcome, states []proxy.Snapshot) verdicts {
+	v := verdicts{oracle: j.model.oracle, packet: f.packet(j.model.oracle, got.source), got: got.reply()}
 	for _, s := range states {
-		one := proxy.Route(s, f.packet(got.source))
+		one := proxy.Route(s, v.packet)
 		v.all = append(v.all, one)
 		for _, e := range one.Endpoints {
 			v.otherEndpoint = v.otherEndpoint || e.Addr.Addr() != got.source.Addr()
@@ -215,20 +220,19 @@ func (v *verdicts) affinityChanges() bool {
 }
 
 // allowMixed reports whether one state has the endpoint that answered, and one, perhaps another,
-// the masquerading.
-func (v *verdicts) allowMixed(got *outcome) bool {
-	reached, source := false, false
+// the client that it sees.
+func (v *verdicts) allowMixed() bool {
+	reached, client := false, false
 	for i := range v.all {
-		for _, e := range v.all[i].Endpoints {
-			reached = reached || e.Addr == got.Own
-			if e.Masquerade {
-				source = source || slices.Contains(nodeAddrs(), got.Client.Addr())
-			} else {
-				source = source || got.Client.Addr() == got.source.Addr()
-			}
+		if v.all[i].Action != proxy.Forward {
+			continue
+		}
+		for _, want := range v.oracle.Replies(v.packet, v.all[i]) {
+			reached = reached || want.Own == v.got.Own
+			client = client || want.Client.Addr() == v.got.Client.Addr()
 		}
 	}
-	return reached && source
+	return reached && client
 }
 
 // endpointsChange reports whether not all states have the same endpoints.
@@ -236,29 +240,23 @@ func (v *verdicts) endpointsChange() bool {
 	return slices.ContainsFunc(v.all, func(one proxy.Verdict) bool { return !slices.Equal(one.Endpoints, v.all[0].Endpoints) })
 }
 
-func (v *verdicts) allow(f flight, got *outcome) bool {
-	for i := range v.all {
-		if isAllowed(f, &v.all[i], got) {
-			return true
-		}
-	}
-	return false
+func (v *verdicts) allow() bool {
+	return slices.ContainsFunc(v.all, func(one proxy.Verdict) bool { return v.oracle.Allows(v.packet, one, v.got) })
 }
 
 // allows reports whether one of the states allows an outcome, or the change between them does.
 func (j *judge) allows(f flight, got *outcome, v *verdicts, applied int) bool {
 	if !got.answered() {
-		return v.allow(f, got) || j.stepwise && v.affinityChanges()
+		return v.allow() || j.stepwise && v.affinityChanges()
 	}
-	return v.allow(f, got) || j.mixing && (v.allowMixed(got) || v.all[0].Affinity.Enabled() && (j.wasKept(f, got, applied) || choseElsewhere(f, got, j.model.since(applied))))
+	return v.allow() || j.mixing && (v.allowMixed() || v.all[0].Affinity.Enabled() && (j.otherAgentChose(f, got, applied) || choseElsewhere(f, got, j.model.since(applied))))
 }
 
-// wasKept reports whether a client may have affinity to the endpoint that answered because an agent
+// otherAgentChose reports whether a client may have affinity to the endpoint that answered because an agent
 // with another identity chose it.
-func (j *judge) wasKept(f flight, got *outcome, applied int) bool {
-	states := j.model.sinceShared(applied)
-	v := verdictsOf(f, got, states)
-	return v.allowMixed(got)
+func (j *judge) otherAgentChose(f flight, got *outcome, applied int) bool {
+	v := j.verdictsOf(f, got, j.model.sinceShared(applied))
+	return v.allowMixed()
 }
 
 // sample checks a connection. The dataplane had the state of message applied or of a later
@@ -270,7 +268,7 @@ func (j *judge) sample(f flight, got *outcome, begin time.Time, applied int) {
 		j.count("not judged", 1)
 		return
 	}
-	v := verdictsOf(f, got, states)
+	v := j.verdictsOf(f, got, states)
 	if f.source.IsValid() && v.otherEndpoint {
 		return // see soleEndpoint
 	}
@@ -283,7 +281,7 @@ func (j *judge) sample(f flight, got *outcome, begin time.Time, applied int) {
 		delete(j.wrong, f)
 		return
 	}
-	reason := fmt.Sprintf("%s, begun %s ago (messages from %d on, %d states): got %s, want %s", f, end.Sub(begin).Round(time.Millisecond), applied, len(states), got, v.all[len(v.all)-1].Reasons)
+	reason := fmt.Sprintf("%s, made %s ago (messages from %d on, %d states): got %s, want %s", f, end.Sub(begin).Round(time.Millisecond), applied, len(states), got, v.all[len(v.all)-1].Reasons)
 	switch {
 	case got.served(f) && v.refused == len(v.all) && !j.open.overlaps(begin, end):
 		j.violateLocked(invariantDenied, "%s", reason)
@@ -318,14 +316,14 @@ func (j *judge) recordWrong(f flight, end time.Time, reason string) {
 	}
 }
 
-// keptTime is how long trials and samples of health are kept.
-const keptTime = time.Minute
+// storedTime is how long trials and samples of health are kept.
+const storedTime = time.Minute
 
 func (j *judge) control(t trial) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.controls = append(j.controls, t)
-	for len(j.controls) > 0 && time.Since(j.controls[0].end) > keptTime {
+	for len(j.controls) > 0 && time.Since(j.controls[0].end) > storedTime {
 		j.controls = j.controls[1:]
 	}
 }
@@ -334,7 +332,7 @@ func (j *judge) addHealth(l healthSample) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.health = append(j.health, l)
-	for len(j.health) > 0 && time.Since(j.health[0].at) > keptTime {
+	for len(j.health) > 0 && time.Since(j.health[0].at) > storedTime {
 		j.health = j.health[1:]
 	}
 }

@@ -112,7 +112,7 @@ func (s *storm) keep() {
 	for i, one := range s.done {
 		steps = append(steps, one.step)
 		if i >= len(s.done)-last {
-			s.t.Logf("step %d, at %s: %.900s", i+1, one.begun.UTC().Format(clock), one.String())
+			s.t.Logf("step %d, at %s: %.900s", i+1, one.start.UTC().Format(clock), one.String())
 			for _, note := range one.notes {
 				s.t.Logf("    %s", note)
 			}

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vipkit/vipkit/internal/testing/cluster"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -14,9 +15,11 @@ import (
 // model knows what the dataplane should contain, now and at earlier times. Its methods may
 // be called from any goroutine.
 type model struct {
+	oracle *cluster.Oracle
+
 	mu    sync.Mutex
 	inv   *inventory
-	specs map[int]*spec
+	specs map[int]*cluster.Sample
 	node  int
 	// snapshots has the snapshot after each message, by sequence number; the oldest ones
 	// are dropped. applied has the number of the last message that each agent has
@@ -31,8 +34,8 @@ type model struct {
 	sharedEnd time.Time
 }
 
-func newModel() *model {
-	m := &model{inv: newInventory(trackerOptions()), specs: map[int]*spec{}, applied: map[string]int{}, snapshots: make([]proxy.Snapshot, 1)}
+func newModel(o *cluster.Oracle) *model {
+	m := &model{oracle: o, inv: newInventory(trackerOptions()), specs: map[int]*cluster.Sample{}, applied: map[string]int{}, snapshots: make([]proxy.Snapshot, 1)}
 	m.inv.tracker.Synced()
 	return m
 }
@@ -56,15 +59,15 @@ func (m *model) set(t testing.TB, c *change) *message {
 	s, err := m.inv.Next(context.Background(), proxy.Snapshot{})
 	testenv.NoError(t, err)
 	m.snapshots = append(m.snapshots, s)
-	if old := m.least() - keptSnapshots; old > 0 {
+	if old := m.least() - storedSnapshots; old > 0 {
 		m.snapshots[old] = proxy.Snapshot{}
 	}
 	return &message{Sequence: len(m.snapshots) - 1, change: *c}
 }
 
-// keptSnapshots is the number of snapshots kept before the one that is applied, for
+// storedSnapshots is the number of snapshots kept before the one that is applied, for
 // connections that began while these were applied.
-const keptSnapshots = 200
+const storedSnapshots = 200
 
 // all returns a message with all Services and the Node.
 func (m *model) all() *message {

@@ -15,6 +15,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/internal/testing/cluster"
 	"github.com/vipkit/vipkit/internal/testing/lab"
 	"github.com/vipkit/vipkit/internal/testing/netnstest"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
@@ -35,15 +36,16 @@ func someHistory(seed uint64, n int) (steps []step) {
 func TestHistory(t *testing.T) {
 	const steps = 500
 	one := someHistory(1, steps)
-	if diff := cmp.Diff(one, someHistory(1, steps), cmp.AllowUnexported(step{})); diff != "" {
+	exact := cmp.Options{cmp.AllowUnexported(step{}), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })}
+	if diff := cmp.Diff(one, someHistory(1, steps), exact); diff != "" {
 		t.Errorf("the same seed again (-first +second):\n%s", diff)
 	}
-	if cmp.Equal(one, someHistory(2, steps), cmp.AllowUnexported(step{})) {
+	if cmp.Equal(one, someHistory(2, steps), exact) {
 		t.Error("seeds 1 and 2 give the same history")
 	}
 	read, err := readHistory(strings.NewReader(historyText("nftables", one)))
 	testenv.NoError(t, err)
-	if diff := cmp.Diff(one, read, cmp.AllowUnexported(step{})); diff != "" {
+	if diff := cmp.Diff(one, read, exact); diff != "" {
 		t.Errorf("written and read (-want +got):\n%s", diff)
 	}
 	for name, f := range faults() {
@@ -56,11 +58,10 @@ func TestHistory(t *testing.T) {
 
 // source returns an address and port that a flight may come from.
 func source(f flight) netip.AddrPort {
-	leaf, prefix := f.from.leaf()
-	if leaf == "" {
+	if f.from == cluster.Node {
 		return netip.AddrPortFrom(nodeAddrs()[0], 1)
 	}
-	return netip.AddrPortFrom(nth(ofFamily(leaf, f.family(), prefix), 1), 1)
+	return netip.AddrPortFrom(cluster.Nth(f.crowd(), 1), 1)
 }
 
 // answer returns the reply of a server.
@@ -71,15 +72,16 @@ func answer(own, client netip.AddrPort) lab.Reply {
 // TestJudge checks which connections the judge reports as violations, and of which
 // invariant.
 func TestJudge(t *testing.T) {
-	m := newModel()
+	o := oracleOf(false)
+	m := newModel(o)
 	m.addAgent("")
-	m.set(t, &change{Services: map[int]*spec{0: {Type: "LoadBalancer", Local: 1, Ranges: 1}}, Node: new(0)})
+	m.set(t, &change{Services: map[int]*cluster.Sample{0: {Type: "LoadBalancer", Ranges: sourceRanges()[0], Endpoints: crowds(0, 1, 0)}}, Node: new(0)})
 	m.recordEvent("", event{Applied: 1})
 	snapshot, applied, _, _ := m.now()
 	candidates := flights(snapshot)
-	find := func(from client, kind proxy.FrontendKind) flight {
+	find := func(from cluster.Name, kind proxy.FrontendKind) flight {
 		for _, f := range candidates {
-			v := proxy.Route(snapshot, f.packet(source(f)))
+			v := proxy.Route(snapshot, f.packet(o, source(f)))
 			if f.from == from && v.Frontend.Kind == kind && f.protocol == "TCP" {
 				return f
 			}
@@ -87,9 +89,9 @@ func TestJudge(t *testing.T) {
 		t.Fatalf("no flight from client %s to a frontend of kind %s", from, kind)
 		return flight{}
 	}
-	allowed, denied := find(clientOutside, proxy.LoadBalancer), find(clientStranger, proxy.LoadBalancer)
+	allowed, denied := find(cluster.Outside, proxy.LoadBalancer), find(cluster.Stranger, proxy.LoadBalancer)
 	right := func(f flight) *outcome {
-		v := proxy.Route(snapshot, allowed.packet(source(allowed)))
+		v := proxy.Route(snapshot, allowed.packet(o, source(allowed)))
 		return &outcome{source: source(f), Reply: answer(v.Endpoints[0].Addr, netip.AddrPortFrom(nodeAddrs()[0], 1))}
 	}
 	refused := &outcome{source: source(allowed), Reply: lab.Reply{Outcome: lab.Reset}}
@@ -128,16 +130,17 @@ func TestJudge(t *testing.T) {
 // Service that gets session affinity may fail, and those to a new endpoint may be masqueraded as
 // before.
 func TestJudgeDuringChanges(t *testing.T) {
-	m := newModel()
+	o := oracleOf(false)
+	m := newModel(o)
 	m.addAgent("")
-	one := spec{Type: "LoadBalancer", Local: 1}
-	for _, s := range []spec{one, {Type: "LoadBalancer", Local: 1, First: 1, External: true, Affinity: 10}} {
-		m.set(t, &change{Services: map[int]*spec{0: &s}, Node: new(0)})
+	one := cluster.Sample{Type: "LoadBalancer", Endpoints: crowds(0, 1, 0)}
+	for _, s := range []cluster.Sample{one, {Type: "LoadBalancer", Endpoints: crowds(1, 1, 0), External: "Local", Affinity: 10}} {
+		m.set(t, &change{Services: map[int]*cluster.Sample{0: &s}, Node: new(0)})
 	}
 	snapshot, _, _, _ := m.now()
-	i := slices.IndexFunc(flights(snapshot), func(f flight) bool { return f.from == clientOutside && f.to.Port() == firstNodePort })
+	i := slices.IndexFunc(flights(snapshot), func(f flight) bool { return f.from == cluster.Outside && f.to.Port() == cluster.FirstNodePort })
 	f := flights(snapshot)[i]
-	masqueraded := answer(proxy.Route(snapshot, f.packet(source(f))).Endpoints[0].Addr, netip.AddrPortFrom(nodeAddrs()[0], 1))
+	masqueraded := answer(proxy.Route(snapshot, f.packet(o, source(f))).Endpoints[0].Addr, netip.AddrPortFrom(nodeAddrs()[0], 1))
 	failed, mixed := outcome{source: source(f), Reply: lab.Reply{Outcome: lab.Failed, Err: syscall.EPERM}}, outcome{source: source(f), Reply: masqueraded}
 	for _, c := range []struct {
 		mixing, stepwise bool
@@ -165,18 +168,18 @@ func TestJudgeDuringChanges(t *testing.T) {
 // and not after the change.
 func TestAffinityDuringChange(t *testing.T) {
 	for _, affinity := range []int32{0, 18} {
-		j := newJudge(newModel(), 0)
+		j := newJudge(newModel(oracleOf(false)), 0)
 		j.mixing = true
-		old := &spec{Type: v1.ServiceTypeLoadBalancer, Internal: true, Affinity: affinity, ExternalIP: true, Local: 16, Remote: 9, First: 1}
-		next := &spec{Type: v1.ServiceTypeLoadBalancer, Affinity: affinity, ExternalIP: true, Local: 1, First: 1}
-		for _, s := range []*spec{old, next} {
-			j.model.set(t, &change{Services: map[int]*spec{8: s}})
+		old := &cluster.Sample{Type: v1.ServiceTypeLoadBalancer, Internal: "Local", Affinity: affinity, ExternalIP: true, Endpoints: crowds(1, 16, 9)}
+		next := &cluster.Sample{Type: v1.ServiceTypeLoadBalancer, Affinity: affinity, ExternalIP: true, Endpoints: crowds(1, 1, 0)}
+		for _, s := range []*cluster.Sample{old, next} {
+			j.model.set(t, &change{Services: map[int]*cluster.Sample{8: s}})
 		}
-		f := flight{from: clientNode, to: netip.MustParseAddrPort("[fd00:96::108]:80"), protocol: v1.ProtocolTCP}
+		f := flight{from: cluster.Node, to: netip.MustParseAddrPort("[fd00:96::108]:80"), protocol: v1.ProtocolTCP}
 		node := netip.MustParseAddrPort("[fd00:18::2]:40000")
-		got := &outcome{source: node, Reply: answer(netip.MustParseAddrPort("[fd00:10:3::4009]:8080"), node)}
+		got := &outcome{source: node, Reply: answer(netip.MustParseAddrPort("[fd00:10:5::4009]:8080"), node)}
 		for applied, want := range map[int]bool{1: affinity > 0, 2: false} {
-			v := verdictsOf(f, got, j.model.since(applied))
+			v := j.verdictsOf(f, got, j.model.since(applied))
 			if allowed := j.allows(f, got, &v, applied); allowed != want {
 				t.Errorf("affinity of %d s, message %d is applied: allowed: got %t, want %t", affinity, applied, allowed, want)
 			}

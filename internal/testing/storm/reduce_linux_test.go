@@ -88,6 +88,9 @@ func TestKept(t *testing.T) {
 		t.Run(strings.TrimSuffix(filepath.Base(path), ".jsonl"), func(t *testing.T) {
 			t.Parallel()
 			s := runStorm(t, readOptions(t, backend), slices.Values(steps))
+			if n := s.judge.counts[failedPrograms]; n > 0 {
+				t.Errorf("got %d programs that failed, want 0, or the history shows nothing", n)
+			}
 			if t.Failed() {
 				s.keep()
 			}

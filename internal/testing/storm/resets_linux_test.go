@@ -9,6 +9,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/internal/testing/cluster"
 	"github.com/vipkit/vipkit/internal/testing/lab"
 )
 
@@ -66,15 +67,15 @@ func (s *storm) refusal(got *outcome) string {
 func TestRefusal(t *testing.T) {
 	s := newStorm(t, readOptions(t, "nftables"))
 	for _, c := range []struct {
-		from     client
+		from     cluster.Name
 		to, want string
 	}{
-		{clientOutside, "172.18.0.2:30999", "; the node made a reset from 172.18.0.2 port 30999"},
-		{clientPod, "[fd00:18::2]:30999", "; the node made a reset from fd00:18::2 port 30999"},
-		{clientNode, "172.18.0.2:30999", "; the node made a reset from 172.18.0.2 port 30999"},
-		{clientOutside, "10.1.0.9:9999", "; the node passed a reset from 10.1.0.9 port 9999"},
-		{clientNode, "[fd00:10:1::9]:9999", "; the node passed a reset from fd00:10:1::9 port 9999"},
-		{clientPod, "10.1.0.9:8080", ""},
+		{cluster.Outside, "172.18.0.2:30999", "; the node made a reset from 172.18.0.2 port 30999"},
+		{cluster.Client, "[fd00:18::2]:30999", "; the node made a reset from fd00:18::2 port 30999"},
+		{cluster.Node, "172.18.0.2:30999", "; the node made a reset from 172.18.0.2 port 30999"},
+		{cluster.Outside, "10.4.0.9:9999", "; the node passed a reset from 10.4.0.9 port 9999"},
+		{cluster.Node, "[fd00:10:4::9]:9999", "; the node passed a reset from fd00:10:4::9 port 9999"},
+		{cluster.Client, "10.4.0.9:8080", ""},
 	} {
 		f := flight{from: c.from, to: netip.MustParseAddrPort(c.to), protocol: v1.ProtocolTCP}
 		got := s.traffic.try(t.Context(), f, s.options.patience())

@@ -35,7 +35,7 @@ type storm struct {
 
 type doneStep struct {
 	step
-	begun time.Time
+	start time.Time
 	notes []string
 }
 
@@ -47,9 +47,9 @@ type pendingEnd struct {
 
 func newStorm(t testing.TB, o *options) *storm {
 	t.Helper()
-	m := newModel()
+	m := newModel(oracleOf(o.isIPVS()))
 	s := &storm{t: t, options: o, world: newWorld(t), model: m, judge: newJudge(m, o.limit())}
-	s.traffic = newTraffic(t, s.world)
+	s.traffic = newTraffic(s.world)
 	testenv.NoError(t, s.nft(resetsTable))
 	s.judge.mixing = o.isIPVS() || o.backend == "nftables"
 	if o.isIPVS() {
@@ -66,8 +66,8 @@ func (s *storm) run(steps iter.Seq[step]) []violation {
 	var beside sync.WaitGroup
 	beside.Go(func() { s.connect(ctx) })
 	beside.Go(func() { s.watchHealth(ctx) })
-	for c := range clientsOfControls() {
-		beside.Go(func() { s.watchControl(ctx, c) })
+	for _, f := range controls() {
+		beside.Go(func() { s.watchControl(ctx, f) })
 	}
 	reported := time.Now()
 	for one := range steps {
@@ -75,7 +75,7 @@ func (s *storm) run(steps iter.Seq[step]) []violation {
 		if len(s.judge.violated()) > 0 {
 			break
 		}
-		s.done = append(s.done, doneStep{step: one, begun: time.Now()})
+		s.done = append(s.done, doneStep{step: one, start: time.Now()})
 		s.do(&one)
 		if time.Since(reported) > time.Minute {
 			reported = time.Now()

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/vipkit/vipkit/internal/testing/cluster"
 	"github.com/vipkit/vipkit/internal/testing/objects"
 )
 
@@ -194,7 +195,7 @@ func (s *storm) deviceTampering(r *rand.Rand) ([][]string, error) {
 		if len(absent) == 0 {
 			return nil, nil
 		}
-		return [][]string{ip("addr", "add", single(objects.OneOf(r, absent...)).String())}, nil
+		return [][]string{ip("addr", "add", cluster.Single(objects.OneOf(r, absent...)).String())}, nil
 	}
 	if len(own) == 0 {
 		return nil, nil

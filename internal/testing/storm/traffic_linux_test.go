@@ -3,61 +3,27 @@ package storm
 import (
 	"context"
 	"net/netip"
-	"sync"
 	"sync/atomic"
-	"testing"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/vipkit/vipkit/internal/kernel/netns"
+	"github.com/vipkit/vipkit/internal/testing/cluster"
 	"github.com/vipkit/vipkit/internal/testing/lab"
 )
 
 // traffic makes connections. Its methods may be called from any goroutine.
 type traffic struct {
-	stations map[client]*station
+	lab  *lab.Lab
+	made map[cluster.Name]*atomic.Uint64 // connections of each client
 }
 
-// station makes the connections of one client.
-type station struct {
-	from  client
-	made  atomic.Uint64
-	tasks chan func() // carried out on a thread that stays in the namespace
-}
-
-func newTraffic(t testing.TB, w *world) *traffic {
-	t.Helper()
-	tr := &traffic{stations: map[client]*station{}}
-	var threads sync.WaitGroup
+func newTraffic(w *world) *traffic {
+	tr := &traffic{lab: w.lab, made: map[cluster.Name]*atomic.Uint64{}}
 	for _, c := range allClients() {
-		ns := w.node
-		if leaf, _ := c.leaf(); leaf != "" {
-			ns = w.lab.NS(leaf)
-		}
-		s := &station{from: c, tasks: make(chan func())}
-		tr.stations[c] = s
-		threads.Go(func() { s.runTasks(t, ns) })
+		tr.made[c] = &atomic.Uint64{}
 	}
-	t.Cleanup(func() {
-		for _, s := range tr.stations {
-			close(s.tasks)
-		}
-		threads.Wait()
-	})
 	return tr
-}
-
-func (s *station) runTasks(t testing.TB, ns *netns.NS) {
-	err := ns.Do(func() error {
-		for task := range s.tasks {
-			task()
-		}
-		return nil
-	})
-	if err != nil {
-		t.Error(err)
-	}
 }
 
 // Each connection of a client comes from another address or port, until all have been used.
@@ -69,29 +35,24 @@ const (
 )
 
 // source returns the source of the next connection. The kernel chooses the address of the node.
-func (s *station) source(f flight) netip.AddrPort {
-	n := s.made.Add(1)
-	leaf, prefix := s.from.leaf()
-	if f.source.IsValid() || leaf == "" {
+func (tr *traffic) source(f flight) netip.AddrPort {
+	n := tr.made[f.from].Add(1)
+	if f.source.IsValid() || f.from == cluster.Node {
 		return netip.AddrPortFrom(f.source, uint16(firstPort+n%sourcePorts))
 	}
-	addr := nth(ofFamily(leaf, f.family(), prefix), int(1+n%sourceAddrs))
-	return netip.AddrPortFrom(addr, uint16(firstPort+n/sourceAddrs%sourcePorts))
+	return netip.AddrPortFrom(cluster.Nth(f.crowd(), int(1+n%sourceAddrs)), uint16(firstPort+n/sourceAddrs%sourcePorts))
 }
 
 // try makes a connection, and waits for the answer of the server or the end of the context. With UDP it sends
 // the request again every second.
 func (tr *traffic) try(ctx context.Context, f flight, patience time.Duration) (got outcome) {
-	s := tr.stations[f.from]
-	source := s.source(f)
-	made := make(chan error, 1)
+	source := tr.source(f)
 	var flow *lab.Flow
-	s.tasks <- func() {
-		var err error
+	got.notTried = tr.lab.NS(string(f.from)).Do(func() (err error) {
 		flow, err = lab.OpenFlow(f.protocol, source, f.to, source.Port)
-		made <- err
-	}
-	if got.notTried = <-made; got.notTried != nil {
+		return err
+	})
+	if got.notTried != nil {
 		return got
 	}
 	defer flow.Close()

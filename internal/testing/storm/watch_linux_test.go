@@ -13,6 +13,7 @@ import (
 	"github.com/vipkit/vipkit/internal/kernel/netns"
 	"github.com/vipkit/vipkit/internal/pause"
 	"github.com/vipkit/vipkit/internal/testing/agenttest"
+	"github.com/vipkit/vipkit/internal/testing/cluster"
 )
 
 // connect makes connections of random flights at the rate in the options.
@@ -58,24 +59,20 @@ func (s *storm) connect(ctx context.Context) {
 	}
 }
 
-// clientsOfControls returns the clients that connect directly to endpoints, as a control,
-// each with the leaf of its endpoint.
-func clientsOfControls() map[client]string {
-	return map[client]string{clientPod: atPods, clientOutside: atRemote}
-}
-
-// controlOf returns the flight of a client directly to an endpoint.
-func controlOf(c client) flight {
-	leaf := clientsOfControls()[c]
-	to := netip.AddrPortFrom(prefixes(leaf)[0].Addr().Next(), endpointPort)
-	return flight{from: c, to: to, protocol: v1.ProtocolTCP}
+// controls returns flights directly to an endpoint.
+func controls() (all []flight) {
+	for from, at := range map[cluster.Name]cluster.Name{cluster.Client: cluster.Local, cluster.Outside: cluster.Remote} {
+		to := netip.AddrPortFrom(cluster.Find(at).Addrs[0], cluster.EndpointPort)
+		all = append(all, flight{from: from, to: to, protocol: v1.ProtocolTCP})
+	}
+	return all
 }
 
 // watchControl makes connections directly to an endpoint.
-func (s *storm) watchControl(ctx context.Context, c client) {
+func (s *storm) watchControl(ctx context.Context, f flight) {
 	for ctx.Err() == nil {
 		begin := time.Now()
-		got := s.traffic.try(ctx, controlOf(c), s.options.patience())
+		got := s.traffic.try(ctx, f, s.options.patience())
 		s.judge.control(trial{begin, time.Now(), got.answered()})
 		_ = pause.For(ctx, 100*time.Millisecond) // The loop ends with ctx, too.
 	}

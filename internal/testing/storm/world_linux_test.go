@@ -10,21 +10,13 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/vipkit/vipkit/internal/kernel/netns"
+	"github.com/vipkit/vipkit/internal/testing/cluster"
 	"github.com/vipkit/vipkit/internal/testing/lab"
-	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
+	"github.com/vipkit/vipkit/proxy"
 )
 
-// world is a node and four other namespaces, each with a link to the node:
-//
-//	pods     endpoints on the node
-//	remote   endpoints on another node; it is also the node's default route, has all
-//	         addresses of Services, and answers packets that the node did not translate
-//	clients  pods that are clients
-//	outside  clients outside of the cluster
-//
-// Each address of the prefixes of a namespace is served there, so that a Service can have
-// any number of endpoints.
+// world is a crowded cluster: a Service can have any number of endpoints.
 type world struct {
 	lab  *lab.Lab
 	node *netns.NS
@@ -33,63 +25,24 @@ type world struct {
 	ipvs       ipvsWorld
 }
 
-// The hosts. The node's interfaces have the names of the others, the leaves.
-const (
-	atNode    = "node"
-	atPods    = "pods"
-	atRemote  = "remote"
-	atClients = "clients"
-	atOutside = "outside"
-)
-
-// servicePort and endpointPort are where the servers listen.
-const (
-	servicePort  = 80
-	endpointPort = 8080
-)
-
-// prefixes returns the prefixes of a leaf, alternating between IPv4 and IPv6.
-func prefixes(leaf string) []netip.Prefix {
-	return map[string][]netip.Prefix{
-		atPods:    snapshots.Prefixes("10.1.0.0/16", "fd00:10:1::/112"),
-		atRemote:  snapshots.Prefixes("10.3.0.0/16", "fd00:10:3::/112", "10.96.0.0/16", "fd00:96::/112", "203.0.113.0/24", "2001:db8:e::/112"),
-		atClients: snapshots.Prefixes("10.2.0.0/16", "fd00:10:2::/112"),
-		atOutside: snapshots.Prefixes("192.0.2.0/24", "2001:db8:1::/112", "198.51.100.0/24", "2001:db8:2::/112"),
-	}[leaf]
-}
-
-// nodeAddrs returns the addresses of the node: the primary one of each family, and
-// secondary ones, which are not always in the Node object.
-func nodeAddrs() []netip.Addr {
-	return []netip.Addr{
-		netip.MustParseAddr("172.18.0.2"), netip.MustParseAddr("fd00:18::2"),
-		netip.MustParseAddr("172.18.1.2"), netip.MustParseAddr("fd00:18:1::2"),
-	}
-}
-
 func newWorld(t testing.TB) *world {
 	t.Helper()
-	w := &world{lab: lab.New(t, lab.Host{Name: atNode})}
-	w.node = w.lab.NS(atNode)
-	for _, leaf := range []string{atPods, atRemote, atClients, atOutside} {
-		h := lab.Host{Name: leaf, Uplink: atNode}
-		for i, p := range prefixes(leaf) {
-			h.Owned += " " + p.String()
-			if i < 2 {
-				h.Addrs += " " + single(p.Addr().Next()).String()
+	w := &world{lab: lab.New(t)}
+	for _, h := range cluster.Hosts() {
+		if h.Name != cluster.Local2 && h.Name != cluster.Remote2 {
+			w.lab.Add(cluster.Plan(h, true))
+		}
+	}
+	for _, s := range cluster.Servers() {
+		for _, port := range s.Ports {
+			if s.At != cluster.Local2 && s.At != cluster.Remote2 {
+				w.lab.Serve(string(s.At), s.Name, port)
 			}
 		}
-		switch leaf {
-		case atPods:
-			h.Serve = []uint16{endpointPort}
-		case atRemote:
-			h.Serve, h.Behind = []uint16{endpointPort, servicePort}, "0.0.0.0/0 ::/0"
-			h.Gateway = fmt.Sprint(single(nodeAddrs()[0]), " ", single(nodeAddrs()[1]))
-		}
-		w.lab.Add(h)
 	}
-	for _, a := range nodeAddrs()[2:] {
-		testenv.NoError(t, w.node.AddSecondary(atRemote, single(a)))
+	w.node = w.lab.NS(string(cluster.Node))
+	for _, a := range cluster.SecondaryAddrs() {
+		testenv.NoError(t, w.node.AddSecondary(cluster.Entry(cluster.Gateway), cluster.Single(a)))
 	}
 	routing, err := w.routing()
 	testenv.NoError(t, err)
@@ -100,23 +53,32 @@ func newWorld(t testing.TB) *world {
 	return w
 }
 
+// oracleOf returns the oracle for a dataplane under faults, in which a connection that is not answered is
+// refused in any way.
+func oracleOf(isIPVS bool) *cluster.Oracle {
+	own := nodeAddrs()
+	isNode := func(a netip.Addr) bool { return slices.Contains(own, a) }
+	return &cluster.Oracle{
+		IsNode: isNode,
+		Towards: func(to netip.Addr) netip.Addr {
+			if isNode(to) {
+				return to
+			}
+			return own[slices.IndexFunc(own, func(a netip.Addr) bool { return a.Is4() == to.Is4() })]
+		},
+		// A process of the node that connects to an address of the device of the backend ipvs has
+		// this address, which must not leave the node.
+		Hides:      func(p proxy.Packet, _ netip.Addr) bool { return isIPVS && p.FromNode && !p.ToNode },
+		AnyRefusal: true, OtherPorts: true,
+	}
+}
+
 // flushConntrack removes all conntrack entries of the node: an entry that was made while
 // rules were missing must not decide about later connections from the same port. Current
 // connections break.
 func (w *world) flushConntrack() error {
 	const connections = 1
 	return w.node.Netlink().ConntrackTableFlush(connections)
-}
-
-func single(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
-
-// nth returns the address n of a prefix.
-func nth(p netip.Prefix, n int) netip.Addr {
-	b := p.Addr().AsSlice()
-	b[len(b)-1] += byte(n)
-	b[len(b)-2] += byte(n >> 8)
-	a, _ := netip.AddrFromSlice(b)
-	return a
 }
 
 // routing returns the routes and rules of the node, by their text, each with a function that
