@@ -39,8 +39,9 @@ const (
 )
 
 // The virtual servers of an identity have its tag in these bits of their flags, of which the
-// kernel uses only the lowest ones. Servers that have it are the backend's.
-const tagMask = 0xffff0000
+// kernel uses only the lowest ones. Virtual servers that have it are the backend's: it has so many bits that no two
+// identities on a node have one tag.
+const tagMask = 0xffffff00
 
 // identify returns the tag of an identity, and where in the range its marks begin, so that those
 // of several identities in one namespace seldom meet.

@@ -102,7 +102,7 @@ func attributes(m *syscall.NetlinkMessage, header int) map[uint16]syscall.Netlin
 // compareAddresses reports whether the addresses of the node are other ones than those that
 // were rendered, or the device lost or got addresses. It requires t.mu.
 func (t *target) compareAddresses() (bool, error) {
-	own, host, err := t.device.addresses()
+	own, host, _, err := t.device.addresses()
 	if err != nil {
 		return false, fmt.Errorf("ipvs: addresses: %w", err)
 	}
