@@ -27,7 +27,8 @@ type device struct {
 	at    *netns.NS
 	// bound has the addresses that the backend has given to the device: it tells notifications of
 	// these from others, also while a Commit that holds the lock of the target changes it.
-	bound sync.Map
+	mu    sync.Mutex
+	bound map[netip.Addr]bool
 	// serviceDevices are the indexes of such devices of all instances, of the last listing.
 	serviceDevices map[int]bool
 }
@@ -137,35 +138,36 @@ func (d *device) change(o *op) error {
 
 // expect records that the device gets an address, or loses it.
 func (d *device) expect(a netip.Addr, has bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	if has {
-		d.bound.Store(a, true)
+		d.bound[a] = true
 	} else {
-		d.bound.Delete(a)
+		delete(d.bound, a)
 	}
 }
 
-// expectOnly records that the device has some addresses and no others. It never drops an address that stays:
-// WaitDrift would take the removal of a dropped address by another program for a removal by the backend.
+// expects reports whether the device has an address by the backend.
+func (d *device) expects(a netip.Addr) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.bound[a]
+}
+
+// expectOnly records that the device has some addresses and no others.
 func (d *device) expectOnly(all []netip.Addr) {
-	has := make(map[any]bool, len(all))
+	bound := make(map[netip.Addr]bool, len(all))
 	for _, a := range all {
-		has[a] = true
-		d.expect(a, true)
+		bound[a] = true
 	}
-	d.bound.Range(func(a, _ any) bool {
-		if !has[a] {
-			d.bound.Delete(a)
-		}
-		return true
-	})
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.bound = bound
 }
 
 // isAsExpected reports whether the device has as many addresses as the backend has given it.
 func (d *device) isAsExpected(own []netip.Addr) bool {
-	n := 0
-	d.bound.Range(func(any, any) bool {
-		n++
-		return true
-	})
-	return len(own) == n
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(own) == len(d.bound)
 }

@@ -112,10 +112,6 @@ func (t *target) drain(ctx context.Context) (done bool) {
 // drainServer does that for the real servers of one virtual server. It requires t.mu.
 func (t *target) drainServer(server key) error {
 	all := t.drainer.of[server]
-	if len(all) == 0 {
-		delete(t.drainer.of, server)
-		return nil
-	}
 	at := t.marks.server(&server)
 	states, err := t.kernel.Destinations(at)
 	if err != nil {
@@ -133,6 +129,9 @@ func (t *target) drainServer(server key) error {
 		if isOver || !drains {
 			delete(all, k)
 		}
+	}
+	if len(all) == 0 {
+		delete(t.drainer.of, server)
 	}
 	return err
 }

@@ -130,11 +130,8 @@ func newNames(prefix string, f v1.IPFamily) names {
 }
 
 // set returns the name of a set.
-func (n names) set(s setID) string { return n.named(s.base()) }
-
-// named returns the name of a set with a name that has no prefix.
-func (n names) named(base string) string {
-	name := n.prefix + base
+func (n names) set(s setID) string {
+	name := n.prefix + s.base()
 	return name[:min(len(name), longestSet)]
 }
 
