@@ -26,7 +26,7 @@
 // # What is listed, and when
 //
 // Everything is listed at the start, after HNS notifies of a network or has ended, with growing
-// pauses while an object lacks something, and at the first resync after [Options.ListInterval]
+// pauses while an object lacks something, and at the first resync after five minutes
 // (Drifted of [proxy.Abilities]). An object lacks something if it could not be read or deleted, if HNS
 // refused a load balancer of health checks, or if an overlay network has no remote subnet for an address
 // yet. A query that fails changes nothing.

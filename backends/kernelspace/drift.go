@@ -54,27 +54,34 @@ func (s *shared) lack(k key, l lack) {
 	s.lacks.known[k], s.lacks.all[k] = true, l
 }
 
-// suspect records that the mirror may be wrong because of an error.
-func (t *target) suspect(err error) {
-	t.mirror.suspect = true
-	t.lack(key{kind: kindUnread}, lack{err: err})
+// suspect records that the mirror may be wrong because of an error: a call failed, and so did reading what it left.
+func (s *shared) suspect(err error) { s.lack(key{kind: kindUnread}, lack{err: err}) }
+
+// isSuspect reports whether the mirror may be wrong.
+func (l *lacks) isSuspect() bool {
+	_, is := l.all[key{kind: kindUnread}]
+	return is
 }
 
 // failureLimit is how many objects an error names at most: users who create Services could
 // otherwise fill the logs.
 const failureLimit = 20
 
+// join joins errors about one object each.
+func join(errs []error) error {
+	if more := len(errs) - failureLimit; more > 0 {
+		errs = append(errs[:failureLimit:failureLimit], fmt.Errorf("%d more objects", more))
+	}
+	return errors.Join(errs...)
+}
+
 // failure returns the reasons as one error, nil if nothing lacks anything.
 func (l *lacks) failure() error {
 	var errs []error
-	for i, k := range slices.SortedFunc(maps.Keys(l.all), func(a, b key) int { return cmp.Or(int(a.kind)-int(b.kind), compareKeys(a, b)) }) {
-		if i == failureLimit {
-			errs = append(errs, fmt.Errorf("kernelspace: %d more objects", len(l.all)-i))
-			break
-		}
+	for _, k := range slices.SortedFunc(maps.Keys(l.all), func(a, b key) int { return cmp.Or(int(a.kind)-int(b.kind), compareKeys(a, b)) }) {
 		errs = append(errs, fmt.Errorf("kernelspace: %v: %w", k, l.all[k].err))
 	}
-	return errors.Join(errs...)
+	return join(errs)
 }
 
 // onlyAwaits reports whether all objects that lack something wait for endpoints to appear.
@@ -101,15 +108,16 @@ func (l *lacks) hasAppeared(m *mirror) bool {
 }
 
 // retryFirst: what lacks something is tried again after this time, which doubles while something does,
-// up to the interval of listing.
+// up to listInterval.
 const retryFirst = 500 * time.Millisecond
+
+// listInterval is after what time everything is listed although nothing was noticed.
+const listInterval = 5 * time.Minute
 
 // drift is when HNS must be listed again.
 type drift struct {
-	// noticed is the greatest event that HNS has notified of, 0 if it has not; reconnected says that HNS
-	// had ended.
-	noticed     hcn.Event
-	reconnected bool
+	// noticed is the greatest event that HNS has notified of, 0 if it has not.
+	noticed hcn.Event
 	// known says that of all that may differ the mirror has it, so that nothing must be read.
 	known bool
 	// at is when everything was listed; since when something has lacked something; retries how often
@@ -139,7 +147,7 @@ func (d *drift) wakeUp(anything, isNew bool) {
 }
 
 // beginList begins anew before everything is listed: what HNS notifies of from now on may not be in the
-// list. It returns whether something was noticed before, for listFailed.
+// list. It returns the greatest event before, for note if the list fails.
 func (s *shared) beginList() (noticed hcn.Event) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -147,41 +155,19 @@ func (s *shared) beginList() (noticed hcn.Event) {
 	return noticed
 }
 
-// hasReconnected reports, once, whether HNS has ended since the last list: it may be another version now.
-func (s *shared) hasReconnected() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	was := s.drift.reconnected
-	s.drift.reconnected = false
-	return was
-}
-
-func (s *shared) listFailed(noticed hcn.Event) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.drift.noticed = max(s.drift.noticed, noticed)
-}
-
-// listed begins anew after everything was listed.
-func (s *shared) listed(f facts) {
+// listed begins anew after everything was listed, or only what the mirror has.
+func (s *shared) listed(f facts, everything bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	d := &s.drift
-	if len(s.lacks.all) > 0 {
-		d.retries++
-	} else {
-		d.retries = 0
+	d.since = time.Time{}
+	if everything {
+		d.at = time.Now()
+		if d.retries++; len(s.lacks.all) == 0 {
+			d.retries = 0
+		}
 	}
-	d.since, d.at = time.Time{}, time.Now()
 	s.facts, s.lacks = f, newLacks(s.lacks.all)
-}
-
-// listedAgain begins anew after what the mirror has was listed.
-func (s *shared) listedAgain() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.drift.since = time.Time{}
-	s.lacks = newLacks(s.lacks.all)
 }
 
 // due returns when to list because of what lacks something; the zero Time for never.
@@ -189,7 +175,7 @@ func (t *target) due() time.Time {
 	if t.drift.since.IsZero() || t.drift.at.IsZero() {
 		return time.Time{}
 	}
-	return t.drift.since.Add(min(retryFirst<<min(t.drift.retries, 20), max(t.options.ListInterval, retryFirst)))
+	return t.drift.since.Add(min(retryFirst<<min(t.drift.retries, 20), listInterval))
 }
 
 // Drifted is Drifted of [proxy.Abilities]. It reads which endpoints exist if only they may have
@@ -205,7 +191,7 @@ func (t *target) Drifted(ctx context.Context) bool {
 	defer t.mu.Unlock()
 	d := &t.drift
 	switch {
-	case err != nil || t.mirror.suspect:
+	case err != nil || t.lacks.isSuspect():
 		d.noticed = max(d.noticed, hcn.NetworksChanged) // list everything
 		return true
 	case isDue:
@@ -224,8 +210,8 @@ func (t *target) mayDiffer() (everything, isDue, is bool) {
 	defer t.mu.Unlock()
 	d := &t.drift
 	isDue = t.isDue()
-	everything = d.at.IsZero() || d.noticed > hcn.EndpointsChanged || time.Since(d.at) >= t.options.ListInterval ||
-		isDue && !t.lacks.onlyAwaits() || t.mirror.suspect
+	everything = d.at.IsZero() || d.noticed > hcn.EndpointsChanged || time.Since(d.at) >= listInterval ||
+		isDue && !t.lacks.onlyAwaits() || t.lacks.isSuspect()
 	is = everything || t.hasDrifted()
 	if !everything {
 		d.noticed = 0
@@ -293,11 +279,10 @@ func (t *target) beginWait(ctx context.Context) (wait context.Context, stop cont
 }
 
 // note records a notification.
-func (t *target) note(e hcn.Event) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.drift.noticed = max(t.drift.noticed, e)
-	t.drift.reconnected = t.drift.reconnected || e == hcn.Disconnected
+func (s *shared) note(e hcn.Event) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.drift.noticed = max(s.drift.noticed, e)
 }
 
 // CheckNode is CheckNode of [proxy.Abilities]: it returns what could not be written, whether the

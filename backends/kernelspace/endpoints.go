@@ -179,25 +179,19 @@ func (t *target) refresh(ctx context.Context, k key, v *value, with payload) err
 	return err
 }
 
-// user is a load balancer that refers to an endpoint.
-type user struct {
-	key
-	hcn.LoadBalancer
-}
-
 // usersOf returns the load balancers that refer to an endpoint.
-func (t *target) usersOf(id string) (all []user) {
-	for k, b := range t.mirror.loadBalancers {
+func (t *target) usersOf(id string) (all []balancer) {
+	for _, b := range t.mirror.loadBalancers {
 		if slices.Contains(b.Endpoints, id) {
-			all = append(all, user{k, b})
+			all = append(all, b)
 		}
 	}
-	slices.SortFunc(all, func(a, b user) int { return compareKeys(a.key, b.key) })
+	slices.SortFunc(all, func(a, b balancer) int { return compareKeys(a.key, b.key) })
 	return all
 }
 
 // putAll is put for all load balancers that referred to an endpoint. It stops at none that fails.
-func (t *target) putAll(ctx context.Context, users []user, old, new string) error {
+func (t *target) putAll(ctx context.Context, users []balancer, old, new string) error {
 	var errs []error
 	for _, u := range users {
 		if err := t.put(ctx, u, old, new); err != nil {
@@ -208,7 +202,7 @@ func (t *target) putAll(ctx context.Context, users []user, old, new string) erro
 }
 
 // put gives a load balancer what it had, with another endpoint, if there is one, instead of one.
-func (t *target) put(ctx context.Context, u user, old, new string) error {
+func (t *target) put(ctx context.Context, u balancer, old, new string) error {
 	b := u.LoadBalancer
 	b.Endpoints = slices.DeleteFunc(slices.Clone(b.Endpoints), func(e string) bool { return e == old })
 	if new != "" {
@@ -238,7 +232,7 @@ func (t *target) isInUse(id string, known int) error {
 	if n := t.mirror.users[id] - known; n > 0 {
 		return fmt.Errorf("%d load balancers use it", n)
 	}
-	if t.mirror.suspect {
+	if t.lacks.isSuspect() {
 		return errors.New("after an error, load balancers must be listed before")
 	}
 	return nil
@@ -291,7 +285,9 @@ func (t *target) lookForEndpoints(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	t.mirror.suspect = t.mirror.suspect || len(unread) > 0
+	if len(unread) > 0 {
+		t.suspect(unreadable(unread))
+	}
 	t.mirror.update(all)
 	return nil
 }

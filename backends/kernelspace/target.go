@@ -18,7 +18,7 @@ import (
 // before the first Apply.
 //
 // Operations of [proxy.Abilities] are calls that write. Drifted says when HNS may differ from what the
-// backend has written: after a notification, an error, and [Options.ListInterval].
+// backend has written: after a notification, an error, and five minutes.
 func New(client hcn.Client, options Options) (proxy.Backend, error) {
 	o, err := options.complete()
 	if err != nil {
