@@ -12,7 +12,7 @@ import (
 )
 
 // putEndpoint makes an endpoint what it should be.
-func (t *target) putEndpoint(ctx context.Context, k key, v *value, with payload) error {
+func (t *target) putEndpoint(ctx context.Context, k key, v *value) error {
 	a := k.addr.Addr()
 	if isPod, err := t.isPod(ctx, a); k.role == rolePod && (isPod || err != nil) {
 		return err
@@ -22,9 +22,9 @@ func (t *target) putEndpoint(ctx context.Context, k key, v *value, with payload)
 		return nil
 	}
 	if !exists {
-		return t.createEndpoint(ctx, k, v, with)
+		return t.createEndpoint(ctx, k, v)
 	}
-	want, err := t.wanted(ctx, k, v, with)
+	want, err := t.wanted(ctx, k, v)
 	if err != nil {
 		return err
 	}
@@ -39,7 +39,7 @@ func (t *target) putEndpoint(ctx context.Context, k key, v *value, with payload)
 		t.lack(k, lack{err: fmt.Errorf("it must be made again, and cannot be deleted now: %w", err)})
 		return nil
 	}
-	return t.refresh(ctx, k, v, with)
+	return t.refresh(ctx, k, v)
 }
 
 // isPod reports whether a pod of this node has an address. The pod that had it may have gone, so it
@@ -71,7 +71,7 @@ func (t *target) adopt(id, name string) {
 }
 
 // wanted returns the endpoint of a key and value.
-func (t *target) wanted(ctx context.Context, k key, v *value, with payload) (hcn.Endpoint, error) {
+func (t *target) wanted(ctx context.Context, k key, v *value) (hcn.Endpoint, error) {
 	a := k.addr.Addr()
 	e := hcn.Endpoint{Name: nameOf(t.prefix, k), NetworkID: t.mirror.network.ID, Addresses: []netip.Addr{a}, MAC: macOf(a), Remote: k.role != roleSource}
 	if k.role != rolePod {
@@ -89,7 +89,7 @@ func (t *target) wanted(ctx context.Context, k key, v *value, with payload) (hcn
 		provider, found = providerOf(&t.mirror.network, a)
 	}
 	if !found {
-		provider = with.host
+		provider = v.host
 		t.lack(k, lack{err: fmt.Errorf("no remote subnet of network %s has the address", t.mirror.network.Name)})
 	}
 	e.ProviderAddress = provider
@@ -111,8 +111,8 @@ func (t *target) readNetwork(ctx context.Context) error {
 }
 
 // createEndpoint makes an endpoint. If another one has its address, that one is used.
-func (t *target) createEndpoint(ctx context.Context, k key, v *value, with payload) error {
-	e, err := t.wanted(ctx, k, v, with)
+func (t *target) createEndpoint(ctx context.Context, k key, v *value) error {
+	e, err := t.wanted(ctx, k, v)
 	if err != nil {
 		return err
 	}
@@ -150,7 +150,7 @@ func (t *target) useExisting(ctx context.Context, k key, name string) (found boo
 // refresh makes an endpoint again, because its address belongs to a pod of another node now, or is
 // reached in another way. Load balancers leave it out meanwhile: none may refer to an endpoint
 // that does not exist.
-func (t *target) refresh(ctx context.Context, k key, v *value, with payload) error {
+func (t *target) refresh(ctx context.Context, k key, v *value) error {
 	id := t.mirror.made[k.addr.Addr()]
 	users := t.usersOf(id)
 	err := t.putAll(ctx, users, id, "")
@@ -158,7 +158,7 @@ func (t *target) refresh(ctx context.Context, k key, v *value, with payload) err
 		err = t.deleteEndpoint(ctx, id)
 	}
 	if err == nil {
-		err = t.createEndpoint(ctx, k, v, with)
+		err = t.createEndpoint(ctx, k, v)
 	}
 	if len(users) == 0 {
 		return err

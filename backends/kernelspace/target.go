@@ -144,8 +144,8 @@ func (t *target) flush() {
 // carryOut carries out an operation.
 func (t *target) carryOut(ctx context.Context, o *op) error {
 	with, _ := o.Payload.(payload)
-	if with.host.IsValid() {
-		t.mirror.host = with.host
+	if o.Kind != backends.Remove && o.Value.host.IsValid() {
+		t.mirror.host = o.Value.host
 	}
 	switch {
 	case o.Kind == backends.Remove && o.Key.kind == kindEndpoint:
@@ -153,7 +153,7 @@ func (t *target) carryOut(ctx context.Context, o *op) error {
 	case o.Kind == backends.Remove:
 		return t.removeLoadBalancer(ctx, o.Key)
 	case o.Key.kind == kindEndpoint:
-		return t.putEndpoint(ctx, o.Key, &o.Value, with)
+		return t.putEndpoint(ctx, o.Key, &o.Value)
 	case o.Key.kind == kindHealthCheck:
 		return t.putHealthCheck(ctx, o.Key, &o.Value, with)
 	}
