@@ -56,7 +56,7 @@ func (t *target) Cleanup(ctx context.Context) error {
 	errs := []error{t.device.remove(), t.rules.Cleanup(ctx)}
 	for _, f := range t.options.Families {
 		for _, s := range allSets() {
-			errs = append(errs, t.sets.Destroy(t.names[f].set(s)))
+			errs = append(errs, t.sets.Destroy(setName(t.prefix, f, s)))
 		}
 	}
 	return errors.Join(errs...)
@@ -96,7 +96,7 @@ func (t *target) removeServers(ctx context.Context) error {
 func (t *target) flushFrontends() error {
 	for _, f := range t.options.Families {
 		for _, s := range frontendSets() {
-			if err := t.sets.Flush(t.names[f].set(s)); err != nil {
+			if err := t.sets.Flush(setName(t.prefix, f, s)); err != nil {
 				return err
 			}
 		}

@@ -137,7 +137,7 @@ func (t *target) drainServer(server key) error {
 }
 
 // stateOf reports whether a real server still drains, and whether that is over.
-func stateOf(states []ipvs.DestinationState, real netip.AddrPort, now uint32) (drains, over bool) {
+func stateOf(states []ipvs.Destination, real netip.AddrPort, now uint32) (drains, over bool) {
 	for i := range states {
 		if s := &states[i]; s.Addr == real {
 			return isDraining(s), isOver(s, now)
@@ -146,9 +146,9 @@ func stateOf(states []ipvs.DestinationState, real netip.AddrPort, now uint32) (d
 	return false, false
 }
 
-func isDraining(s *ipvs.DestinationState) bool { return s.Weight == 0 && s.Upper != 0 }
+func isDraining(s *ipvs.Destination) bool { return s.Weight == 0 && s.Upper != 0 }
 
 // isOver reports whether a real server drains and has no connections, or its time has passed.
-func isOver(s *ipvs.DestinationState, now uint32) bool {
-	return isDraining(s) && (s.Active+s.Inactive == 0 || s.Upper <= now)
+func isOver(s *ipvs.Destination, now uint32) bool {
+	return isDraining(s) && (s.Connections == 0 || s.Upper <= now)
 }

@@ -110,7 +110,7 @@ func Dump(ctx context.Context, o Options) (string, error) {
 	hasSets := false
 	for _, f := range t.options.Families {
 		for _, id := range allSets() {
-			name := t.names[f].set(id)
+			name := setName(t.prefix, f, id)
 			switch _, err := t.sets.Entries(name); {
 			case err == nil:
 				text += "set " + name + "\n"

@@ -114,7 +114,7 @@ func (l *listing) add(k key, v value) { l.found = append(l.found, object{Key: k,
 // entries reads a set; one that does not exist has none. The entries of setInside are compared
 // with those of setMarks, which allSets has first.
 func (l *listing) entries(f v1.IPFamily, s setID) error {
-	all, err := l.sets.Entries(l.names[f].set(s))
+	all, err := l.sets.Entries(setName(l.prefix, f, s))
 	for _, e := range all {
 		k := key{kind: s.kind(), set: s, protocol: e.Protocol, addr: netip.AddrPortFrom(e.Addr, e.Port), source: e.Net}
 		v := value{}
@@ -187,7 +187,7 @@ func (l *listing) service(s *ipvs.Service) error {
 
 // destination records a real server. One of weight 0 with an upper threshold drains. One of the other
 // family, a tunnel of another program, stays: github.com/moby/ipvs cannot name it.
-func (l *listing) destination(server key, of *ipvs.Service, d *ipvs.DestinationState) {
+func (l *listing) destination(server key, of *ipvs.Service, d *ipvs.Destination) {
 	if d.Addr.Addr().Is6() != server.addr.Addr().Is6() {
 		return
 	}

@@ -139,9 +139,9 @@ func (r *renderer) limits(available []string, port *proxy.ServicePort) (all []*p
 	if !port.Affinity.Enabled() || max(len(port.Cluster), len(port.Local)) < 2 {
 		return all
 	}
-	if _, chosen := port.Annotations[SchedulerAnnotation]; !chosen && !slices.Contains(available, affinityScheduler) {
+	if _, chosen := port.Annotations[SchedulerAnnotation]; !chosen && !slices.Contains(available, schedulerMH) {
 		problem("spec.sessionAffinity", fmt.Errorf("a client keeps its endpoint at one address of one node only, since the IPVS scheduler %q is missing: "+
-			"load the kernel module ip_vs_%[1]s and restart", affinityScheduler))
+			"load the kernel module ip_vs_%[1]s and restart", schedulerMH))
 	}
 	if len(port.Frontends) < 2 {
 		return all

@@ -86,7 +86,7 @@ func (t *target) createSets() error {
 	for _, f := range t.options.Families {
 		for _, s := range allSets() {
 			switch err := t.sets.Create(ipvs.Set{
-				Name: t.names[f].set(s), Type: s.typ(), IPv6: f == v1.IPv6Protocol, Marked: s.isMarked(), Limit: t.maxEntries,
+				Name: setName(t.prefix, f, s), Type: s.typ(), IPv6: f == v1.IPv6Protocol, Marked: s.isMarked(), Limit: t.maxEntries,
 			}); {
 			case errors.Is(err, ipvs.ErrUnsupported):
 				return missing("ip_set_"+strings.NewReplacer(":", "_", ",", "").Replace(s.typ()), fmt.Errorf("ipset: type %s: %w", s.typ(), ipvs.ErrUnsupported))

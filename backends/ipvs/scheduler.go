@@ -16,7 +16,8 @@ import (
 const SchedulerAnnotation = "vipkit.github.io/ipvs-scheduler"
 
 // Schedulers that choose by a hash: of the client's address, of the address of the Service, and Maglev's of
-// the client's.
+// the client's. Services with session affinity have the last one: it chooses the same real servers at all
+// addresses of a service port.
 const (
 	schedulerSH = "sh"
 	schedulerDH = "dh"
@@ -41,10 +42,6 @@ func Schedulers() []string {
 		"rr", "wrr", "lc", "wlc", "lblc", "lblcr", schedulerSH, schedulerDH, "sed", "nq", schedulerMH, "fo", "ovf",
 	}
 }
-
-// affinityScheduler chooses real servers by the client's address: the same ones at all
-// addresses of a service port.
-const affinityScheduler = schedulerMH
 
 // refusesAtZero reports whether a scheduler refuses clients of real servers of weight 0.
 func refusesAtZero(name string) bool { return name == schedulerDH }
@@ -86,8 +83,8 @@ func parseScheduler(text string) (value, error) {
 // ones.
 func (r *renderer) schedulerOf(available []string, port *proxy.ServicePort) (value, error) {
 	def := r.scheduler
-	if port.Affinity.Enabled() && slices.Contains(available, affinityScheduler) {
-		def = schedulerValue(affinityScheduler)
+	if port.Affinity.Enabled() && slices.Contains(available, schedulerMH) {
+		def = schedulerValue(schedulerMH)
 	}
 	text, chosen := port.Annotations[SchedulerAnnotation]
 	if !chosen {

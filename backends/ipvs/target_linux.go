@@ -203,7 +203,7 @@ func (t *target) changeEntries(c *commit, some []int) {
 	for _, i := range some {
 		k := &c.ops[i].Key
 		o := ipvs.SetOp{
-			Set: t.names[ipaddr.FamilyOf(k.addr.Addr())].set(k.set), Delete: c.ops[i].Kind == backends.Remove,
+			Set: setName(t.prefix, ipaddr.FamilyOf(k.addr.Addr()), k.set), Delete: c.ops[i].Kind == backends.Remove,
 			Entry: ipvs.Entry{Addr: k.addr.Addr(), Protocol: k.protocol, Port: k.addr.Port(), Net: k.source},
 		}
 		if !o.Delete && k.set.isMarked() {

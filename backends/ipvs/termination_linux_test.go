@@ -59,18 +59,17 @@ func TestWhenDrainingIsOver(t *testing.T) {
 	const now = 1000
 	for _, c := range []struct {
 		name         string
-		state        ipvs.DestinationState
+		state        ipvs.Destination
 		drains, over bool
 	}{
-		{"it serves", ipvs.DestinationState{Destination: ipvs.Destination{Weight: 1}}, false, false},
-		{"weight 0, of another program", ipvs.DestinationState{}, false, false},
-		{"open connections", ipvs.DestinationState{Destination: ipvs.Destination{Upper: now + 1}, Active: 1}, true, false},
-		{"closing connections", ipvs.DestinationState{Destination: ipvs.Destination{Upper: now + 1}, Inactive: 1}, true, false},
-		{"no connections", ipvs.DestinationState{Destination: ipvs.Destination{Upper: now + 1}}, true, true},
-		{"open connections, after the deadline", ipvs.DestinationState{Destination: ipvs.Destination{Upper: now}, Active: 1}, true, true},
+		{"it serves", ipvs.Destination{Weight: 1}, false, false},
+		{"weight 0, of another program", ipvs.Destination{}, false, false},
+		{"connections", ipvs.Destination{Upper: now + 1, Connections: 1}, true, false},
+		{"no connections", ipvs.Destination{Upper: now + 1}, true, true},
+		{"connections, after the deadline", ipvs.Destination{Upper: now, Connections: 1}, true, true},
 	} {
 		c.state.Addr = netip.MustParseAddrPort("10.0.0.1:8080")
-		drains, over := stateOf([]ipvs.DestinationState{c.state}, c.state.Addr, now)
+		drains, over := stateOf([]ipvs.Destination{c.state}, c.state.Addr, now)
 		if drains != c.drains || over != c.over {
 			t.Errorf("%s: got draining %v and over %v, want %v and %v", c.name, drains, over, c.drains, c.over)
 		}

@@ -205,11 +205,11 @@ func (c *Conn) Services() (all []Service, err error) {
 
 // Destinations lists the destinations of a virtual server: none if the server does not exist.
 // See the package about completeness.
-func (c *Conn) Destinations(k ServiceKey) (all []DestinationState, err error) {
+func (c *Conn) Destinations(k ServiceKey) (all []Destination, err error) {
 	err = c.call(func(h *ipvs.Handle) error {
 		list, err := h.GetDestinations(service(k, ServiceConfig{}))
 		for _, d := range list {
-			all = append(all, stateOf(d))
+			all = append(all, destinationOf(d))
 		}
 		return err
 	})

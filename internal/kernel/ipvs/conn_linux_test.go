@@ -70,12 +70,8 @@ func services(t testing.TB, c *Conn) map[ServiceKey]ServiceConfig {
 
 func destinations(t testing.TB, c *Conn, k ServiceKey) []Destination {
 	t.Helper()
-	list, err := c.Destinations(k)
+	all, err := c.Destinations(k)
 	testenv.NoError(t, err)
-	var all []Destination
-	for _, d := range list {
-		all = append(all, d.Destination)
-	}
 	slices.SortFunc(all, func(a, b Destination) int { return a.Addr.Compare(b.Addr) })
 	return all
 }
