@@ -21,23 +21,29 @@ type lack struct {
 	// awaited are the addresses of endpoints that do not exist yet, and whether only one of a pod of this
 	// node will do; the zero Addr stands for the endpoint that gets health checks.
 	awaited map[netip.Addr]bool
+	// at is when this was last found, since when something has been lacking.
+	at, since time.Time
+}
+
+// due returns when to try again: after as long as it has been lacking.
+func (l *lack) due() time.Time {
+	return l.at.Add(min(max(l.at.Sub(l.since), retryFirst), listInterval))
 }
 
 // lacks are the lacks since everything was listed.
 type lacks struct {
 	all map[key]lack
-	// known are the objects that have lacked something since the list before, and isNew says that another one does.
-	known map[key]bool
-	isNew bool
+	// since is since when objects have been lacking something, also those that lacked something in the list before.
+	since map[key]time.Time
 }
 
 // errMissing marks an endpoint that does not exist yet.
 var errMissing = errors.New("missing in HNS")
 
 func newLacks(before map[key]lack) lacks {
-	l := lacks{all: map[key]lack{}, known: map[key]bool{}}
-	for k := range before {
-		l.known[k] = true
+	l := lacks{all: map[key]lack{}, since: map[key]time.Time{}}
+	for k, x := range before {
+		l.since[k] = x.since
 	}
 	return l
 }
@@ -50,8 +56,12 @@ func (s *shared) lack(k key, l lack) {
 		delete(s.lacks.all, k)
 		return
 	}
-	s.lacks.isNew = s.lacks.isNew || !s.lacks.known[k]
-	s.lacks.known[k], s.lacks.all[k] = true, l
+	l.at = time.Now()
+	if _, known := s.lacks.since[k]; !known {
+		s.lacks.since[k] = l.at
+	}
+	l.since = s.lacks.since[k]
+	s.lacks.all[k] = l
 }
 
 // suspect records that the mirror may be wrong because of an error: a call failed, and so did reading what it left.
@@ -107,8 +117,7 @@ func (l *lacks) hasAppeared(m *mirror) bool {
 	return false
 }
 
-// retryFirst: what lacks something is tried again after this time, which doubles while something does,
-// up to listInterval.
+// retryFirst: what lacks something is tried again after this time, and later after longer ones, up to listInterval.
 const retryFirst = 500 * time.Millisecond
 
 // listInterval is after what time everything is listed although nothing was noticed.
@@ -120,30 +129,10 @@ type drift struct {
 	noticed hcn.Event
 	// known says that of all that may differ the mirror has it, so that nothing must be read.
 	known bool
-	// at is when everything was listed; since when something has lacked something; retries how often
-	// in a row something did when everything was listed.
-	at, since time.Time
-	retries   int
+	// at is when everything was listed.
+	at time.Time
 	// wake ends a wait.
 	wake context.CancelFunc
-}
-
-// wakeUp has a wait notice that something is to be tried again, if anything is. What is new is not delayed by what
-// has failed for long.
-func (d *drift) wakeUp(anything, isNew bool) {
-	if !anything {
-		d.since = time.Time{}
-		return
-	}
-	if isNew {
-		d.retries = 0
-	}
-	if isNew || d.since.IsZero() {
-		d.since = time.Now()
-	}
-	if d.wake != nil {
-		d.wake()
-	}
 }
 
 // beginList begins anew before everything is listed: what HNS notifies of from now on may not be in the
@@ -159,23 +148,20 @@ func (s *shared) beginList() (noticed hcn.Event) {
 func (s *shared) listed(f facts, everything bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	d := &s.drift
-	d.since = time.Time{}
 	if everything {
-		d.at = time.Now()
-		if d.retries++; len(s.lacks.all) == 0 {
-			d.retries = 0
-		}
+		s.drift.at = time.Now()
 	}
 	s.facts, s.lacks = f, newLacks(s.lacks.all)
 }
 
 // due returns when to list because of what lacks something; the zero Time for never.
-func (t *target) due() time.Time {
-	if t.drift.since.IsZero() || t.drift.at.IsZero() {
-		return time.Time{}
+func (l *lacks) due() (first time.Time) {
+	for _, x := range l.all {
+		if due := x.due(); first.IsZero() || due.Before(first) {
+			first = due
+		}
 	}
-	return t.drift.since.Add(min(retryFirst<<min(t.drift.retries, 20), listInterval))
+	return first
 }
 
 // Drifted is Drifted of [proxy.Abilities]. It reads which endpoints exist if only they may have
@@ -194,9 +180,7 @@ func (t *target) Drifted(ctx context.Context) bool {
 	case err != nil || t.lacks.isSuspect():
 		d.noticed = max(d.noticed, hcn.NetworksChanged) // list everything
 		return true
-	case isDue:
-		d.retries++
-	case !d.known && !t.mirror.stale && !t.lacks.hasAppeared(t.mirror):
+	case !isDue && !d.known && !t.mirror.stale && !t.lacks.hasAppeared(t.mirror):
 		return false
 	}
 	d.known = true
@@ -220,7 +204,7 @@ func (t *target) mayDiffer() (everything, isDue, is bool) {
 }
 
 func (t *target) isDue() bool {
-	due := t.due()
+	due := t.lacks.due()
 	return !due.IsZero() && !time.Now().Before(due)
 }
 
@@ -269,7 +253,7 @@ func (t *target) waitFails(err error) {
 func (t *target) beginWait(ctx context.Context) (wait context.Context, stop context.CancelFunc, drifted bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if due := t.due(); due.IsZero() {
+	if due := t.lacks.due(); due.IsZero() {
 		wait, stop = context.WithCancel(ctx)
 	} else {
 		wait, stop = context.WithDeadline(ctx, due)

@@ -137,8 +137,9 @@ func (t *target) flush() {
 	t.state.flush()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.drift.wakeUp(len(t.lacks.all) > 0, t.lacks.isNew)
-	t.lacks.isNew = false
+	if len(t.lacks.all) > 0 && t.drift.wake != nil {
+		t.drift.wake() // it waits for what is to be tried again
+	}
 }
 
 // carryOut carries out an operation.
