@@ -22,7 +22,7 @@ import (
 // packets to them in. It stays down: the kernel needs only the addresses.
 type device struct {
 	name string
-	// index is that of the device, which changes when it is made again.
+	// index is the index of the device, which changes when it is made again.
 	index atomic.Uint32
 	at    *netns.NS
 	// bound has the addresses that the backend has given to the device: it tells notifications of

@@ -112,7 +112,7 @@ func (l *listing) usedMarks(services []ipvs.Service) {
 func (l *listing) add(k key, v value) { l.found = append(l.found, object{Key: k, Value: v}) }
 
 // entries reads a set; one that does not exist has none. The entries of setInside are compared
-// with those of setMarks, which allSets has first.
+// with the entries of setMarks, which allSets has first.
 func (l *listing) entries(f v1.IPFamily, s setID) error {
 	all, err := l.sets.Entries(setName(l.prefix, f, s))
 	for _, e := range all {

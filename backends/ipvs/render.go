@@ -102,7 +102,7 @@ func (w *portWriter) entry(s setID, at netip.AddrPort) {
 }
 
 // serviceAddress writes a frontend at an address of a Service. An address that an interface
-// of the node has stays there, and its other ports stay those of the node.
+// of the node has stays there, and its other ports stay ports of the node.
 func (w *portWriter) serviceAddress(f *proxy.Frontend) {
 	if a := f.Addr.Addr(); !slices.Contains(w.host, a) {
 		at := netip.AddrPortFrom(a, 0)

@@ -94,7 +94,7 @@ func (r *renderer) ruleset() xtables.Config {
 // ruleWriter writes the rules of one family for a node.
 type ruleWriter struct {
 	family v1.IPFamily
-	// prefix is that of the sets and chains, mark the bit of the connection mark.
+	// prefix begins the names of sets and chains, mark the bit of the connection mark.
 	prefix string
 	mark   uint32
 	node   *proxy.Node
@@ -227,8 +227,8 @@ func (w *ruleWriter) filter() {
 	w.chain(xtables.Filter, chainReject, "-p tcp -j REJECT --reject-with tcp-reset", xtables.Reject(w.family))
 	w.jump(xtables.Filter, "INPUT", isNew, chainInput)
 	// Without an address on this node, a packet would go where a route sends it. One to an address that
-	// an interface has goes to INPUT, by lo: of those of the device, INPUT rejects ports without a
-	// Service, and of others every port stays that of the node.
+	// an interface has goes to INPUT, by lo: of addresses of the device, INPUT rejects ports without a
+	// Service, and of others every port stays with the node.
 	// The policy of FORWARD may be to drop. Only replies of endpoints pass there: what IPVS translates
 	// passes OUTPUT.
 	forward := []string{"-m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT"}

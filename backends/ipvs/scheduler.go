@@ -29,7 +29,7 @@ const (
 	// flagPersistent sends a client to the real server of its earlier connections until the timeout.
 	flagPersistent uint32 = 1 << 0
 	// flagFallback, "mh-fallback" and "sh-fallback" of ipvsadm, selects another real server if
-	// that of the hash has weight 0. Without it mh and sh refuse the connection. dh refuses it
+	// the real server of the hash has weight 0. Without it mh and sh refuse the connection. dh refuses it
 	// always, and the other schedulers never.
 	flagFallback uint32 = 1 << 3
 	// flagPort, "mh-port" and "sh-port" of ipvsadm, includes the port of the client in the hash.

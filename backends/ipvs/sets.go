@@ -118,7 +118,7 @@ func allSets() []setID {
 // longestSet is the maximum length of the name of a set.
 const longestSet = 31
 
-// setName returns the name of a set of a family. The prefix is that of all names of the identity.
+// setName returns the name of a set of a family. The prefix begins all names of the identity.
 func setName(prefix string, f v1.IPFamily, s setID) string {
 	if f == v1.IPv6Protocol {
 		prefix += "6-"

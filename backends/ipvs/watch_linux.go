@@ -112,8 +112,8 @@ func (t *target) concerns(m *rawnetlink.Message) (bool, error) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	// Routers renew addresses again and again. An address that goes may stay at another interface: those of
-	// all pods may have that of the gateway.
+	// Routers renew addresses again and again. An address that goes may stay at another interface: the interfaces of
+	// all pods may have the address of the gateway.
 	if t.device.serviceDevices[int(index)] || isAddition && slices.Contains(t.exact.host, a) {
 		return false, nil
 	}

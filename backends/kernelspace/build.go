@@ -45,7 +45,7 @@ func (t *target) build(ctx context.Context, k key, v *value, with payload) (hcn.
 		v.decode(resolve)
 	}
 	if len(missing) > 0 {
-		t.lack(k, lack{err: fmt.Errorf("%w: %d", errMissing, len(missing)), awaited: missing})
+		t.setPending(k, pendingObject{err: fmt.Errorf("%w: %d", errMissing, len(missing)), awaited: missing})
 	}
 	slices.Sort(b.Endpoints)
 	b.Endpoints = slices.Compact(b.Endpoints)
@@ -61,7 +61,7 @@ func (t *target) addRoot(ctx context.Context, k key, b *hcn.LoadBalancer) error 
 		}
 	}
 	if t.mirror.root == "" {
-		t.lack(k, lack{err: fmt.Errorf("%w: endpoint %q", errMissing, t.options.HealthChecks.Endpoint), awaited: map[netip.Addr]bool{{}: true}})
+		t.setPending(k, pendingObject{err: fmt.Errorf("%w: endpoint %q", errMissing, t.options.HealthChecks.Endpoint), awaited: map[netip.Addr]bool{{}: true}})
 		return nil
 	}
 	b.Endpoints = []string{t.mirror.root}

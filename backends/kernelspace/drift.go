@@ -15,61 +15,62 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// lack is what an object lacks although it was written, or why it could not be written or removed.
-type lack struct {
+// pendingObject says why an object is not finished: it could not be written or removed, or something that it needs
+// does not exist yet.
+type pendingObject struct {
 	err error
 	// awaited are the addresses of endpoints that do not exist yet, and whether only one of a pod of this
 	// node will do; the zero Addr stands for the endpoint that gets health checks.
 	awaited map[netip.Addr]bool
-	// at is when this was last found, since when something has been lacking.
+	// at is when this was last found, since when the object has been pending.
 	at, since time.Time
 }
 
-// due returns when to try again: after as long as it has been lacking.
-func (l *lack) due() time.Time {
-	return l.at.Add(min(max(l.at.Sub(l.since), retryFirst), listInterval))
+// due returns when to try again: after as long as the object has been pending.
+func (p *pendingObject) due() time.Time {
+	return p.at.Add(min(max(p.at.Sub(p.since), retryFirst), listInterval))
 }
 
-// lacks are the lacks since everything was listed.
-type lacks struct {
-	all map[key]lack
-	// since is since when objects have been lacking something, also those that lacked something in the list before.
+// pendingObjects are the objects that were found pending since the last list.
+type pendingObjects struct {
+	all map[key]pendingObject
+	// since is since when objects have been pending, also objects that were pending before the last list.
 	since map[key]time.Time
 }
 
 // errMissing marks an endpoint that does not exist yet.
 var errMissing = errors.New("missing in HNS")
 
-func newLacks(before map[key]lack) lacks {
-	l := lacks{all: map[key]lack{}, since: map[key]time.Time{}}
+func newPendingObjects(before map[key]pendingObject) pendingObjects {
+	p := pendingObjects{all: map[key]pendingObject{}, since: map[key]time.Time{}}
 	for k, x := range before {
-		l.since[k] = x.since
+		p.since[k] = x.since
 	}
-	return l
+	return p
 }
 
-// lack records what an object lacks, nothing if there is no error.
-func (s *shared) lack(k key, l lack) {
+// setPending records why an object is pending, or that it is not if there is no error.
+func (s *shared) setPending(k key, p pendingObject) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if l.err == nil {
-		delete(s.lacks.all, k)
+	if p.err == nil {
+		delete(s.pending.all, k)
 		return
 	}
-	l.at = time.Now()
-	if _, known := s.lacks.since[k]; !known {
-		s.lacks.since[k] = l.at
+	p.at = time.Now()
+	if _, known := s.pending.since[k]; !known {
+		s.pending.since[k] = p.at
 	}
-	l.since = s.lacks.since[k]
-	s.lacks.all[k] = l
+	p.since = s.pending.since[k]
+	s.pending.all[k] = p
 }
 
 // suspect records that the mirror may be wrong because of an error: a call failed, and so did reading what it left.
-func (s *shared) suspect(err error) { s.lack(key{kind: kindUnread}, lack{err: err}) }
+func (s *shared) suspect(err error) { s.setPending(key{kind: kindUnread}, pendingObject{err: err}) }
 
 // isSuspect reports whether the mirror may be wrong.
-func (l *lacks) isSuspect() bool {
-	_, is := l.all[key{kind: kindUnread}]
+func (p *pendingObjects) isSuspect() bool {
+	_, is := p.all[key{kind: kindUnread}]
 	return is
 }
 
@@ -85,18 +86,18 @@ func join(errs []error) error {
 	return errors.Join(errs...)
 }
 
-// failure returns the reasons as one error, nil if nothing lacks anything.
-func (l *lacks) failure() error {
+// failure returns the reasons as one error, nil if nothing is pending.
+func (p *pendingObjects) failure() error {
 	var errs []error
-	for _, k := range slices.SortedFunc(maps.Keys(l.all), func(a, b key) int { return cmp.Or(int(a.kind)-int(b.kind), compareKeys(a, b)) }) {
-		errs = append(errs, fmt.Errorf("kernelspace: %v: %w", k, l.all[k].err))
+	for _, k := range slices.SortedFunc(maps.Keys(p.all), func(a, b key) int { return cmp.Or(int(a.kind)-int(b.kind), compareKeys(a, b)) }) {
+		errs = append(errs, fmt.Errorf("kernelspace: %v: %w", k, p.all[k].err))
 	}
 	return join(errs)
 }
 
-// onlyAwaits reports whether all objects that lack something wait for endpoints to appear.
-func (l *lacks) onlyAwaits() bool {
-	for _, x := range l.all {
+// onlyAwaits reports whether all pending objects wait for endpoints to appear.
+func (p *pendingObjects) onlyAwaits() bool {
+	for _, x := range p.all {
 		if len(x.awaited) == 0 {
 			return false
 		}
@@ -105,8 +106,8 @@ func (l *lacks) onlyAwaits() bool {
 }
 
 // hasAppeared reports whether an endpoint exists that something waits for.
-func (l *lacks) hasAppeared(m *mirror) bool {
-	for _, x := range l.all {
+func (p *pendingObjects) hasAppeared(m *mirror) bool {
+	for _, x := range p.all {
 		for a, onlyLocal := range x.awaited {
 			_, found := m.find(a, onlyLocal)
 			if found || !a.IsValid() && m.root != "" {
@@ -117,7 +118,7 @@ func (l *lacks) hasAppeared(m *mirror) bool {
 	return false
 }
 
-// retryFirst: what lacks something is tried again after this time, and later after longer ones, up to listInterval.
+// retryFirst is the first pause before a pending object is tried again. Later pauses are longer, up to listInterval.
 const retryFirst = 500 * time.Millisecond
 
 // listInterval is after what time everything is listed although nothing was noticed.
@@ -127,7 +128,7 @@ const listInterval = 5 * time.Minute
 type drift struct {
 	// noticed is the greatest event that HNS has notified of, 0 if it has not.
 	noticed hcn.Event
-	// known says that of all that may differ the mirror has it, so that nothing must be read.
+	// known says that the mirror has all that may differ, so that nothing must be read.
 	known bool
 	// at is when everything was listed.
 	at time.Time
@@ -151,12 +152,12 @@ func (s *shared) listed(f facts, everything bool) {
 	if everything {
 		s.drift.at = time.Now()
 	}
-	s.facts, s.lacks = f, newLacks(s.lacks.all)
+	s.facts, s.pending = f, newPendingObjects(s.pending.all)
 }
 
-// due returns when to list because of what lacks something; the zero Time for never.
-func (l *lacks) due() (first time.Time) {
-	for _, x := range l.all {
+// due returns when to list because of pending objects; the zero Time for never.
+func (p *pendingObjects) due() (first time.Time) {
+	for _, x := range p.all {
 		if due := x.due(); first.IsZero() || due.Before(first) {
 			first = due
 		}
@@ -177,10 +178,10 @@ func (t *target) Drifted(ctx context.Context) bool {
 	defer t.mu.Unlock()
 	d := &t.drift
 	switch {
-	case err != nil || t.lacks.isSuspect():
+	case err != nil || t.pending.isSuspect():
 		d.noticed = max(d.noticed, hcn.NetworksChanged) // list everything
 		return true
-	case !isDue && !d.known && !t.mirror.stale && !t.lacks.hasAppeared(t.mirror):
+	case !isDue && !d.known && !t.mirror.stale && !t.pending.hasAppeared(t.mirror):
 		return false
 	}
 	d.known = true
@@ -188,14 +189,14 @@ func (t *target) Drifted(ctx context.Context) bool {
 }
 
 // mayDiffer reports whether HNS may differ from what was written, whether everything must be listed
-// then, and whether something that lacks something is due.
+// then, and whether a pending object is due.
 func (t *target) mayDiffer() (everything, isDue, is bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	d := &t.drift
 	isDue = t.isDue()
 	everything = d.at.IsZero() || d.noticed > hcn.EndpointsChanged || time.Since(d.at) >= listInterval ||
-		isDue && !t.lacks.onlyAwaits() || t.lacks.isSuspect()
+		isDue && !t.pending.onlyAwaits() || t.pending.isSuspect()
 	is = everything || t.hasDrifted()
 	if !everything {
 		d.noticed = 0
@@ -204,7 +205,7 @@ func (t *target) mayDiffer() (everything, isDue, is bool) {
 }
 
 func (t *target) isDue() bool {
-	due := t.lacks.due()
+	due := t.pending.due()
 	return !due.IsZero() && !time.Now().Before(due)
 }
 
@@ -214,7 +215,7 @@ func (t *target) hasDrifted() bool { return t.drift.noticed > 0 || t.drift.known
 const waitPause = 30 * time.Second
 
 // WaitDrift is WaitDrift of [proxy.Abilities]: it waits for a notification of HNS, or until something
-// that lacks something is due again. While HNS cannot notify, it waits for the latter alone.
+// that is pending is due again. While HNS cannot notify, it waits for the latter alone.
 func (t *target) WaitDrift(ctx context.Context) error {
 	for {
 		wait, stop, drifted := t.beginWait(ctx)
@@ -253,7 +254,7 @@ func (t *target) waitFails(err error) {
 func (t *target) beginWait(ctx context.Context) (wait context.Context, stop context.CancelFunc, drifted bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if due := t.lacks.due(); due.IsZero() {
+	if due := t.pending.due(); due.IsZero() {
 		wait, stop = context.WithCancel(ctx)
 	} else {
 		wait, stop = context.WithDeadline(ctx, due)
@@ -280,7 +281,7 @@ func (t *target) CheckNode(s proxy.Snapshot) (all []*proxy.Problem) {
 		all = append(all, p)
 	}
 	t.mu.Lock()
-	err, waitFailed := t.lacks.failure(), t.waitFailed
+	err, waitFailed := t.pending.failure(), t.waitFailed
 	var modifyFailed error
 	if first := slices.SortedFunc(maps.Keys(t.notModified), compareKeys); len(first) > 0 {
 		modifyFailed = t.notModified[first[0]]

@@ -36,7 +36,7 @@ func (t *target) putEndpoint(ctx context.Context, k key, v *value) error {
 	}
 	if err := t.isInUse(id, len(t.usersOf(id))); err != nil {
 		// A try would take the endpoint out of its load balancers and put it back, for nothing.
-		t.lack(k, lack{err: fmt.Errorf("it must be made again, and cannot be deleted now: %w", err)})
+		t.setPending(k, pendingObject{err: fmt.Errorf("it must be made again, and cannot be deleted now: %w", err)})
 		return nil
 	}
 	return t.refresh(ctx, k, v)
@@ -90,7 +90,7 @@ func (t *target) wanted(ctx context.Context, k key, v *value) (hcn.Endpoint, err
 	}
 	if !found {
 		provider = v.host
-		t.lack(k, lack{err: fmt.Errorf("no remote subnet of network %s has the address", t.mirror.network.Name)})
+		t.setPending(k, pendingObject{err: fmt.Errorf("no remote subnet of network %s has the address", t.mirror.network.Name)})
 	}
 	e.ProviderAddress = provider
 	return e, nil
@@ -232,7 +232,7 @@ func (t *target) isInUse(id string, known int) error {
 	if n := t.mirror.users[id] - known; n > 0 {
 		return fmt.Errorf("%d load balancers use it", n)
 	}
-	if t.lacks.isSuspect() {
+	if t.pending.isSuspect() {
 		return errors.New("after an error, load balancers must be listed before")
 	}
 	return nil

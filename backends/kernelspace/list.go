@@ -92,7 +92,7 @@ type lister struct {
 // the same: its subnets say which endpoints may be on this node.
 func (l *lister) again(ctx context.Context) (objects []object, done bool, err error) {
 	l.mu.Lock()
-	known := l.drift.known && l.drift.noticed <= hcn.EndpointsChanged && !l.lacks.isSuspect() && !l.cleans
+	known := l.drift.known && l.drift.noticed <= hcn.EndpointsChanged && !l.pending.isSuspect() && !l.cleans
 	l.drift.known = false
 	l.mu.Unlock()
 	if !known {
@@ -117,7 +117,7 @@ func isSame(a, b *hcn.Network) bool {
 	return a.ID == b.ID && slices.Equal(a.Subnets, b.Subnets) && slices.Equal(a.RemoteSubnets, b.RemoteSubnets)
 }
 
-// endpoints returns the endpoints that are not those of this node's pods as objects.
+// endpoints returns as objects the endpoints that no pod of this node has.
 func (l *lister) endpoints() (objects []object) {
 	for id, e := range l.mirror.endpoints {
 		if len(e.Addresses) > 0 && (e.Remote || l.mirror.pods[e.Addresses[0]] != id) {
@@ -325,14 +325,14 @@ func (t *target) Cleanup(ctx context.Context) error {
 		}
 		k := endpointKey(t.mirror.endpoints[id].Addresses[0], t.roleOf(id))
 		if err := translate(t.deleteEndpoint(ctx, id)); err != nil {
-			t.lack(k, lack{err: err})
+			t.setPending(k, pendingObject{err: err})
 			if isFatal(ctx, err) {
 				break
 			}
 		}
 	}
 	t.flush()
-	if err := t.lacks.failure(); err != nil {
+	if err := t.pending.failure(); err != nil {
 		return err
 	}
 	if err := t.state.clear(); err != nil {

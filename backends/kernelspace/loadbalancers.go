@@ -24,7 +24,7 @@ func (t *target) putHealthCheck(ctx context.Context, k key, v *value, with paylo
 	if err == nil || isFatal(ctx, err) || errors.Is(err, proxy.ErrDataplaneLost) {
 		return err
 	}
-	t.lack(k, lack{err: err})
+	t.setPending(k, pendingObject{err: err})
 	return nil
 }
 
@@ -51,7 +51,7 @@ func (t *target) reach(ctx context.Context, k key, build func() (hcn.LoadBalance
 }
 
 // restore makes a load balancer again that was deleted for another one, which could not be made because of
-// cause, with those of its endpoints that exist.
+// cause, with its endpoints that exist.
 func (t *target) restore(ctx context.Context, k key, had hcn.LoadBalancer, cause error) error {
 	ctx, cancel := t.afterwards(ctx)
 	defer cancel()

@@ -16,10 +16,10 @@ type mirror struct {
 	// before the first one is written.
 	host      netip.Addr
 	endpoints map[string]hcn.Endpoint // by ID
-	// prefix is that of the names of endpoints that the backend makes, rootName the name of the
+	// prefix begins the names of endpoints that the backend makes, rootName the name of the
 	// endpoint that gets health checks, and root its ID; empty if there is none.
 	prefix, rootName, root string
-	// pods are the IDs of the endpoints of this node's pods by address, and made those of the
+	// pods are the IDs of the endpoints of this node's pods by address, and made the IDs of the
 	// endpoints that the backend, kube-proxy or the like has made.
 	pods, made map[netip.Addr]string
 	// loadBalancers are those that a key can name, by their place; users counts, by ID of an endpoint, all load

@@ -18,7 +18,7 @@ const (
 	kindEndpoint     kind = iota // an endpoint that the backend makes
 	kindLoadBalancer             // a load balancer of one address, protocol and port
 	kindHealthCheck              // the load balancer of health checks, for all ports of a Service
-	kindUnread                   // what cannot be read: no object, only a key of a [lack]
+	kindUnread                   // what cannot be read: no object, only a key of a [pendingObject]
 )
 
 // key names an object. HNS refuses a second load balancer of one address, protocol and port, so a
@@ -56,7 +56,7 @@ const (
 
 // value is the content of an object.
 type value struct {
-	// The content of a load balancer: the port of its endpoints, its flags without that of the
+	// The content of a load balancer: the port of its endpoints, its flags without the flag of the
 	// family, and its endpoints as encode returns them.
 	port         uint16
 	flags        hcn.LoadBalancerFlags
@@ -86,7 +86,7 @@ type (
 
 // isHere reports whether an endpoint is on a node. One with the node's address is, whatever its
 // EndpointSlice says: a remote endpoint with that address could take the node's own traffic. So is one with an
-// address that only a pod of the node gets: a remote endpoint would keep HNS from making that of the pod.
+// address that only a pod of the node gets: a remote endpoint would keep HNS from making the pod's own.
 func (r *renderer) isHere(node *proxy.Node, e *endpoints.Endpoint) bool {
 	return e.Local || slices.Contains(node.Addresses, e.Addr.Addr()) || r.isOwn(node, e.Addr.Addr())
 }

@@ -54,7 +54,7 @@ type HealthChecks struct {
 	// Endpoint is the name of the HNS endpoint of the node, in most networks "cbr0"; empty for
 	// no forwarding.
 	Endpoint string
-	// Port is the port of Services without health check node port: that of the proxy's own
+	// Port is the port of Services without health check node port: the port of the proxy's own
 	// health server.
 	Port uint16
 }

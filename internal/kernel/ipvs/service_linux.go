@@ -15,7 +15,7 @@ type ServiceKey struct {
 	Protocol uint8
 	// Addr is the zero AddrPort with a mark.
 	Addr netip.AddrPort
-	// Mark is that of the packets (fwmark). 0 means that the server has an address.
+	// Mark is the mark of the packets (fwmark). 0 means that the server has an address.
 	Mark uint32
 	// IPv6 is the family of a server with a mark. It is false with an address.
 	IPv6 bool
