@@ -201,17 +201,10 @@ func (t *target) carryOut(ctx context.Context, c *commit, from, to int) {
 func (t *target) changeEntries(c *commit, some []int) {
 	list, indexes := make([]ipvs.SetOp, 0, len(some)), make([]int, 0, len(some))
 	for _, i := range some {
-		k := &c.ops[i].Key
-		o := ipvs.SetOp{
-			Set: setName(t.prefix, ipaddr.FamilyOf(k.addr.Addr()), k.set), Delete: c.ops[i].Kind == backends.Remove,
-			Entry: ipvs.Entry{Addr: k.addr.Addr(), Protocol: k.protocol, Port: k.addr.Port(), Net: k.source},
-		}
-		if !o.Delete && k.set.isMarked() {
-			var err error
-			if o.Entry.Mark, err = t.marks.take(k); err != nil {
-				c.fail(i, err)
-				continue
-			}
+		o, err := t.entry(&c.ops[i])
+		if err != nil {
+			c.fail(i, err)
+			continue
 		}
 		list, indexes = append(list, o), append(indexes, i)
 	}
@@ -227,10 +220,23 @@ func (t *target) changeEntries(c *commit, some []int) {
 		} else {
 			t.ops.Add(1)
 		}
-		if o.Key.set == setMarks && (err != nil && o.Kind == backends.Add || err == nil && o.Kind == backends.Remove) {
+		if unused := err != nil && o.Kind == backends.Add || err == nil && o.Kind == backends.Remove; unused && o.Key.set == setMarks {
 			t.marks.release(&o.Key)
 		}
 	}
+}
+
+// entry returns the change of an entry. An added one may get a new mark.
+func (t *target) entry(o *op) (change ipvs.SetOp, err error) {
+	k := &o.Key
+	change = ipvs.SetOp{
+		Set: setName(t.prefix, ipaddr.FamilyOf(k.addr.Addr()), k.set), Delete: o.Kind == backends.Remove,
+		Entry: ipvs.Entry{Addr: k.addr.Addr(), Protocol: k.protocol, Port: k.addr.Port(), Net: k.source},
+	}
+	if !change.Delete && k.set.isMarked() {
+		change.Entry.Mark, err = t.marks.take(k)
+	}
+	return change, err
 }
 
 // Close is Close of [backends.Abilities].

@@ -197,19 +197,27 @@ func (s *Sets) Do(ops []SetOp) (failed map[int]error, err error) {
 			if s.send(ops, some) == nil {
 				continue
 			}
-			for _, i := range some {
-				err := s.send(ops, []int{i})
-				if err == nil {
-					continue
-				}
-				if _, isRefusal := errors.AsType[syscall.Errno](err); !isRefusal || errors.Is(err, unix.EAGAIN) {
-					return nil, fmt.Errorf("ipset: %w", err)
-				}
-				failed[i] = explainSet(fmt.Sprintf("change %+v of", ops[i].Entry), ops[i].Set, err)
+			if err := s.sendSingly(ops, some, failed); err != nil {
+				return nil, fmt.Errorf("ipset: %w", err)
 			}
 		}
 	}
 	return failed, nil
+}
+
+// sendSingly sends changes of one set, each one alone, and adds to failed why some failed.
+func (s *Sets) sendSingly(ops []SetOp, some []int, failed map[int]error) error {
+	for _, i := range some {
+		err := s.send(ops, []int{i})
+		if err == nil {
+			continue
+		}
+		if _, isRefusal := errors.AsType[syscall.Errno](err); !isRefusal || errors.Is(err, unix.EAGAIN) {
+			return err
+		}
+		failed[i] = explainSet(fmt.Sprintf("change %+v of", ops[i].Entry), ops[i].Set, err)
+	}
+	return nil
 }
 
 // send sends changes of one set, all of them additions or deletions.
