@@ -29,13 +29,13 @@ func TestExpectedAddressesDuringListing(t *testing.T) {
 		case <-done:
 			isListing = false
 		default:
-			if _, has := d.bound.Load(last); !has {
+			if !d.expects(last) {
 				t.Fatalf("address %v: got a foreign one during a listing, want an expected one", last)
 			}
 		}
 	}
 	listing.Wait()
-	if _, has := d.bound.Load(gone); has || !d.isAsExpected(own) {
+	if has := d.expects(gone); has || !d.isAsExpected(own) {
 		t.Errorf("after listings of %d addresses: address %v: got expected %v, want false", len(own), gone, has)
 	}
 }

@@ -13,21 +13,34 @@ import (
 func TestProbed(t *testing.T) {
 	second := Schedulers()[1]
 	for what, c := range map[string]struct {
-		failed  []ipvs.Failure
-		missing []string
-		isError bool
+		addition, removal error // of the second scheduler
+		isMissing         bool
+		isError           bool
 	}{
 		"all":                     {},
-		"one is missing":          {failed: []ipvs.Failure{{Index: 2, Err: unix.ENOENT}, {Index: 3, Err: unix.ESRCH}}, missing: []string{second}},
-		"another program removes": {failed: []ipvs.Failure{{Index: 3, Err: unix.ESRCH}}},
-		"no memory":               {failed: []ipvs.Failure{{Index: 2, Err: unix.ENOMEM}, {Index: 3, Err: unix.ESRCH}}, isError: true},
-		"no removal":              {failed: []ipvs.Failure{{Index: 3, Err: unix.ENOMEM}}, isError: true},
+		"one is missing":          {addition: unix.ENOENT, isMissing: true},
+		"another program removes": {removal: unix.ESRCH},
+		"no memory":               {addition: unix.ENOMEM, isError: true},
+		"no removal":              {removal: unix.ENOMEM, isError: true},
 	} {
-		got, err := probed(c.failed)
+		added := ""
+		got, err := probed(func(verb ipvs.Verb, name string) error {
+			switch {
+			case verb == ipvs.Remove && added != name:
+				t.Errorf("%s: got a removal of scheduler %s after an addition of %q", what, name, added)
+			case name != second:
+				added = name
+				return nil
+			case verb == ipvs.Add:
+				added = name
+				return c.addition
+			}
+			return c.removal
+		})
 		if (err != nil) != c.isError {
 			t.Errorf("%s: got error %v", what, err)
 		}
-		want := slices.DeleteFunc(Schedulers(), func(name string) bool { return slices.Contains(c.missing, name) })
+		want := slices.DeleteFunc(Schedulers(), func(name string) bool { return c.isMissing && name == second })
 		if !c.isError && !slices.Equal(got, want) {
 			t.Errorf("%s: got %v, want %v", what, got, want)
 		}

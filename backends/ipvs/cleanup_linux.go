@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/internal/kernel/ipvs"
 )
 
@@ -46,9 +47,6 @@ func isUnloaded(folder string) bool {
 func (t *target) Cleanup(ctx context.Context) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if err := t.checkTag(); err != nil {
-		return err
-	}
 	// While virtual servers exist, so must the rules, which protect some from sources that are
 	// not allowed, and the sets, by which the backend knows edited ones. Without ip_vs there are none.
 	if err := t.removeServers(ctx); err != nil && !errors.Is(err, ipvs.ErrMissing) {
@@ -58,7 +56,7 @@ func (t *target) Cleanup(ctx context.Context) error {
 	errs := []error{t.device.remove(), t.rules.Cleanup(ctx)}
 	for _, f := range t.options.Families {
 		for _, s := range allSets() {
-			errs = append(errs, t.sets.Destroy(t.names[f].set(s)))
+			errs = append(errs, t.sets.Destroy(setName(t.prefix, f, s)))
 		}
 	}
 	return errors.Join(errs...)
@@ -70,33 +68,25 @@ func (t *target) removeServers(ctx context.Context) error {
 	if t.kernel == nil {
 		return ipvs.ErrMissing
 	}
-	if _, err := t.kernel.Timeouts(); err != nil { // ip_vs is not loaded and cannot be
-		return err
-	}
 	defer func() { t.drainer.of = draining{} }()
 	if err := ctx.Err(); err != nil { // before the first flush, which would reject connections for nothing
 		return fmt.Errorf("ipvs: %w", err)
 	}
-	l, err := t.list()
+	l, err := t.list(nil)
 	if err != nil {
 		return fmt.Errorf("ipvs: listing: %w", err)
 	}
 	if err := t.flushFrontends(); err != nil {
 		return fmt.Errorf("ipvs: %w", err)
 	}
-	var list []ipvs.Op
 	for i := range l.found {
-		if k := &l.found[i].Key; k.kind == kindServer {
-			list = append(list, ipvs.DelService(t.marks.server(k)))
+		o := &op{Kind: backends.Remove, Key: l.found[i].Key}
+		if o.Key.kind != kindServer {
+			continue
 		}
-	}
-	failed, err := t.kernel.Do(ctx, list)
-	if err != nil {
-		return fmt.Errorf("ipvs: %w", err)
-	}
-	for i := range failed {
-		if f := &failed[i]; !errors.Is(f, unix.ESRCH) { // another program removed it, or it was listed twice
-			return explain(f)
+		// Another program may have removed it, or it was listed twice.
+		if err := t.kernel.Do(t.request(o, false)); err != nil && !errors.Is(err, unix.ESRCH) {
+			return t.refusal(o, err)
 		}
 	}
 	return nil
@@ -106,7 +96,7 @@ func (t *target) removeServers(ctx context.Context) error {
 func (t *target) flushFrontends() error {
 	for _, f := range t.options.Families {
 		for _, s := range frontendSets() {
-			if err := t.sets.Flush(t.names[f].set(s)); err != nil {
+			if err := t.sets.Flush(setName(t.prefix, f, s)); err != nil {
 				return err
 			}
 		}

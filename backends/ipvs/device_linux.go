@@ -1,7 +1,6 @@
 package ipvs
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -23,12 +22,13 @@ import (
 // packets to them in. It stays down: the kernel needs only the addresses.
 type device struct {
 	name string
-	// index is that of the device, which changes when it is made again.
+	// index is the index of the device, which changes when it is made again.
 	index atomic.Uint32
 	at    *netns.NS
 	// bound has the addresses that the backend has given to the device: it tells notifications of
 	// these from others, also while a Commit that holds the lock of the target changes it.
-	bound sync.Map
+	mu    sync.Mutex
+	bound map[netip.Addr]bool
 	// serviceDevices are the indexes of such devices of all instances, of the last listing.
 	serviceDevices map[int]bool
 }
@@ -45,39 +45,29 @@ func (d *device) find() (netlink.Link, error) {
 	return l, err
 }
 
-// prepare makes the device unless it exists.
-func (d *device) prepare() error {
+// prepare makes the device unless it exists, removes what is not the backend's from it, and returns the addresses of
+// the device and of the node, as addresses does.
+func (d *device) prepare() (own, host []netip.Addr, err error) {
 	l, err := d.find()
 	if err == nil && l == nil {
-		if err = d.at.Netlink().LinkAdd(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Name: d.name}}); err == nil {
-			l, err = d.find()
+		err = d.at.Netlink().LinkAdd(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Name: d.name}})
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	own, host, foreign, err := d.addresses()
+	for i := range foreign {
+		if err := d.at.Netlink().AddrDel(d.link(), &foreign[i]); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
+			return nil, nil, fmt.Errorf("remove address %v of device %s: %w", foreign[i].IPNet, d.name, err)
 		}
 	}
-	switch {
-	case err != nil:
-		return err
-	case l == nil:
-		return fmt.Errorf("device %s was removed", d.name)
-	}
-	return d.removeForeign(l)
+	d.expectOnly(own)
+	return own, host, err
 }
 
-// removeForeign removes addresses with a range or a peer, but not link-local ones of IPv6: the backend itself writes and
-// removes single addresses.
-func (d *device) removeForeign(l netlink.Link) error {
-	all, err := netns.Consistent(func() ([]netlink.Addr, error) { return d.at.Netlink().AddrList(l, unix.AF_UNSPEC) })
-	if err != nil {
-		return err
-	}
-	for i := range all {
-		if a, _ := netip.AddrFromSlice(all[i].IP); isSingle(&all[i]) || a.IsLinkLocalUnicast() && a.Is6() {
-			continue
-		}
-		if err := d.at.Netlink().AddrDel(l, &all[i]); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
-			return fmt.Errorf("remove address %v of device %s: %w", all[i].IPNet, d.name, err)
-		}
-	}
-	return nil
+// link returns the device as the last listing has found it.
+func (d *device) link() netlink.Link {
+	return &netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Index: int(d.index.Load())}}
 }
 
 func isSingle(a *netlink.Addr) bool {
@@ -94,103 +84,90 @@ func (d *device) remove() error {
 	return d.at.Netlink().LinkDel(l)
 }
 
-// isForServices reports whether a device has addresses of Services. It takes note of the index of the backend's own one.
-func (d *device) isForServices(l netlink.Link) bool {
-	a := l.Attrs()
-	is := l.Type() == "dummy" && strings.HasSuffix(a.Name, ipaddr.ServiceDeviceSuffix)
-	if is && a.Name == d.name {
-		d.index.Store(uint32(a.Index))
-	}
-	return is
-}
-
-// addresses returns those of the device, and those of all other interfaces of the node
-// that are not for Services.
-func (d *device) addresses() (own, host []netip.Addr, err error) {
+// addresses returns the single addresses of the device, the addresses of all interfaces of the node
+// that are not for Services, and the addresses of the device with a range or a peer, which are foreign: the backend itself
+// writes and removes single addresses. Link-local addresses of IPv6 do not count.
+func (d *device) addresses() (own, host []netip.Addr, foreign []netlink.Addr, err error) {
 	links, err := netns.Consistent(d.at.Netlink().LinkList)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
 	d.serviceDevices = map[int]bool{}
 	for _, l := range links {
-		d.serviceDevices[l.Attrs().Index] = d.isForServices(l)
+		a := l.Attrs()
+		d.serviceDevices[a.Index] = l.Type() == "dummy" && strings.HasSuffix(a.Name, ipaddr.ServiceDeviceSuffix)
+		if a.Name == d.name {
+			d.index.Store(uint32(a.Index))
+		}
 	}
 	all, err := netns.Consistent(func() ([]netlink.Addr, error) { return d.at.Netlink().AddrList(nil, unix.AF_UNSPEC) })
-	if err != nil {
-		return nil, nil, err
-	}
-	for _, x := range all {
-		a, ok := netip.AddrFromSlice(x.IP)
+	for i := range all {
+		a, ok := netip.AddrFromSlice(all[i].IP)
 		a = a.Unmap()
 		switch {
 		case !ok || a.IsLinkLocalUnicast() && a.Is6():
-		case uint32(x.LinkIndex) == d.index.Load():
-			if isSingle(&x) {
-				own = append(own, a)
+		case uint32(all[i].LinkIndex) != d.index.Load():
+			if !d.serviceDevices[all[i].LinkIndex] && !slices.Contains(host, a) {
+				host = append(host, a)
 			}
-		case !d.serviceDevices[x.LinkIndex] && !slices.Contains(host, a):
-			host = append(host, a)
+		case isSingle(&all[i]):
+			own = append(own, a)
+		default:
+			foreign = append(foreign, all[i])
 		}
 	}
 	slices.SortFunc(host, netip.Addr.Compare)
-	return own, host, nil
+	return own, host, foreign, err
 }
 
-// commit changes addresses, also after one that fails.
-func (d *device) commit(ctx context.Context, run []op) map[int]error {
-	l := &netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Index: int(d.index.Load())}}
-	bad := map[int]error{}
-	for i := range run {
-		if err := ctx.Err(); err != nil {
-			bad[i] = err
-			continue
-		}
-		a, isRemoval := run[i].Key.addr.Addr(), run[i].Kind == backends.Remove
-		at := &netlink.Addr{IPNet: &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}, Flags: unix.IFA_F_NODAD}
-		d.expect(a, !isRemoval) // before the notification
-		change := d.at.Netlink().AddrReplace
-		if isRemoval {
-			change = d.at.Netlink().AddrDel
-		}
-		if failure := change(l, at); failure != nil {
-			d.expect(a, isRemoval)
-			bad[i] = explain(fmt.Errorf("address %v of device %s: %w", a, d.name, failure))
-		}
+// change adds an address, or removes it.
+func (d *device) change(o *op) error {
+	a, isRemoval := o.Key.addr.Addr(), o.Kind == backends.Remove
+	at := &netlink.Addr{IPNet: &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}, Flags: unix.IFA_F_NODAD}
+	change := d.at.Netlink().AddrReplace
+	if isRemoval {
+		change = d.at.Netlink().AddrDel
 	}
-	return bad
+	d.expect(a, !isRemoval) // before the notification
+	if err := change(d.link(), at); err != nil {
+		d.expect(a, isRemoval)
+		return explain(fmt.Errorf("address %v of device %s: %w", a, d.name, err))
+	}
+	return nil
 }
 
 // expect records that the device gets an address, or loses it.
 func (d *device) expect(a netip.Addr, has bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	if has {
-		d.bound.Store(a, true)
+		d.bound[a] = true
 	} else {
-		d.bound.Delete(a)
+		delete(d.bound, a)
 	}
 }
 
-// expectOnly records that the device has some addresses and no others. It never drops an address that stays:
-// WaitDrift would take the removal of a dropped address by another program for a removal by the backend.
+// expects reports whether the device has an address by the backend.
+func (d *device) expects(a netip.Addr) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.bound[a]
+}
+
+// expectOnly records that the device has some addresses and no others.
 func (d *device) expectOnly(all []netip.Addr) {
-	has := make(map[any]bool, len(all))
+	bound := make(map[netip.Addr]bool, len(all))
 	for _, a := range all {
-		has[a] = true
-		d.expect(a, true)
+		bound[a] = true
 	}
-	d.bound.Range(func(a, _ any) bool {
-		if !has[a] {
-			d.bound.Delete(a)
-		}
-		return true
-	})
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.bound = bound
 }
 
 // isAsExpected reports whether the device has as many addresses as the backend has given it.
 func (d *device) isAsExpected(own []netip.Addr) bool {
-	n := 0
-	d.bound.Range(func(any, any) bool {
-		n++
-		return true
-	})
-	return len(own) == n
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(own) == len(d.bound)
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/internal/pause"
+	"github.com/vipkit/vipkit/internal/testing/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -22,13 +23,10 @@ func TestListsWhileLinksChange(t *testing.T) {
 	s := newStage(t, Options{})
 	s.Apply(t, snapshotOf())
 	d := &s.backend(t).target.device
-	var ops []op
-	for i := range 1000 {
+	const addresses = 1000
+	for i := range addresses {
 		a := netip.AddrFrom4([4]byte{10, 200, byte(i >> 8), byte(i)})
-		ops = append(ops, op{Kind: backends.Add, Key: key{kind: kindAddress, addr: netip.AddrPortFrom(a, 0)}})
-	}
-	if bad := d.commit(t.Context(), ops); len(bad) > 0 {
-		t.Fatal(bad)
+		testenv.NoError(t, d.change(&op{Kind: backends.Add, Key: key{kind: kindAddress, addr: netip.AddrPortFrom(a, 0)}}))
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	var changing sync.WaitGroup
@@ -46,13 +44,8 @@ func TestListsWhileLinksChange(t *testing.T) {
 		}
 	})
 	for range 200 {
-		own, _, err := d.addresses()
-		if err != nil || len(own) != len(ops) {
-			t.Errorf("addresses of the device: got %d, error %v, want %d and none", len(own), err, len(ops))
-			break
-		}
-		if err := d.prepare(); err != nil {
-			t.Errorf("prepare: got error %v, want none", err)
+		if own, _, err := d.prepare(); err != nil || len(own) != addresses {
+			t.Errorf("addresses of the device: got %d, error %v, want %d and none", len(own), err, addresses)
 			break
 		}
 	}

@@ -43,7 +43,7 @@
 //
 // [Options.Scheduler] is for all Services, [SchedulerAnnotation] for a single one. Services with
 // session affinity have the scheduler mh and persistence. IPVS keeps a client's endpoint for
-// each virtual server; mh chooses by the client's address, so that those of all addresses of a
+// each virtual server; mh chooses by the client's address, so that the endpoints of all addresses of a
 // port agree, unless the endpoints have changed in between.
 //
 // # After a restart

@@ -9,10 +9,10 @@ import (
 	"sync"
 	"time"
 
-	"github.com/vipkit/vipkit/internal/ipaddr"
-
 	"golang.org/x/sys/unix"
 
+	"github.com/vipkit/vipkit/backends"
+	"github.com/vipkit/vipkit/internal/ipaddr"
 	"github.com/vipkit/vipkit/internal/kernel/ipvs"
 	"github.com/vipkit/vipkit/internal/pause"
 )
@@ -22,16 +22,12 @@ import (
 // the upper threshold of connections, which has no effect at weight 0: so it outlives the
 // process, and tells these real servers from others of weight 0.
 
-// drainInterval is how often the connections of draining real servers are counted, drainBatch
-// of how many virtual servers at most: each one costs a list of its real servers.
-const (
-	drainInterval = time.Second
-	drainBatch    = 200
-)
+// drainInterval is how often the connections of draining real servers are counted.
+const drainInterval = time.Second
 
-// drains reports whether a removed real server keeps its connections.
-func (t *target) drains(removed *op) bool {
-	return t.drainer.timeout > 0 && removed.Key.protocol == ipaddr.TCP && !removed.Value.atOnce
+// drains reports whether an operation removes a real server that keeps its connections.
+func (t *target) drains(o *op) bool {
+	return o.Kind == backends.Remove && o.Key.kind == kindDestination && t.drainer.timeout > 0 && o.Key.protocol == ipaddr.TCP && !o.Value.atOnce
 }
 
 // uptime returns the seconds since the node was started, which go on while it sleeps.
@@ -51,9 +47,6 @@ type drainer struct {
 	// timeout is how long a real server without new connections stays.
 	timeout time.Duration
 	of      draining
-	// round are the virtual servers that still wait for their turn: without it, some of many could
-	// wait for ever.
-	round []ipvs.ServiceKey
 	// stop ends the goroutine that counts connections; nil if it does not run.
 	stop    context.CancelFunc
 	closed  bool
@@ -61,34 +54,13 @@ type drainer struct {
 }
 
 // draining are real servers of weight 0, by their virtual server.
-type draining map[ipvs.ServiceKey]map[key]bool
+type draining map[key]map[key]bool
 
-func (d draining) has(server ipvs.ServiceKey, k key) bool { return d[server][k] }
-
-func (d draining) add(server ipvs.ServiceKey, k key) {
+func (d draining) add(server, k key) {
 	if d[server] == nil {
 		d[server] = map[key]bool{}
 	}
 	d[server][k] = true
-}
-
-func (d draining) remove(server ipvs.ServiceKey, k key) {
-	delete(d[server], k)
-	if len(d[server]) == 0 {
-		delete(d, server)
-	}
-}
-
-// nextBatch returns at most limit of the virtual servers with something that drains: each one once
-// in a round, and those that began to drain meanwhile in the next round.
-func (d *drainer) nextBatch(limit int) []ipvs.ServiceKey {
-	if len(d.round) == 0 {
-		d.round = slices.Collect(maps.Keys(d.of))
-	}
-	n := min(limit, len(d.round))
-	batch := d.round[:n]
-	d.round = d.round[n:]
-	return batch
 }
 
 // startDraining starts the goroutine that removes draining real servers, unless it runs. It
@@ -100,92 +72,72 @@ func (t *target) startDraining() {
 	ctx, stop := context.WithCancel(context.Background())
 	t.drainer.stop = stop
 	t.drainer.running.Go(func() {
-		for pause.For(ctx, drainInterval) == nil && !t.drainOnce(ctx) {
+		for wait := drainInterval; pause.For(ctx, wait) == nil; {
+			start := time.Now()
+			if t.drain(ctx) {
+				return
+			}
+			wait = drainPause(time.Since(start))
 		}
 	})
 }
 
-// drainOnce removes real servers whose connections have ended or whose time is over, and
-// returns true if none is left. What cannot be read or removed now is tried again.
-func (t *target) drainOnce(ctx context.Context) (done bool) {
-	t.mu.Lock()
-	batch := t.drainer.nextBatch(drainBatch)
-	t.mu.Unlock()
-	if err := t.drainServers(ctx, batch); err != nil && !errors.Is(err, ipvs.ErrMissing) {
-		return false
-	}
+// drainPause returns the pause after a count that took some time: counting many virtual servers, each of which costs a
+// list of its real servers, must not take a whole processor.
+func drainPause(took time.Duration) time.Duration { return max(drainInterval, 10*took) }
+
+// drain removes real servers whose connections have ended or whose time is over, and
+// returns true if none is left. What cannot be read or removed now is tried again. Without ip_vs there are no
+// virtual servers, and each call would start modprobe: then nothing drains any more.
+func (t *target) drain(ctx context.Context) (done bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if done = len(t.drainer.of) == 0; done && t.drainer.stop != nil {
+	for _, server := range slices.Collect(maps.Keys(t.drainer.of)) {
+		if ctx.Err() != nil {
+			return false
+		}
+		if errors.Is(t.drainServer(server), ipvs.ErrMissing) {
+			t.drainer.of = draining{}
+		}
+		t.mu.Unlock() // others may be waiting
+		t.mu.Lock()
+	}
+	if done = len(t.drainer.of) == 0; done {
 		t.drainer.stop()
 		t.drainer.stop = nil
 	}
 	return done
 }
 
-// drainServers does that for some virtual servers, also after one that fails. Without ip_vs there are no
-// virtual servers, and each call would start modprobe: it ends, and nothing drains any more.
-func (t *target) drainServers(ctx context.Context, servers []ipvs.ServiceKey) error {
-	var errs []error
-	for _, server := range servers {
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		if err := t.drainServer(ctx, server); err != nil {
-			errs = append(errs, err)
-			if errors.Is(err, ipvs.ErrMissing) {
-				t.forgetDraining()
-				break
-			}
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// drainServer does that for the real servers of one virtual server.
-func (t *target) drainServer(ctx context.Context, server ipvs.ServiceKey) error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if len(t.drainer.of[server]) == 0 {
-		return nil
-	}
-	states, err := t.kernel.Destinations(server)
+// drainServer does that for the real servers of one virtual server. It requires t.mu.
+func (t *target) drainServer(server key) error {
+	all := t.drainer.of[server]
+	at := t.marks.server(&server)
+	states, err := t.kernel.Destinations(at)
 	if err != nil {
 		return err
 	}
 	now := uptime()
-	var list []ipvs.Op
-	var over []key // of list
-	for k := range t.drainer.of[server] {
-		switch drains, isOver := stateOf(states, k.real, now); {
-		case isOver:
-			list, over = append(list, ipvs.DelDestination(server, k.real)), append(over, k)
-		case !drains:
-			t.drainer.of.remove(server, k)
+	for k := range all {
+		drains, isOver := stateOf(states, k.real, now)
+		if isOver {
+			if failed := t.kernel.Do(ipvs.Op{Verb: ipvs.Remove, Key: at, Destination: ipvs.Destination{Addr: k.real}}); failed != nil {
+				err = errors.Join(err, failed)
+				continue
+			}
+		}
+		if isOver || !drains {
+			delete(all, k)
 		}
 	}
-	failed, err := t.kernel.Do(ctx, list)
-	if err != nil {
-		return err
+	if len(all) == 0 {
+		delete(t.drainer.of, server)
 	}
-	for _, f := range slices.Backward(failed) {
-		over = slices.Delete(over, f.Index, f.Index+1)
-	}
-	for i := range over {
-		t.drainer.of.remove(server, over[i])
-	}
-	return nil
-}
-
-// forgetDraining takes note that all virtual servers are gone.
-func (t *target) forgetDraining() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.drainer.of = draining{}
+	return err
 }
 
 // stateOf reports whether a real server still drains, and whether that is over.
-func stateOf(states []ipvs.DestinationState, real netip.AddrPort, now uint32) (drains, over bool) {
+func stateOf(states []ipvs.Destination, real netip.AddrPort, now uint32) (drains, over bool) {
 	for i := range states {
 		if s := &states[i]; s.Addr == real {
 			return isDraining(s), isOver(s, now)
@@ -194,9 +146,9 @@ func stateOf(states []ipvs.DestinationState, real netip.AddrPort, now uint32) (d
 	return false, false
 }
 
-func isDraining(s *ipvs.DestinationState) bool { return s.Weight == 0 && s.Upper != 0 }
+func isDraining(s *ipvs.Destination) bool { return s.Weight == 0 && s.Upper != 0 }
 
 // isOver reports whether a real server drains and has no connections, or its time has passed.
-func isOver(s *ipvs.DestinationState, now uint32) bool {
-	return isDraining(s) && (s.Active+s.Inactive == 0 || s.Upper <= now)
+func isOver(s *ipvs.Destination, now uint32) bool {
+	return isDraining(s) && (s.Connections == 0 || s.Upper <= now)
 }

@@ -165,8 +165,8 @@ func (d *drainStage) returns(t *testing.T) {
 	d.Apply(t, snapshotOf(d.both))
 	got := d.destinations(t, d.both)[d.leaving]
 	want := ipvs.Destination{Addr: d.leaving, Weight: 1}
-	if got.Destination != want {
-		t.Errorf("real server that returned: got %+v, want %+v", got.Destination, want)
+	if got != want {
+		t.Errorf("real server that returned: got %+v, want %+v", got, want)
 	}
 	d.open.asks(t, "after the endpoint returned", d.Hosts[0])
 	d.openTo(t, "tcp", d.vip, d.Hosts[0]).reset()
@@ -210,7 +210,7 @@ func TestTerminatingEndpoints(t *testing.T) {
 			terminating := *d.second
 			terminating.Draining = []*endpoints.Endpoint{d.endpoint(0)}
 			d.Apply(t, snapshotOf(&terminating))
-			got := d.destinations(t, d.both)[d.leaving].Destination
+			got := d.destinations(t, d.both)[d.leaving]
 			if want := (ipvs.Destination{Addr: d.leaving}); got != want {
 				t.Errorf("terminating real server: got %+v, want %+v", got, want)
 			}
@@ -223,7 +223,7 @@ func TestTerminatingEndpoints(t *testing.T) {
 				d.stays(t, "after it ended")
 				d.open.asks(t, "after it ended", d.Hosts[0])
 				d.Apply(t, snapshotOf(&terminating))
-				if got := d.destinations(t, d.both)[d.leaving].Destination; got != (ipvs.Destination{Addr: d.leaving}) {
+				if got := d.destinations(t, d.both)[d.leaving]; got != (ipvs.Destination{Addr: d.leaving}) {
 					t.Errorf("real server that terminates again: got %+v, want no deadline", got)
 				}
 				d.returns(t)

@@ -2,6 +2,7 @@ package ipvs
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"slices"
@@ -106,18 +107,27 @@ func Dump(ctx context.Context, o Options) (string, error) {
 	if device != nil {
 		text += "device " + device.Attrs().Name + "\n"
 	}
-	sets, err := t.sets.Names()
+	hasSets := false
+	for _, f := range t.options.Families {
+		for _, id := range allSets() {
+			name := setName(t.prefix, f, id)
+			switch _, err := t.sets.Entries(name); {
+			case err == nil:
+				text += "set " + name + "\n"
+				hasSets = true
+			case !errors.Is(err, ipvs.ErrNotExist):
+				return "", err
+			}
+		}
+	}
+	if !hasSets {
+		return text, nil
+	}
+	own, _, _, err := t.device.addresses()
 	if err != nil {
 		return "", err
 	}
-	sets = slices.DeleteFunc(sets, func(name string) bool { return !strings.HasPrefix(name, t.prefix) })
-	for _, name := range sets {
-		text += "set " + name + "\n"
-	}
-	if len(sets) == 0 {
-		return text, nil
-	}
-	l, err := t.list()
+	l, err := t.list(own)
 	if err != nil {
 		return "", err
 	}

@@ -134,13 +134,14 @@ func (s *stage) adopts(t testing.TB, want proxy.Snapshot) {
 	}
 }
 
-// destinations returns the real servers of a service port's first frontend, by their address.
-func (s *stage) destinations(t testing.TB, p *proxy.ServicePort) map[netip.AddrPort]ipvs.DestinationState {
+// destinations returns the real servers of a service port's first frontend, by their address, without their connections.
+func (s *stage) destinations(t testing.TB, p *proxy.ServicePort) map[netip.AddrPort]ipvs.Destination {
 	t.Helper()
 	all, err := s.kernel.Destinations(serverKeyOf(p))
 	testenv.NoError(t, err)
-	out := map[netip.AddrPort]ipvs.DestinationState{}
+	out := map[netip.AddrPort]ipvs.Destination{}
 	for _, d := range all {
+		d.Connections = 0
 		out[d.Addr] = d
 	}
 	return out

@@ -178,21 +178,15 @@ func TestTwoIdentities(t *testing.T) {
 	}
 }
 
-// Two identities whose virtual servers have one tag would remove each other's: the second one
-// does nothing, and says why.
-func TestTwoIdentitiesOfOneTag(t *testing.T) {
+// The tags of two identities differ, although the hashes of their names begin with the same 15 bits: one adopts and
+// removes nothing of the other one.
+func TestTwoIdentitiesWithSimilarTags(t *testing.T) {
 	one := newStage(t, Options{Identity: backends.Identity{Name: "vip24"}})
 	one.Apply(t, snapshotOf(localPort(1)))
 	before := one.dump(t)
 	other := &stage{one.Beside(t, Options{Identity: backends.Identity{Name: "vip78", Mark: 0x8000}}), one.kernel}
-	for what, do := range map[string]func() error{
-		"Apply":   func() error { return other.Backend.Apply(t.Context(), proxy.Snapshot{}, snapshotOf(localPort(11))) },
-		"Cleanup": func() error { return other.backend(t).Cleanup(t.Context()) },
-	} {
-		if err := do(); err == nil || !strings.Contains(err.Error(), `"vip24"`) || !strings.Contains(err.Error(), `"vip78"`) {
-			t.Errorf("%s: got error %v, want one that names vip24 and vip78", what, err)
-		}
-	}
+	other.Apply(t, snapshotOf(localPort(11)))
+	testenv.NoError(t, other.backend(t).Cleanup(t.Context()))
 	if diff := cmp.Diff(before, one.dump(t)); diff != "" {
 		t.Errorf("objects of the first identity (-before +after):\n%s", diff)
 	}

@@ -11,6 +11,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/internal/ipaddr"
 	"github.com/vipkit/vipkit/internal/kernel/ipvs"
 )
@@ -19,7 +20,8 @@ import (
 // which it does not yield.
 func (t *target) List(ctx context.Context) iter.Seq2[object, error] {
 	return func(yield func(object, error) bool) {
-		if err := t.prepare(ctx); err != nil {
+		own, err := t.prepare(ctx)
+		if err != nil {
 			yield(object{}, err)
 			return
 		}
@@ -29,7 +31,7 @@ func (t *target) List(ctx context.Context) iter.Seq2[object, error] {
 		}
 		t.mu.Lock()
 		defer t.mu.Unlock()
-		l, err := t.list()
+		l, err := t.list(own)
 		if err != nil {
 			yield(object{}, fmt.Errorf("ipvs: listing: %w", err))
 			return
@@ -59,8 +61,8 @@ type listing struct {
 	marked map[uint32]key
 }
 
-// list reads everything.
-func (t *target) list() (*listing, error) {
+// list reads everything but the addresses of the device.
+func (t *target) list(own []netip.Addr) (*listing, error) {
 	l := &listing{target: t, owned: map[frontend]bool{}, foreign: map[uint32]bool{}, marked: map[uint32]key{}}
 	t.marks, t.drainer.of = marks{of: map[frontend]uint32{}, used: map[uint32]bool{}, next: t.marks.next, limit: t.marks.limit}, draining{}
 	services, err := t.kernel.Services()
@@ -75,11 +77,6 @@ func (t *target) list() (*listing, error) {
 			}
 		}
 	}
-	own, _, err := t.device.addresses()
-	if err != nil {
-		return nil, err
-	}
-	t.device.expectOnly(own)
 	for _, a := range own {
 		if !t.serves(a) {
 			continue
@@ -115,9 +112,9 @@ func (l *listing) usedMarks(services []ipvs.Service) {
 func (l *listing) add(k key, v value) { l.found = append(l.found, object{Key: k, Value: v}) }
 
 // entries reads a set; one that does not exist has none. The entries of setInside are compared
-// with those of setMarks, which allSets has first.
+// with the entries of setMarks, which allSets has first.
 func (l *listing) entries(f v1.IPFamily, s setID) error {
-	all, err := l.sets.Entries(l.names[f].set(s))
+	all, err := l.sets.Entries(setName(l.prefix, f, s))
 	for _, e := range all {
 		k := key{kind: s.kind(), set: s, protocol: e.Protocol, addr: netip.AddrPortFrom(e.Addr, e.Port), source: e.Net}
 		v := value{}
@@ -190,14 +187,14 @@ func (l *listing) service(s *ipvs.Service) error {
 
 // destination records a real server. One of weight 0 with an upper threshold drains. One of the other
 // family, a tunnel of another program, stays: github.com/moby/ipvs cannot name it.
-func (l *listing) destination(server key, of *ipvs.Service, d *ipvs.DestinationState) {
+func (l *listing) destination(server key, of *ipvs.Service, d *ipvs.Destination) {
 	if d.Addr.Addr().Is6() != server.addr.Addr().Is6() {
 		return
 	}
 	k, v := server, value{weight: d.Weight, atOnce: refusesAtZero(of.Config.Scheduler)}
 	k.kind, k.real = kindDestination, d.Addr
-	if isDraining(d) && l.drains(&op{Key: k, Value: v}) {
-		l.drainer.of.add(of.Key, k)
+	if isDraining(d) && l.drains(&op{Kind: backends.Remove, Key: k, Value: v}) {
+		l.drainer.of.add(server, k)
 		return
 	}
 	v.wrong = d.Upper != 0 || d.Lower != 0 || d.Forwarding != 0

@@ -12,7 +12,7 @@ import (
 // virtual server of their own. The kernel has them in the set setMarks.
 type marks struct {
 	of map[frontend]uint32
-	// used are marks that must not be handed out, those of foreign virtual servers too.
+	// used are marks that must not be handed out, also the marks of foreign virtual servers.
 	used map[uint32]bool
 	next uint32
 	// limit is how many marks there are.

@@ -40,10 +40,10 @@ type key struct {
 
 // value is the content of an object; the zero value for sets and addresses.
 type value struct {
-	// scheduler, flags and timeout in seconds are those of a virtual server.
+	// scheduler, flags and timeout in seconds belong to a virtual server.
 	scheduler      string
 	flags, timeout uint32
-	// weight is that of a destination, which goes at once, without draining, if atOnce is set.
+	// weight belongs to a destination, which goes at once, without draining, if atOnce is set.
 	weight uint32
 	atOnce bool
 	// rules are the constant rules as text.

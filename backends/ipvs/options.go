@@ -43,7 +43,7 @@ type Options struct {
 	LockWait time.Duration
 	// StrictARP sets net.ipv4.conf.all.arp_ignore to 1 and arp_announce to 2. The node then
 	// answers ARP requests only for addresses of the interface that receives them; otherwise
-	// also for those of Services, at the dummy device. Programs that let one node at a time
+	// also for addresses of Services, at the dummy device. Programs that let one node at a time
 	// answer for a load balancer address, such as MetalLB, need it. In IPv6 it has no effect. Without
 	// it, both settings stay as they are.
 	StrictARP bool
@@ -74,7 +74,7 @@ func (o Options) complete() (Options, error) {
 		return o, fmt.Errorf("ipvs: %w", err)
 	}
 	if strings.HasSuffix(o.Identity.Name, "-6") {
-		return o, fmt.Errorf("ipvs: identity %q: its sets could be those of IPv6 of another identity: want a name that does not end in -6", o.Identity.Name)
+		return o, fmt.Errorf("ipvs: identity %q: another identity could have its sets for IPv6: want a name that does not end in -6", o.Identity.Name)
 	}
 	for _, f := range o.Families {
 		if f != v1.IPv4Protocol && f != v1.IPv6Protocol {
@@ -139,9 +139,9 @@ func (r *renderer) limits(available []string, port *proxy.ServicePort) (all []*p
 	if !port.Affinity.Enabled() || max(len(port.Cluster), len(port.Local)) < 2 {
 		return all
 	}
-	if _, chosen := port.Annotations[SchedulerAnnotation]; !chosen && !slices.Contains(available, affinityScheduler) {
+	if _, chosen := port.Annotations[SchedulerAnnotation]; !chosen && !slices.Contains(available, schedulerMH) {
 		problem("spec.sessionAffinity", fmt.Errorf("a client keeps its endpoint at one address of one node only, since the IPVS scheduler %q is missing: "+
-			"load the kernel module ip_vs_%[1]s and restart", affinityScheduler))
+			"load the kernel module ip_vs_%[1]s and restart", schedulerMH))
 	}
 	if len(port.Frontends) < 2 {
 		return all

@@ -5,8 +5,6 @@ import (
 	"slices"
 	"time"
 
-	v1 "k8s.io/api/core/v1"
-
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/internal/xtables"
 	"github.com/vipkit/vipkit/endpoints"
@@ -20,18 +18,14 @@ type renderer struct {
 	// scheduler is the value of virtual servers with the default scheduler.
 	scheduler value
 	prefix    string // of sets and chains
-	names     map[v1.IPFamily]names
 	tag       uint32 // in the flags of its virtual servers
 }
 
 // newRenderer returns a renderer for complete options.
 func newRenderer(o Options) (*renderer, error) {
 	scheduler, err := parseScheduler(o.Scheduler)
-	r := &renderer{options: o, scheduler: scheduler, prefix: xtables.Prefix(o.Identity.Name), names: map[v1.IPFamily]names{}}
+	r := &renderer{options: o, scheduler: scheduler, prefix: xtables.Prefix(o.Identity.Name)}
 	r.tag, _ = identify(r.prefix)
-	for _, f := range o.Families {
-		r.names[f] = newNames(r.prefix, f)
-	}
 	return r, err
 }
 
@@ -108,7 +102,7 @@ func (w *portWriter) entry(s setID, at netip.AddrPort) {
 }
 
 // serviceAddress writes a frontend at an address of a Service. An address that an interface
-// of the node has stays there, and its other ports stay those of the node.
+// of the node has stays there, and its other ports stay ports of the node.
 func (w *portWriter) serviceAddress(f *proxy.Frontend) {
 	if a := f.Addr.Addr(); !slices.Contains(w.host, a) {
 		at := netip.AddrPortFrom(a, 0)

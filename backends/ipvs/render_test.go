@@ -156,10 +156,9 @@ func TestServiceAddressOfTheNode(t *testing.T) {
 func TestSetNames(t *testing.T) {
 	seen := map[string]bool{}
 	for _, f := range []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol} {
-		n := newNames("VIPKIT7-", f)
 		for _, s := range allSets() {
-			name := n.set(s)
-			if len(name) > longestSet || seen[name] || strings.TrimPrefix(name, n.prefix) == "" {
+			name := setName("VIPKIT7-", f, s)
+			if len(name) > longestSet || seen[name] || strings.TrimPrefix(name, "VIPKIT7-") == "" {
 				t.Errorf("set %d of %s: got name %q", s, f, name)
 			}
 			seen[name] = true

@@ -39,8 +39,9 @@ const (
 )
 
 // The virtual servers of an identity have its tag in these bits of their flags, of which the
-// kernel uses only the lowest ones. Servers that have it are the backend's.
-const tagMask = 0xffff0000
+// kernel uses only the lowest ones. Virtual servers that have it are the backend's: it has so many bits that no two
+// identities on a node have one tag.
+const tagMask = 0xffffff00
 
 // identify returns the tag of an identity, and where in the range its marks begin, so that those
 // of several identities in one namespace seldom meet.
@@ -54,13 +55,8 @@ const markCount = ^uint32(markMask) + 1
 
 // rulesOf returns the constant rules of a family.
 func (r *renderer) rulesOf(f v1.IPFamily, node *proxy.Node) []xtables.Object {
-	w := r.ruleWriter(f)
-	w.node = node
+	w := ruleWriter{family: f, prefix: r.prefix, mark: r.options.Identity.Mark, node: node}
 	return w.write()
-}
-
-func (r *renderer) ruleWriter(f v1.IPFamily) ruleWriter {
-	return ruleWriter{family: f, sets: r.names[f], prefix: r.prefix, mark: r.options.Identity.Mark}
 }
 
 // rulesText returns all constant rules as text.
@@ -81,7 +77,7 @@ func (r *renderer) ruleset() xtables.Config {
 		Names:   xtables.Names{Prefix: r.prefix, Chains: chains(), Uncommented: true},
 	}
 	for _, f := range r.options.Families {
-		w := r.ruleWriter(f)
+		w := ruleWriter{family: f, prefix: r.prefix}
 		c.Families = append(c.Families, xtables.Family{
 			Family: f, Extensions: w.extensions(),
 			Render: func(env backends.Env, port *proxy.ServicePort, out []xtables.Object) []xtables.Object {
@@ -98,9 +94,7 @@ func (r *renderer) ruleset() xtables.Config {
 // ruleWriter writes the rules of one family for a node.
 type ruleWriter struct {
 	family v1.IPFamily
-	// sets are the names of the sets.
-	sets names
-	// prefix is that of the chains, mark the bit of the connection mark.
+	// prefix begins the names of sets and chains, mark the bit of the connection mark.
 	prefix string
 	mark   uint32
 	node   *proxy.Node
@@ -127,9 +121,12 @@ func (w *ruleWriter) jump(t xtables.Table, from, match, to string) {
 
 func (w *ruleWriter) gotoChain(match, chain string) string { return match + "-g " + w.prefix + chain }
 
+// set returns the name of a set.
+func (w *ruleWriter) set(s setID) string { return setName(w.prefix, w.family, s) }
+
 // in matches packets to the frontends of a set.
 func (w *ruleWriter) in(s setID) string {
-	return "-m set --match-set " + w.sets.set(s) + " dst,dst "
+	return "-m set --match-set " + w.set(s) + " dst,dst "
 }
 
 // isNew matches first packets of connections.
@@ -147,7 +144,7 @@ func (w *ruleWriter) write() []xtables.Object {
 }
 
 func (w *ruleWriter) mangle() {
-	mark := "-j SET --map-set " + w.sets.set(setInside) + " dst,dst --map-mark"
+	mark := "-j SET --map-set " + w.set(setInside) + " dst,dst --map-mark"
 	var input []string
 	sources, interfaces := xtables.MatchPods(w.family, w.node.LocalTraffic)
 	for _, match := range append(sources, interfaces...) {
@@ -177,7 +174,7 @@ const translated = "-m ipvs --ipvs "
 
 // firewall drops packets of sources that are not allowed.
 func (w *ruleWriter) firewall() string {
-	return w.in(setFirewall) + "-m set ! --match-set " + w.sets.set(setSources) + " dst,dst,src -j DROP"
+	return w.in(setFirewall) + "-m set ! --match-set " + w.set(setSources) + " dst,dst,src -j DROP"
 }
 
 func (w *ruleWriter) nat() {
@@ -199,7 +196,7 @@ func (w *ruleWriter) nat() {
 		"-m ipvs ! --ipvs -j RETURN",
 		"-m connmark --mark "+bit+" "+masquerade,
 		// The node's own connections to an address of a Service have that address as source.
-		"-m set --match-set "+w.sets.set(setAddresses)+" src "+masquerade,
+		"-m set --match-set "+w.set(setAddresses)+" src "+masquerade,
 		"-m bpf --bytecode "+xtables.HairpinProgram(w.family)+" "+masquerade)
 	w.jump(xtables.NAT, "PREROUTING", "", chainPrerouting)
 	w.jump(xtables.NAT, "OUTPUT", "", chainOutput)
@@ -225,13 +222,13 @@ func (w *ruleWriter) filter() {
 	for _, s := range frontendSets() {
 		others = append(others, w.in(s)+"-j RETURN")
 	}
-	w.chain(xtables.Filter, chainAddresses, append(others, w.gotoChain("-m set --match-set "+w.sets.set(setAddresses)+" dst ", chainReject))...)
+	w.chain(xtables.Filter, chainAddresses, append(others, w.gotoChain("-m set --match-set "+w.set(setAddresses)+" dst ", chainReject))...)
 	// The kernel limits ICMP errors to one client, but not resets.
 	w.chain(xtables.Filter, chainReject, "-p tcp -j REJECT --reject-with tcp-reset", xtables.Reject(w.family))
 	w.jump(xtables.Filter, "INPUT", isNew, chainInput)
 	// Without an address on this node, a packet would go where a route sends it. One to an address that
-	// an interface has goes to INPUT, by lo: of those of the device, INPUT rejects ports without a
-	// Service, and of others every port stays that of the node.
+	// an interface has goes to INPUT, by lo: of addresses of the device, INPUT rejects ports without a
+	// Service, and of others every port stays with the node.
 	// The policy of FORWARD may be to drop. Only replies of endpoints pass there: what IPVS translates
 	// passes OUTPUT.
 	forward := []string{"-m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT"}
@@ -260,12 +257,12 @@ func (w *ruleWriter) class(c class) []string {
 
 // extensions are the matches and targets that the rules need.
 func (w *ruleWriter) extensions() []xtables.Extension {
-	pair := w.sets.set(setClusterIP) + " dst,dst "
+	pair := w.set(setClusterIP) + " dst,dst "
 	return []xtables.Extension{
 		{Name: "conntrack", Table: xtables.Filter, Rule: isNew, Module: "xt_conntrack"},
 		{Name: "set", Table: xtables.Filter, Rule: "-m set --match-set " + pair, Module: "xt_set"},
 		xtables.RejectExtension(w.family),
-		{Name: "SET", Table: xtables.Mangle, Rule: "-j SET --map-set " + w.sets.set(setInside) + " dst,dst --map-mark", Module: "xt_set"},
+		{Name: "SET", Table: xtables.Mangle, Rule: "-j SET --map-set " + w.set(setInside) + " dst,dst --map-mark", Module: "xt_set"},
 		{Name: "ipvs", Table: xtables.Mangle, Rule: translated, Module: "xt_ipvs"},
 		{Name: "mark", Table: xtables.Mangle, Rule: "-m mark --mark 0x1/0x1", Module: "xt_mark"},
 		{Name: "MARK", Table: xtables.Mangle, Rule: "-j MARK --set-xmark 0x0/0xffffffff", Module: "xt_mark"},

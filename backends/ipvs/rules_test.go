@@ -14,7 +14,7 @@ import (
 // rejected, so that programs of the node do not answer there; and the node's own connections to such an
 // address, which they have as source, are masqueraded.
 func TestRulesOfServiceAddresses(t *testing.T) {
-	w := ruleWriter{family: v1.IPv4Protocol, sets: newNames("V-", v1.IPv4Protocol), prefix: "V-", mark: 0x8, node: stagetest.Node()}
+	w := ruleWriter{family: v1.IPv4Protocol, prefix: "V-", mark: 0x8, node: stagetest.Node()}
 	chains := map[xtables.Key]string{}
 	for _, o := range w.write() {
 		chains[o.Key] = o.Value

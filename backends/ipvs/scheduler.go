@@ -16,7 +16,8 @@ import (
 const SchedulerAnnotation = "vipkit.github.io/ipvs-scheduler"
 
 // Schedulers that choose by a hash: of the client's address, of the address of the Service, and Maglev's of
-// the client's.
+// the client's. Services with session affinity have the last one: it chooses the same real servers at all
+// addresses of a service port.
 const (
 	schedulerSH = "sh"
 	schedulerDH = "dh"
@@ -28,7 +29,7 @@ const (
 	// flagPersistent sends a client to the real server of its earlier connections until the timeout.
 	flagPersistent uint32 = 1 << 0
 	// flagFallback, "mh-fallback" and "sh-fallback" of ipvsadm, selects another real server if
-	// that of the hash has weight 0. Without it mh and sh refuse the connection. dh refuses it
+	// the real server of the hash has weight 0. Without it mh and sh refuse the connection. dh refuses it
 	// always, and the other schedulers never.
 	flagFallback uint32 = 1 << 3
 	// flagPort, "mh-port" and "sh-port" of ipvsadm, includes the port of the client in the hash.
@@ -41,10 +42,6 @@ func Schedulers() []string {
 		"rr", "wrr", "lc", "wlc", "lblc", "lblcr", schedulerSH, schedulerDH, "sed", "nq", schedulerMH, "fo", "ovf",
 	}
 }
-
-// affinityScheduler chooses real servers by the client's address: the same ones at all
-// addresses of a service port.
-const affinityScheduler = schedulerMH
 
 // refusesAtZero reports whether a scheduler refuses clients of real servers of weight 0.
 func refusesAtZero(name string) bool { return name == schedulerDH }
@@ -86,8 +83,8 @@ func parseScheduler(text string) (value, error) {
 // ones.
 func (r *renderer) schedulerOf(available []string, port *proxy.ServicePort) (value, error) {
 	def := r.scheduler
-	if port.Affinity.Enabled() && slices.Contains(available, affinityScheduler) {
-		def = schedulerValue(affinityScheduler)
+	if port.Affinity.Enabled() && slices.Contains(available, schedulerMH) {
+		def = schedulerValue(schedulerMH)
 	}
 	text, chosen := port.Annotations[SchedulerAnnotation]
 	if !chosen {

@@ -118,23 +118,12 @@ func allSets() []setID {
 // longestSet is the maximum length of the name of a set.
 const longestSet = 31
 
-// names are the names of the sets and chains of one identity and family.
-type names struct{ prefix string }
-
-// newNames returns the names for a family. The prefix is that of all names of the identity.
-func newNames(prefix string, f v1.IPFamily) names {
+// setName returns the name of a set of a family. The prefix begins all names of the identity.
+func setName(prefix string, f v1.IPFamily, s setID) string {
 	if f == v1.IPv6Protocol {
 		prefix += "6-"
 	}
-	return names{prefix: prefix}
-}
-
-// set returns the name of a set.
-func (n names) set(s setID) string { return n.named(s.base()) }
-
-// named returns the name of a set with a name that has no prefix.
-func (n names) named(base string) string {
-	name := n.prefix + base
+	name := prefix + s.base()
 	return name[:min(len(name), longestSet)]
 }
 

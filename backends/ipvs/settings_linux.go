@@ -9,8 +9,6 @@ import (
 
 	moby "github.com/moby/ipvs"
 	"golang.org/x/sys/unix"
-
-	"github.com/vipkit/vipkit/internal/kernel/ipvs"
 )
 
 // sysctls is the folder of the settings that the backend writes.
@@ -37,12 +35,6 @@ func (o *Options) settings() map[string]string {
 
 // writeSettings writes the settings of the kernel. They stay: other programs may need them too.
 func (t *target) writeSettings() error {
-	if t.kernel == nil {
-		return ipvs.ErrMissing
-	}
-	if _, err := t.kernel.Timeouts(); err != nil { // without ip_vs there are no settings
-		return err
-	}
 	o := &t.options
 	if want := (moby.Config{TimeoutTCP: o.TCPTimeout, TimeoutTCPFin: o.TCPFinTimeout, TimeoutUDP: o.UDPTimeout}); want != (moby.Config{}) {
 		if err := t.kernel.SetTimeouts(want); err != nil {

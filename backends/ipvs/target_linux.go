@@ -1,11 +1,10 @@
 package ipvs
 
 import (
+	"cmp"
 	"context"
 	"errors"
-	"maps"
 	"net/netip"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"unique"
@@ -54,7 +53,10 @@ type rules struct {
 func (r *rules) write(ctx context.Context, o *op) error {
 	r.written = unique.Handle[string]{}
 	node, _ := o.Payload.(*proxy.Node)
-	if err := r.Apply(ctx, proxy.Snapshot{}, proxy.NewSnapshot(node)); err != nil {
+	switch err := r.Apply(ctx, proxy.Snapshot{}, proxy.NewSnapshot(node)); {
+	case err != nil && o.Kind != backends.Add: // some may be written
+		return lost(err)
+	case err != nil:
 		return err
 	}
 	if node != nil { // otherwise there are none now
@@ -85,84 +87,73 @@ func (t *target) CheckLimits(_ *proxy.Node, port *proxy.ServicePort) []*proxy.Pr
 	return t.limits(t.exact.schedulers, port)
 }
 
-// Commit implements [backends.Target].
+// Commit implements [backends.Target]. It carries out together what has one rank, because many entries of a set fit
+// into one request.
 func (t *target) Commit(ctx context.Context, ops []op) backends.Outcome {
-	c := commit{ops: atOnce(ops), failed: map[int]error{}}
-	from, to := 0, len(ops)
-	if o := &ops[0]; o.Key.kind == kindRules && o.Kind != backends.Remove { // nothing has a lower rank
-		switch err := t.rules.write(ctx, o); {
-		case err != nil && o.Kind == backends.Replace: // some may be written
-			return backends.Outcome{Lost: err}
-		case err != nil:
-			for i := range ops { // without its rules no Service is served
-				c.failed[i] = err
-			}
-			return backends.Outcome{Failed: c.failed}
+	c := newCommit(ops)
+	for from, to := 0, 0; from < len(ops) && c.Lost == nil; from = to {
+		isSame := func(o *op) bool {
+			return o.Key.kind == ops[from].Key.kind && (o.Kind == backends.Remove) == (ops[from].Kind == backends.Remove)
 		}
-		from = 1
-	} else if ops[to-1].Key.kind == kindRules { // removals go by falling rank
-		to--
-	}
-	if err := t.carryOutParts(ctx, &c, from, to); err != nil {
-		return backends.Outcome{Lost: err}
-	}
-	t.ops.Add(uint64(to - from - len(c.failed)))
-	switch {
-	case to == len(ops):
-	case len(c.failed) > 0: // what stays needs the rules
-		c.failed[to] = c.failed[slices.Min(slices.Collect(maps.Keys(c.failed)))]
-	default:
-		if err := t.rules.write(ctx, &ops[to]); err != nil { // some may be gone
-			return backends.Outcome{Lost: err}
+		for to = from + 1; to < len(ops) && isSame(&ops[to]); to++ {
 		}
+		t.carryOut(ctx, c, from, to)
 	}
-	return backends.Outcome{Failed: c.failed}
-}
-
-// carryOutParts carries out some operations part by part, and returns an error if the state is lost.
-func (t *target) carryOutParts(ctx context.Context, c *commit, from, end int) error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for from < end {
-		to := from + 1
-		for to < end && partOf(&c.ops[to]) == partOf(&c.ops[from]) {
-			to++
-		}
-		if err := t.carryOut(ctx, c, from, to); err != nil {
-			return err
-		}
-		from = to
-	}
-	return nil
+	return c.Outcome
 }
 
 // commit is the state of a Commit.
 type commit struct {
-	ops    []op
-	failed map[int]error
-	// at has the errors by frontend; an address counts as a frontend without a port. missing is the error
-	// of an object that could not be made.
-	at      map[frontend]error
-	missing error
+	backends.Outcome
+	ops []op
+	// servers are the virtual servers that let none of their real servers drain: true if they go, and these with them,
+	// false if they get a scheduler that refuses clients of draining ones.
+	servers map[key]bool
+	// at has the errors by frontend; an address counts as a frontend without a port. first is the first error, rules
+	// the error of writing rules, and missing the error of an object that could not be made.
+	at                    map[frontend]error
+	first, rules, missing error
 }
 
-func (c *commit) fail(i int, err error) {
-	c.failed[i] = err
-	if c.at == nil {
-		c.at = map[frontend]error{}
+func newCommit(ops []op) *commit {
+	c := &commit{ops: ops, servers: map[key]bool{}, at: map[frontend]error{}}
+	for i := range ops {
+		if o := &ops[i]; o.Key.kind == kindServer && (o.Kind == backends.Remove || refusesAtZero(o.Value.scheduler)) {
+			c.servers[o.Key] = o.Kind == backends.Remove
+		}
 	}
-	c.at[frontendOf(&c.ops[i].Key)] = err
-	if c.ops[i].Kind != backends.Remove {
+	return c
+}
+
+// fail records that an operation has failed.
+func (c *commit) fail(i int, err error) {
+	if errors.Is(err, proxy.ErrDataplaneLost) {
+		c.Outcome = backends.Outcome{Lost: err}
+		return
+	}
+	if c.Failed == nil {
+		c.Failed = map[int]error{}
+	}
+	o := &c.ops[i]
+	c.Failed[i], c.at[frontendOf(&o.Key)], c.first = err, err, cmp.Or(c.first, err)
+	switch {
+	case o.Key.kind == kindRules:
+		c.rules = err
+	case o.Kind != backends.Remove:
 		c.missing = err
 	}
 }
 
 // blocked returns why an operation is not tried. A frontend needs what has a lower rank, so that no packet gets in
 // before everything exists that restricts or forwards it, or after any of that has gone. Nothing is removed after an
-// object could not be made.
-func (c *commit) blocked(i int) error {
-	o := &c.ops[i]
-	if o.Kind == backends.Remove && (c.missing != nil || o.Key.isAddress()) {
+// object could not be made. All frontends need the rules.
+func (c *commit) blocked(o *op) error {
+	switch {
+	case c.rules != nil:
+		return c.rules
+	case o.Key.kind == kindRules:
+		return c.first
+	case o.Kind == backends.Remove && (c.missing != nil || o.Key.isAddress()):
 		return c.missing
 	}
 	f := frontendOf(&o.Key)
@@ -173,144 +164,79 @@ func (c *commit) blocked(i int) error {
 	return c.at[f]
 }
 
-// carryOut carries out operations of one part, and returns an error if the state is lost.
-func (t *target) carryOut(ctx context.Context, c *commit, from, to int) error {
-	run, at := c.ops[from:to], []int(nil) // indexes in ops, unless they begin at from
-	if len(c.failed) > 0 {
-		run = nil
-		for i := from; i < to; i++ {
-			if err := c.blocked(i); err != nil {
-				c.fail(i, err)
-			} else {
-				run, at = append(run, c.ops[i]), append(at, i)
-			}
+// carryOut carries out operations of one rank.
+func (t *target) carryOut(ctx context.Context, c *commit, from, to int) {
+	if c.ops[from].Key.kind != kindRules { // programs write rules
+		t.mu.Lock()
+		defer t.mu.Unlock()
+	}
+	var entries []int
+	for i := from; i < to && c.Lost == nil; i++ {
+		o := &c.ops[i]
+		err := cmp.Or(ctx.Err(), c.blocked(o))
+		switch {
+		case err != nil:
+		case o.Key.kind == kindRules:
+			err = t.rules.write(ctx, o)
+		case o.Key.kind == kindAddress:
+			err = t.device.change(o)
+		case o.Key.kind == kindServer || o.Key.kind == kindDestination:
+			err = t.changeServer(c, o)
+		default:
+			entries = append(entries, i)
+			continue
+		}
+		if err != nil {
+			c.fail(i, err)
+		} else if o.Key.kind != kindRules {
+			t.ops.Add(1)
 		}
 	}
-	if len(run) == 0 {
-		return nil
+	if len(entries) > 0 {
+		t.changeEntries(c, entries)
 	}
-	var bad map[int]error
-	var err error
-	switch edgeOf(c.ops[from].Key.kind) {
-	case edgeSets:
-		bad, err = t.commitEntries(run)
-	case edgeAddresses:
-		bad = t.device.commit(ctx, run)
-	case edgeServers:
-		bad, err = t.commitServers(ctx, run)
-	}
-	for i, err := range bad {
-		if errors.Is(err, proxy.ErrDataplaneLost) {
-			return err
-		}
-		if i += from; at != nil {
-			i = at[i-from]
-		}
-		c.fail(i, err)
-	}
-	return err
 }
 
-// atOnce returns operations of which those remove real servers at once that belong to a virtual
-// server which gets a scheduler that lets none drain.
-func atOnce(ops []op) []op {
-	var servers map[key]bool
-	for i := range ops {
-		if o := &ops[i]; o.Kind != backends.Remove && endsDraining(o) {
-			if servers == nil {
-				servers = map[key]bool{}
-			}
-			servers[o.Key] = true
+// changeEntries carries out some operations on entries of sets. The kernel carries out operations after one that fails.
+func (t *target) changeEntries(c *commit, some []int) {
+	list, indexes := make([]ipvs.SetOp, 0, len(some)), make([]int, 0, len(some))
+	for _, i := range some {
+		o, err := t.entry(&c.ops[i])
+		if err != nil {
+			c.fail(i, err)
+			continue
 		}
-	}
-	if servers == nil {
-		return ops
-	}
-	ops = slices.Clone(ops)
-	for i := range ops {
-		if o := &ops[i]; o.Kind == backends.Remove && o.Key.kind == kindDestination && servers[serverKey(&o.Key)] {
-			o.Value.atOnce = true
-		}
-	}
-	return ops
-}
-
-// edge is the part of the kernel that has an object.
-type edge uint8
-
-const (
-	edgeSets edge = iota
-	edgeAddresses
-	edgeServers
-)
-
-func edgeOf(k kind) edge {
-	if k == kindAddress {
-		return edgeAddresses
-	}
-	if k == kindServer || k == kindDestination {
-		return edgeServers
-	}
-	return edgeSets
-}
-
-// part is what one request of a Commit may have: operations on one part of the kernel. New virtual
-// servers must exist before real servers are sent, because the kernel would add these to another program's
-// virtual server. When a virtual server goes, its real servers go with it.
-type part struct {
-	edge      edge
-	isRemoval bool
-	isServer  bool
-}
-
-func partOf(o *op) part {
-	s := part{edge: edgeOf(o.Key.kind), isRemoval: o.Kind == backends.Remove}
-	s.isServer = !s.isRemoval && o.Key.kind == kindServer
-	return s
-}
-
-// commitEntries changes entries of sets, and returns the errors of those that failed. The kernel carries out
-// operations after one that fails.
-func (t *target) commitEntries(run []op) (bad map[int]error, err error) {
-	bad = map[int]error{}
-	list, from := make([]ipvs.SetOp, 0, len(run)), make([]int, 0, len(run))
-	for i := range run {
-		k := &run[i].Key
-		o := ipvs.SetOp{Set: t.names[ipaddr.FamilyOf(k.addr.Addr())].set(k.set), Delete: run[i].Kind == backends.Remove, Entry: entryOf(k)}
-		if !o.Delete && k.set.isMarked() {
-			if o.Entry.Mark, err = t.marks.take(k); err != nil {
-				bad[i] = err
-				continue
-			}
-		}
-		list, from = append(list, o), append(from, i)
+		list, indexes = append(list, o), append(indexes, i)
 	}
 	failed, err := t.sets.Do(list)
 	if err != nil {
-		return nil, lost(err)
+		c.fail(some[0], lost(err))
+		return
 	}
-	for i := range failed {
-		f := &failed[i]
-		bad[from[f.Index]] = explain(f)
-		t.releaseMark(&run[from[f.Index]], backends.Add)
-	}
-	for i := range run {
-		if bad[i] == nil {
-			t.releaseMark(&run[i], backends.Remove)
+	for at, i := range indexes {
+		o, err := &c.ops[i], failed[at]
+		if err != nil {
+			c.fail(i, explain(err))
+		} else {
+			t.ops.Add(1)
+		}
+		if unused := err != nil && o.Kind == backends.Add || err == nil && o.Kind == backends.Remove; unused && o.Key.set == setMarks {
+			t.marks.release(&o.Key)
 		}
 	}
-	return bad, nil
 }
 
-// releaseMark ends the use of the mark of an operation of a kind.
-func (t *target) releaseMark(o *op, kind backends.OpKind) {
-	if o.Kind == kind && o.Key.set == setMarks {
-		t.marks.release(&o.Key)
+// entry returns the change of an entry. An added one may get a new mark.
+func (t *target) entry(o *op) (change ipvs.SetOp, err error) {
+	k := &o.Key
+	change = ipvs.SetOp{
+		Set: setName(t.prefix, ipaddr.FamilyOf(k.addr.Addr()), k.set), Delete: o.Kind == backends.Remove,
+		Entry: ipvs.Entry{Addr: k.addr.Addr(), Protocol: k.protocol, Port: k.addr.Port(), Net: k.source},
 	}
-}
-
-func entryOf(k *key) ipvs.Entry {
-	return ipvs.Entry{Addr: k.addr.Addr(), Protocol: k.protocol, Port: k.addr.Port(), Net: k.source}
+	if !change.Delete && k.set.isMarked() {
+		change.Entry.Mark, err = t.marks.take(k)
+	}
+	return change, err
 }
 
 // Close is Close of [backends.TargetAbilities].

@@ -13,7 +13,7 @@ import (
 // build returns the load balancer of a key and value, with the endpoints that exist. Nothing waits for one
 // with an address of the node: pods in the network of the node may have no endpoint in HNS.
 func (t *target) build(ctx context.Context, k key, v *value, with payload) (hcn.LoadBalancer, error) {
-	vip, isIPv4 := k.addr.Addr(), k.addr.Addr().Is4()
+	vip := k.addr.Addr()
 	b := hcn.LoadBalancer{
 		Flags:        v.flags,
 		PortMappings: []hcn.PortMapping{{Protocol: k.protocol, InternalPort: v.port, ExternalPort: k.addr.Port(), Distribution: v.distribution, Flags: v.mapping}},
@@ -21,7 +21,7 @@ func (t *target) build(ctx context.Context, k key, v *value, with payload) (hcn.
 	if !vip.IsUnspecified() {
 		b.FrontendVIPs = []netip.Addr{vip}
 	}
-	if !isIPv4 {
+	if vip.Is6() {
 		b.Flags |= hcn.IPv6
 	}
 	if k.kind == kindHealthCheck {
@@ -36,16 +36,16 @@ func (t *target) build(ctx context.Context, k key, v *value, with payload) (hcn.
 			missing[a] = isLocal
 		}
 	}
-	if v.decode(isIPv4, resolve); len(missing) > 0 && !t.looked.endpoints {
+	if v.decode(resolve); len(missing) > 0 && !t.looked.endpoints {
 		if err := t.lookForEndpoints(ctx); err != nil {
 			return b, err
 		}
 		b.Endpoints = nil
 		clear(missing)
-		v.decode(isIPv4, resolve)
+		v.decode(resolve)
 	}
 	if len(missing) > 0 {
-		t.lack(k, lack{fmt.Errorf("%w: %d", errMissing, len(missing)), missing})
+		t.setPending(k, pendingObject{err: fmt.Errorf("%w: %d", errMissing, len(missing)), awaited: missing})
 	}
 	slices.Sort(b.Endpoints)
 	b.Endpoints = slices.Compact(b.Endpoints)
@@ -61,7 +61,7 @@ func (t *target) addRoot(ctx context.Context, k key, b *hcn.LoadBalancer) error 
 		}
 	}
 	if t.mirror.root == "" {
-		t.lack(k, lack{fmt.Errorf("%w: endpoint %q", errMissing, t.options.HealthChecks.Endpoint), map[netip.Addr]bool{{}: true}})
+		t.setPending(k, pendingObject{err: fmt.Errorf("%w: endpoint %q", errMissing, t.options.HealthChecks.Endpoint), awaited: map[netip.Addr]bool{{}: true}})
 		return nil
 	}
 	b.Endpoints = []string{t.mirror.root}
@@ -71,12 +71,11 @@ func (t *target) addRoot(ctx context.Context, k key, b *hcn.LoadBalancer) error 
 // sourceOf returns the source address of a load balancer. In an overlay network it is the node's if
 // an endpoint is outside of the remote subnets, as nodes are.
 func (r *renderer) sourceOf(m *mirror, k key, v *value) (source netip.Addr) {
-	isIPv4 := k.addr.Addr().Is4()
 	source = r.options.sourceVIP(ipaddr.FamilyOf(k.addr.Addr()))
 	if !r.overlay {
 		return source
 	}
-	v.decode(isIPv4, func(a netip.Addr, isLocal bool) {
+	v.decode(func(a netip.Addr, isLocal bool) {
 		if provider, found := providerOf(&m.network, a); !isLocal && (!found || provider == a) {
 			source = v.host
 		}

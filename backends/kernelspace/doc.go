@@ -26,8 +26,8 @@
 // # What is listed, and when
 //
 // Everything is listed at the start, after HNS notifies of a network or has ended, with growing
-// pauses while an object lacks something, and at the first resync after [Options.ListInterval]
-// (Drifted of [proxy.Abilities]). An object lacks something if it could not be read or deleted, if HNS
+// pauses while an object is pending, and at the first resync after five minutes
+// (Drifted of [proxy.Abilities]). An object is pending if it could not be read or deleted, if HNS
 // refused a load balancer of health checks, or if an overlay network has no remote subnet for an address
 // yet. A query that fails changes nothing.
 //
@@ -37,7 +37,7 @@
 // # After a restart
 //
 // Load balancers have no names. Their IDs are in [Options.StateFile], and before HNS is called, what is
-// about to be made; endpoints have names that begin with that of the identity. What is there already and fits is adopted without a write, whoever has
+// about to be made; endpoints have names that begin with the name of the identity. What is there already and fits is adopted without a write, whoever has
 // made it: also what kube-proxy has left. Load balancers that no Service needs are removed if their IDs
 // are in the file, and otherwise stay. Nothing is wiped.
 //

@@ -15,71 +15,89 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// lack is what an object lacks although it was written, or why it could not be written or removed.
-type lack struct {
+// pendingObject says why an object is not finished: it could not be written or removed, or something that it needs
+// does not exist yet.
+type pendingObject struct {
 	err error
 	// awaited are the addresses of endpoints that do not exist yet, and whether only one of a pod of this
 	// node will do; the zero Addr stands for the endpoint that gets health checks.
 	awaited map[netip.Addr]bool
+	// at is when this was last found, since when the object has been pending.
+	at, since time.Time
 }
 
-// lacks are the lacks since everything was listed.
-type lacks struct {
-	all map[key]lack
-	// known are the objects that have lacked something since the list before, and isNew says that another one does.
-	known map[key]bool
-	isNew bool
+// due returns when to try again: after as long as the object has been pending.
+func (p *pendingObject) due() time.Time {
+	return p.at.Add(min(max(p.at.Sub(p.since), retryFirst), listInterval))
+}
+
+// pendingObjects are the objects that were found pending since the last list.
+type pendingObjects struct {
+	all map[key]pendingObject
+	// since is since when objects have been pending, also objects that were pending before the last list.
+	since map[key]time.Time
 }
 
 // errMissing marks an endpoint that does not exist yet.
 var errMissing = errors.New("missing in HNS")
 
-func newLacks(before map[key]lack) lacks {
-	l := lacks{all: map[key]lack{}, known: map[key]bool{}}
-	for k := range before {
-		l.known[k] = true
+func newPendingObjects(before map[key]pendingObject) pendingObjects {
+	p := pendingObjects{all: map[key]pendingObject{}, since: map[key]time.Time{}}
+	for k, x := range before {
+		p.since[k] = x.since
 	}
-	return l
+	return p
 }
 
-// lack records what an object lacks, nothing if there is no error.
-func (s *shared) lack(k key, l lack) {
+// setPending records why an object is pending, or that it is not if there is no error.
+func (s *shared) setPending(k key, p pendingObject) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if l.err == nil {
-		delete(s.lacks.all, k)
+	if p.err == nil {
+		delete(s.pending.all, k)
 		return
 	}
-	s.lacks.isNew = s.lacks.isNew || !s.lacks.known[k]
-	s.lacks.known[k], s.lacks.all[k] = true, l
+	p.at = time.Now()
+	if _, known := s.pending.since[k]; !known {
+		s.pending.since[k] = p.at
+	}
+	p.since = s.pending.since[k]
+	s.pending.all[k] = p
 }
 
-// suspect records that the mirror may be wrong because of an error.
-func (t *target) suspect(err error) {
-	t.mirror.suspect = true
-	t.lack(key{kind: kindUnread}, lack{err: err})
+// suspect records that the mirror may be wrong because of an error: a call failed, and so did reading what it left.
+func (s *shared) suspect(err error) { s.setPending(key{kind: kindUnread}, pendingObject{err: err}) }
+
+// isSuspect reports whether the mirror may be wrong.
+func (p *pendingObjects) isSuspect() bool {
+	_, is := p.all[key{kind: kindUnread}]
+	return is
 }
 
 // failureLimit is how many objects an error names at most: users who create Services could
 // otherwise fill the logs.
 const failureLimit = 20
 
-// failure returns the reasons as one error, nil if nothing lacks anything.
-func (l *lacks) failure() error {
-	var errs []error
-	for i, k := range slices.SortedFunc(maps.Keys(l.all), func(a, b key) int { return cmp.Or(int(a.kind)-int(b.kind), compareKeys(a, b)) }) {
-		if i == failureLimit {
-			errs = append(errs, fmt.Errorf("kernelspace: %d more objects", len(l.all)-i))
-			break
-		}
-		errs = append(errs, fmt.Errorf("kernelspace: %v: %w", k, l.all[k].err))
+// join joins errors about one object each.
+func join(errs []error) error {
+	if more := len(errs) - failureLimit; more > 0 {
+		errs = append(errs[:failureLimit:failureLimit], fmt.Errorf("%d more objects", more))
 	}
 	return errors.Join(errs...)
 }
 
-// onlyAwaits reports whether all objects that lack something wait for endpoints to appear.
-func (l *lacks) onlyAwaits() bool {
-	for _, x := range l.all {
+// failure returns the reasons as one error, nil if nothing is pending.
+func (p *pendingObjects) failure() error {
+	var errs []error
+	for _, k := range slices.SortedFunc(maps.Keys(p.all), func(a, b key) int { return cmp.Or(int(a.kind)-int(b.kind), compareKeys(a, b)) }) {
+		errs = append(errs, fmt.Errorf("kernelspace: %v: %w", k, p.all[k].err))
+	}
+	return join(errs)
+}
+
+// onlyAwaits reports whether all pending objects wait for endpoints to appear.
+func (p *pendingObjects) onlyAwaits() bool {
+	for _, x := range p.all {
 		if len(x.awaited) == 0 {
 			return false
 		}
@@ -88,8 +106,8 @@ func (l *lacks) onlyAwaits() bool {
 }
 
 // hasAppeared reports whether an endpoint exists that something waits for.
-func (l *lacks) hasAppeared(m *mirror) bool {
-	for _, x := range l.all {
+func (p *pendingObjects) hasAppeared(m *mirror) bool {
+	for _, x := range p.all {
 		for a, onlyLocal := range x.awaited {
 			_, found := m.find(a, onlyLocal)
 			if found || !a.IsValid() && m.root != "" {
@@ -100,46 +118,26 @@ func (l *lacks) hasAppeared(m *mirror) bool {
 	return false
 }
 
-// retryFirst: what lacks something is tried again after this time, which doubles while something does,
-// up to the interval of listing.
+// retryFirst is the first pause before a pending object is tried again. Later pauses are longer, up to listInterval.
 const retryFirst = 500 * time.Millisecond
+
+// listInterval is after what time everything is listed although nothing was noticed.
+const listInterval = 5 * time.Minute
 
 // drift is when HNS must be listed again.
 type drift struct {
-	// noticed is the greatest event that HNS has notified of, 0 if it has not; reconnected says that HNS
-	// had ended.
-	noticed     hcn.Event
-	reconnected bool
-	// known says that of all that may differ the mirror has it, so that nothing must be read.
+	// noticed is the greatest event that HNS has notified of, 0 if it has not.
+	noticed hcn.Event
+	// known says that the mirror has all that may differ, so that nothing must be read.
 	known bool
-	// at is when everything was listed; since when something has lacked something; retries how often
-	// in a row something did when everything was listed.
-	at, since time.Time
-	retries   int
+	// at is when everything was listed.
+	at time.Time
 	// wake ends a wait.
 	wake context.CancelFunc
 }
 
-// wakeUp has a wait notice that something is to be tried again, if anything is. What is new is not delayed by what
-// has failed for long.
-func (d *drift) wakeUp(anything, isNew bool) {
-	if !anything {
-		d.since = time.Time{}
-		return
-	}
-	if isNew {
-		d.retries = 0
-	}
-	if isNew || d.since.IsZero() {
-		d.since = time.Now()
-	}
-	if d.wake != nil {
-		d.wake()
-	}
-}
-
 // beginList begins anew before everything is listed: what HNS notifies of from now on may not be in the
-// list. It returns whether something was noticed before, for listFailed.
+// list. It returns the greatest event before, for note if the list fails.
 func (s *shared) beginList() (noticed hcn.Event) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -147,49 +145,24 @@ func (s *shared) beginList() (noticed hcn.Event) {
 	return noticed
 }
 
-// hasReconnected reports, once, whether HNS has ended since the last list: it may be another version now.
-func (s *shared) hasReconnected() bool {
+// listed begins anew after everything was listed, or only what the mirror has.
+func (s *shared) listed(f facts, everything bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	was := s.drift.reconnected
-	s.drift.reconnected = false
-	return was
-}
-
-func (s *shared) listFailed(noticed hcn.Event) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.drift.noticed = max(s.drift.noticed, noticed)
-}
-
-// listed begins anew after everything was listed.
-func (s *shared) listed(f facts) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	d := &s.drift
-	if len(s.lacks.all) > 0 {
-		d.retries++
-	} else {
-		d.retries = 0
+	if everything {
+		s.drift.at = time.Now()
 	}
-	d.since, d.at = time.Time{}, time.Now()
-	s.facts, s.lacks = f, newLacks(s.lacks.all)
+	s.facts, s.pending = f, newPendingObjects(s.pending.all)
 }
 
-// listedAgain begins anew after what the mirror has was listed.
-func (s *shared) listedAgain() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.drift.since = time.Time{}
-	s.lacks = newLacks(s.lacks.all)
-}
-
-// due returns when to list because of what lacks something; the zero Time for never.
-func (t *target) due() time.Time {
-	if t.drift.since.IsZero() || t.drift.at.IsZero() {
-		return time.Time{}
+// due returns when to list because of pending objects; the zero Time for never.
+func (p *pendingObjects) due() (first time.Time) {
+	for _, x := range p.all {
+		if due := x.due(); first.IsZero() || due.Before(first) {
+			first = due
+		}
 	}
-	return t.drift.since.Add(min(retryFirst<<min(t.drift.retries, 20), max(t.options.ListInterval, retryFirst)))
+	return first
 }
 
 // Drifted is Drifted of [proxy.Abilities]. It reads which endpoints exist if only they may have
@@ -205,12 +178,10 @@ func (t *target) Drifted(ctx context.Context) bool {
 	defer t.mu.Unlock()
 	d := &t.drift
 	switch {
-	case err != nil || t.mirror.suspect:
+	case err != nil || t.pending.isSuspect():
 		d.noticed = max(d.noticed, hcn.NetworksChanged) // list everything
 		return true
-	case isDue:
-		d.retries++
-	case !d.known && !t.mirror.stale && !t.lacks.hasAppeared(t.mirror):
+	case !isDue && !d.known && !t.mirror.stale && !t.pending.hasAppeared(t.mirror):
 		return false
 	}
 	d.known = true
@@ -218,14 +189,14 @@ func (t *target) Drifted(ctx context.Context) bool {
 }
 
 // mayDiffer reports whether HNS may differ from what was written, whether everything must be listed
-// then, and whether something that lacks something is due.
+// then, and whether a pending object is due.
 func (t *target) mayDiffer() (everything, isDue, is bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	d := &t.drift
 	isDue = t.isDue()
-	everything = d.at.IsZero() || d.noticed > hcn.EndpointsChanged || time.Since(d.at) >= t.options.ListInterval ||
-		isDue && !t.lacks.onlyAwaits() || t.mirror.suspect
+	everything = d.at.IsZero() || d.noticed > hcn.EndpointsChanged || time.Since(d.at) >= listInterval ||
+		isDue && !t.pending.onlyAwaits() || t.pending.isSuspect()
 	is = everything || t.hasDrifted()
 	if !everything {
 		d.noticed = 0
@@ -234,7 +205,7 @@ func (t *target) mayDiffer() (everything, isDue, is bool) {
 }
 
 func (t *target) isDue() bool {
-	due := t.due()
+	due := t.pending.due()
 	return !due.IsZero() && !time.Now().Before(due)
 }
 
@@ -244,7 +215,7 @@ func (t *target) hasDrifted() bool { return t.drift.noticed > 0 || t.drift.known
 const waitPause = 30 * time.Second
 
 // WaitDrift is WaitDrift of [proxy.Abilities]: it waits for a notification of HNS, or until something
-// that lacks something is due again. While HNS cannot notify, it waits for the latter alone.
+// that is pending is due again. While HNS cannot notify, it waits for the latter alone.
 func (t *target) WaitDrift(ctx context.Context) error {
 	for {
 		wait, stop, drifted := t.beginWait(ctx)
@@ -283,7 +254,7 @@ func (t *target) waitFails(err error) {
 func (t *target) beginWait(ctx context.Context) (wait context.Context, stop context.CancelFunc, drifted bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if due := t.due(); due.IsZero() {
+	if due := t.pending.due(); due.IsZero() {
 		wait, stop = context.WithCancel(ctx)
 	} else {
 		wait, stop = context.WithDeadline(ctx, due)
@@ -293,11 +264,10 @@ func (t *target) beginWait(ctx context.Context) (wait context.Context, stop cont
 }
 
 // note records a notification.
-func (t *target) note(e hcn.Event) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.drift.noticed = max(t.drift.noticed, e)
-	t.drift.reconnected = t.drift.reconnected || e == hcn.Disconnected
+func (s *shared) note(e hcn.Event) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.drift.noticed = max(s.drift.noticed, e)
 }
 
 // CheckNode is CheckNode of [proxy.Abilities]: it returns what could not be written, whether the
@@ -311,7 +281,7 @@ func (t *target) CheckNode(s proxy.Snapshot) (all []*proxy.Problem) {
 		all = append(all, p)
 	}
 	t.mu.Lock()
-	err, waitFailed := t.lacks.failure(), t.waitFailed
+	err, waitFailed := t.pending.failure(), t.waitFailed
 	var modifyFailed error
 	if first := slices.SortedFunc(maps.Keys(t.notModified), compareKeys); len(first) > 0 {
 		modifyFailed = t.notModified[first[0]]

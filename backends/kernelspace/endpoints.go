@@ -12,7 +12,7 @@ import (
 )
 
 // putEndpoint makes an endpoint what it should be.
-func (t *target) putEndpoint(ctx context.Context, k key, v *value, with payload) error {
+func (t *target) putEndpoint(ctx context.Context, k key, v *value) error {
 	a := k.addr.Addr()
 	if isPod, err := t.isPod(ctx, a); k.role == rolePod && (isPod || err != nil) {
 		return err
@@ -22,9 +22,9 @@ func (t *target) putEndpoint(ctx context.Context, k key, v *value, with payload)
 		return nil
 	}
 	if !exists {
-		return t.createEndpoint(ctx, k, v, with)
+		return t.createEndpoint(ctx, k, v)
 	}
-	want, err := t.wanted(ctx, k, v, with)
+	want, err := t.wanted(ctx, k, v)
 	if err != nil {
 		return err
 	}
@@ -36,10 +36,10 @@ func (t *target) putEndpoint(ctx context.Context, k key, v *value, with payload)
 	}
 	if err := t.isInUse(id, len(t.usersOf(id))); err != nil {
 		// A try would take the endpoint out of its load balancers and put it back, for nothing.
-		t.lack(k, lack{err: fmt.Errorf("it must be made again, and cannot be deleted now: %w", err)})
+		t.setPending(k, pendingObject{err: fmt.Errorf("it must be made again, and cannot be deleted now: %w", err)})
 		return nil
 	}
-	return t.refresh(ctx, k, v, with)
+	return t.refresh(ctx, k, v)
 }
 
 // isPod reports whether a pod of this node has an address. The pod that had it may have gone, so it
@@ -71,7 +71,7 @@ func (t *target) adopt(id, name string) {
 }
 
 // wanted returns the endpoint of a key and value.
-func (t *target) wanted(ctx context.Context, k key, v *value, with payload) (hcn.Endpoint, error) {
+func (t *target) wanted(ctx context.Context, k key, v *value) (hcn.Endpoint, error) {
 	a := k.addr.Addr()
 	e := hcn.Endpoint{Name: nameOf(t.prefix, k), NetworkID: t.mirror.network.ID, Addresses: []netip.Addr{a}, MAC: macOf(a), Remote: k.role != roleSource}
 	if k.role != rolePod {
@@ -89,8 +89,8 @@ func (t *target) wanted(ctx context.Context, k key, v *value, with payload) (hcn
 		provider, found = providerOf(&t.mirror.network, a)
 	}
 	if !found {
-		provider = with.host
-		t.lack(k, lack{err: fmt.Errorf("no remote subnet of network %s has the address", t.mirror.network.Name)})
+		provider = v.host
+		t.setPending(k, pendingObject{err: fmt.Errorf("no remote subnet of network %s has the address", t.mirror.network.Name)})
 	}
 	e.ProviderAddress = provider
 	return e, nil
@@ -111,8 +111,8 @@ func (t *target) readNetwork(ctx context.Context) error {
 }
 
 // createEndpoint makes an endpoint. If another one has its address, that one is used.
-func (t *target) createEndpoint(ctx context.Context, k key, v *value, with payload) error {
-	e, err := t.wanted(ctx, k, v, with)
+func (t *target) createEndpoint(ctx context.Context, k key, v *value) error {
+	e, err := t.wanted(ctx, k, v)
 	if err != nil {
 		return err
 	}
@@ -150,7 +150,7 @@ func (t *target) useExisting(ctx context.Context, k key, name string) (found boo
 // refresh makes an endpoint again, because its address belongs to a pod of another node now, or is
 // reached in another way. Load balancers leave it out meanwhile: none may refer to an endpoint
 // that does not exist.
-func (t *target) refresh(ctx context.Context, k key, v *value, with payload) error {
+func (t *target) refresh(ctx context.Context, k key, v *value) error {
 	id := t.mirror.made[k.addr.Addr()]
 	users := t.usersOf(id)
 	err := t.putAll(ctx, users, id, "")
@@ -158,7 +158,7 @@ func (t *target) refresh(ctx context.Context, k key, v *value, with payload) err
 		err = t.deleteEndpoint(ctx, id)
 	}
 	if err == nil {
-		err = t.createEndpoint(ctx, k, v, with)
+		err = t.createEndpoint(ctx, k, v)
 	}
 	if len(users) == 0 {
 		return err
@@ -179,25 +179,19 @@ func (t *target) refresh(ctx context.Context, k key, v *value, with payload) err
 	return err
 }
 
-// user is a load balancer that refers to an endpoint.
-type user struct {
-	key
-	hcn.LoadBalancer
-}
-
 // usersOf returns the load balancers that refer to an endpoint.
-func (t *target) usersOf(id string) (all []user) {
-	for k, b := range t.mirror.loadBalancers {
+func (t *target) usersOf(id string) (all []balancer) {
+	for _, b := range t.mirror.loadBalancers {
 		if slices.Contains(b.Endpoints, id) {
-			all = append(all, user{k, b})
+			all = append(all, b)
 		}
 	}
-	slices.SortFunc(all, func(a, b user) int { return compareKeys(a.key, b.key) })
+	slices.SortFunc(all, func(a, b balancer) int { return compareKeys(a.key, b.key) })
 	return all
 }
 
 // putAll is put for all load balancers that referred to an endpoint. It stops at none that fails.
-func (t *target) putAll(ctx context.Context, users []user, old, new string) error {
+func (t *target) putAll(ctx context.Context, users []balancer, old, new string) error {
 	var errs []error
 	for _, u := range users {
 		if err := t.put(ctx, u, old, new); err != nil {
@@ -208,7 +202,7 @@ func (t *target) putAll(ctx context.Context, users []user, old, new string) erro
 }
 
 // put gives a load balancer what it had, with another endpoint, if there is one, instead of one.
-func (t *target) put(ctx context.Context, u user, old, new string) error {
+func (t *target) put(ctx context.Context, u balancer, old, new string) error {
 	b := u.LoadBalancer
 	b.Endpoints = slices.DeleteFunc(slices.Clone(b.Endpoints), func(e string) bool { return e == old })
 	if new != "" {
@@ -238,7 +232,7 @@ func (t *target) isInUse(id string, known int) error {
 	if n := t.mirror.users[id] - known; n > 0 {
 		return fmt.Errorf("%d load balancers use it", n)
 	}
-	if t.mirror.suspect {
+	if t.pending.isSuspect() {
 		return errors.New("after an error, load balancers must be listed before")
 	}
 	return nil
@@ -291,7 +285,9 @@ func (t *target) lookForEndpoints(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	t.mirror.suspect = t.mirror.suspect || len(unread) > 0
+	if len(unread) > 0 {
+		t.suspect(unreadable(unread))
+	}
 	t.mirror.update(all)
 	return nil
 }

@@ -18,8 +18,8 @@ func (r *renderer) check(node *proxy.Node, port *proxy.ServicePort) error {
 	switch {
 	case !r.serves(family):
 		return nil
-	case family == v1.IPv6Protocol && r.lacksIPv6() != "":
-		return fmt.Errorf("%w: %s has no IPv6: set Options.Families to IPv4", proxy.ErrUnsupported, r.lacksIPv6())
+	case family == v1.IPv6Protocol && r.withoutIPv6() != "":
+		return fmt.Errorf("%w: %s has no IPv6: set Options.Families to IPv4", proxy.ErrUnsupported, r.withoutIPv6())
 	case r.overlay && !primary(node, family).IsValid():
 		return errors.New("the node has no address of IPv4, which endpoints of an overlay network need")
 	case r.overlay && isSourceOf(port, r.options.sourceVIP(family)):
@@ -28,8 +28,8 @@ func (r *renderer) check(node *proxy.Node, port *proxy.ServicePort) error {
 	return nil
 }
 
-// lacksIPv6 returns what has no IPv6; empty if it can be served.
-func (r *renderer) lacksIPv6() string {
+// withoutIPv6 returns what has no IPv6; empty if it can be served.
+func (r *renderer) withoutIPv6() string {
 	switch {
 	case r.overlay:
 		return "an overlay network of HNS"
@@ -41,7 +41,7 @@ func (r *renderer) lacksIPv6() string {
 
 // serves reports whether a family is to be served.
 func (r *renderer) serves(family v1.IPFamily) bool {
-	return slices.Contains(r.options.Families, family) && (family != v1.IPv6Protocol || !r.options.IPv4Fallback || r.lacksIPv6() == "")
+	return slices.Contains(r.options.Families, family) && (family != v1.IPv6Protocol || !r.options.IPv4Fallback || r.withoutIPv6() == "")
 }
 
 // unserved returns an error if Services have ports of a family that is not served although the options
@@ -52,7 +52,7 @@ func (r *renderer) unserved(s proxy.Snapshot) error {
 	}
 	for p := range s.All() {
 		if p.Name.Family == v1.IPv6Protocol {
-			return fmt.Errorf("%s has no IPv6: Services are served at their addresses of IPv4 only", r.lacksIPv6())
+			return fmt.Errorf("%s has no IPv6: Services are served at their addresses of IPv4 only", r.withoutIPv6())
 		}
 	}
 	return nil
@@ -143,7 +143,7 @@ func (l *limits) preserved(f *proxy.Frontend) {
 	if list, _ := l.serving(l.node, l.port, f); len(list) == 0 {
 		l.add(field, "the destination can be preserved for endpoints of this node only, and there is none: %v is not served", f.Addr)
 	} else if len(list) < len(l.port.Pool(f.FromOutside.Pool)) {
-		l.add(field, "the destination can be preserved for endpoints of this node only: those of other nodes do not serve %v", f.Addr)
+		l.add(field, "the destination can be preserved for endpoints of this node only: endpoints of other nodes do not serve %v", f.Addr)
 	}
 }
 
@@ -157,7 +157,7 @@ func (l *limits) ofNode(list []*endpoints.Endpoint) {
 }
 
 // routes reports actions that no load balancer has, and routes of clients from inside that differ
-// from those of clients from outside.
+// from the routes of clients from outside.
 func (l *limits) routes(f *proxy.Frontend) {
 	inside, outside := f.FromInside, f.FromOutside
 	if inside.Action == proxy.Reject || outside.Action == proxy.Reject {

@@ -42,12 +42,11 @@ func (t *target) list(ctx context.Context, cleans bool) (objects []object, err e
 	t.end = time.Time{}
 	noticed := t.beginList()
 	if err := l.read(ctx); err != nil {
-		t.listFailed(noticed)
+		t.note(noticed)
 		return nil, err
 	}
 	t.state.load()
 	t.mirror = l.mirror
-	hasReconnected := t.hasReconnected()
 	objects = l.endpoints()
 	exists := map[string]bool{}
 	for i := range l.loadBalancers {
@@ -57,7 +56,10 @@ func (t *target) list(ctx context.Context, cleans bool) (objects []object, err e
 			objects = append(objects, o)
 		}
 	}
-	t.canModify(func(k key) bool { return hasReconnected || l.mirror.loadBalancers[k].ID == "" && k != key{} })
+	t.canModify(func(k key) bool {
+		_, exists := l.mirror.get(k)
+		return noticed == hcn.Disconnected || !exists && k != key{} // HNS may be another version now
+	})
 	for id := range l.mirror.endpoints {
 		exists[id] = true
 	}
@@ -66,9 +68,9 @@ func (t *target) list(ctx context.Context, cleans bool) (objects []object, err e
 	}
 	t.state.keep(exists, len(l.unread) > 0)
 	t.state.flush()
-	t.listed(l.facts)
-	if err := l.unreadable(); err != nil {
-		t.lack(key{kind: kindUnread}, lack{err: err})
+	t.listed(l.facts, true)
+	if len(l.unread) > 0 { // load balancers may refer to any endpoint
+		t.suspect(unreadable(l.unread))
 		t.flush()
 	}
 	return objects, nil
@@ -90,7 +92,7 @@ type lister struct {
 // the same: its subnets say which endpoints may be on this node.
 func (l *lister) again(ctx context.Context) (objects []object, done bool, err error) {
 	l.mu.Lock()
-	known := l.drift.known && l.drift.noticed <= hcn.EndpointsChanged && !l.cleans
+	known := l.drift.known && l.drift.noticed <= hcn.EndpointsChanged && !l.pending.isSuspect() && !l.cleans
 	l.drift.known = false
 	l.mu.Unlock()
 	if !known {
@@ -99,15 +101,15 @@ func (l *lister) again(ctx context.Context) (objects []object, done bool, err er
 	l.facts, l.mirror = l.target.facts, l.target.mirror
 	network, err := l.findNetwork(ctx)
 	if err != nil || !isSame(&network, &l.facts.network) {
-		l.listFailed(hcn.NetworksChanged)
+		l.note(hcn.NetworksChanged)
 		return nil, false, err
 	}
 	l.mirror.network, l.mirror.stale = network, false
 	objects = l.endpoints()
-	for k, b := range l.mirror.loadBalancers {
-		objects = append(objects, l.object(k, &b))
+	for _, b := range l.mirror.loadBalancers {
+		objects = append(objects, l.object(b.key, &b.LoadBalancer))
 	}
-	l.listedAgain()
+	l.listed(l.facts, false)
 	return objects, true, nil
 }
 
@@ -115,7 +117,7 @@ func isSame(a, b *hcn.Network) bool {
 	return a.ID == b.ID && slices.Equal(a.Subnets, b.Subnets) && slices.Equal(a.RemoteSubnets, b.RemoteSubnets)
 }
 
-// endpoints returns the endpoints that are not those of this node's pods as objects.
+// endpoints returns as objects the endpoints that no pod of this node has.
 func (l *lister) endpoints() (objects []object) {
 	for id, e := range l.mirror.endpoints {
 		if len(e.Addresses) > 0 && (e.Remote || l.mirror.pods[e.Addresses[0]] != id) {
@@ -162,22 +164,17 @@ func (l *lister) read(ctx context.Context) error {
 			l.loadBalancers = append(l.loadBalancers, b)
 		}
 	}
-	// They may refer to any endpoint.
-	l.unread, l.mirror.suspect = unread, len(unread) > 0
+	l.unread = unread
 	return nil
 }
 
-// unreadable returns an error that names some objects that cannot be read, nil if there are none.
-func (l *lister) unreadable() error {
+// unreadable returns why objects, by ID, cannot be read, as one error.
+func unreadable(unread map[string]error) error {
 	var errs []error
-	for _, id := range slices.Sorted(maps.Keys(l.unread)) {
-		if len(errs) == failureLimit {
-			errs = append(errs, fmt.Errorf("%d more", len(l.unread)-failureLimit))
-			break
-		}
-		errs = append(errs, l.unread[id])
+	for _, id := range slices.Sorted(maps.Keys(unread)) {
+		errs = append(errs, unread[id])
 	}
-	return errors.Join(errs...)
+	return join(errs)
 }
 
 // readHost reads what HNS can do, and the network.
@@ -256,7 +253,7 @@ func (l *lister) loadBalancer(b *hcn.LoadBalancer) (object, bool) {
 	if ok && l.mirror.root != "" && len(b.Endpoints) == 1 && b.Endpoints[0] == l.mirror.root {
 		k.kind, k.mapping = kindHealthCheck, b.PortMappings[0].Flags
 	}
-	if _, taken := l.mirror.loadBalancers[k]; !ok || taken {
+	if _, taken := l.mirror.loadBalancers[k.place()]; !ok || taken {
 		l.mirror.count(b, 1)
 		return object{}, false
 	}
@@ -315,8 +312,8 @@ func (t *target) Cleanup(ctx context.Context) error {
 		return fmt.Errorf("kernelspace: %w", translate(err))
 	}
 	var ops []op
-	for _, k := range slices.SortedFunc(maps.Keys(t.mirror.loadBalancers), compareKeys) {
-		ops = append(ops, op{Kind: backends.Remove, Key: k})
+	for _, b := range slices.SortedFunc(maps.Values(t.mirror.loadBalancers), func(a, b balancer) int { return compareKeys(a.key, b.key) }) {
+		ops = append(ops, op{Kind: backends.Remove, Key: b.key})
 	}
 	if err := t.Commit(ctx, ops).Err(); err != nil {
 		return err
@@ -328,14 +325,14 @@ func (t *target) Cleanup(ctx context.Context) error {
 		}
 		k := endpointKey(t.mirror.endpoints[id].Addresses[0], t.roleOf(id))
 		if err := translate(t.deleteEndpoint(ctx, id)); err != nil {
-			t.lack(k, lack{err: err})
+			t.setPending(k, pendingObject{err: err})
 			if isFatal(ctx, err) {
 				break
 			}
 		}
 	}
 	t.flush()
-	if err := t.lacks.failure(); err != nil {
+	if err := t.pending.failure(); err != nil {
 		return err
 	}
 	if err := t.state.clear(); err != nil {

@@ -24,14 +24,14 @@ func (t *target) putHealthCheck(ctx context.Context, k key, v *value, with paylo
 	if err == nil || isFatal(ctx, err) || errors.Is(err, proxy.ErrDataplaneLost) {
 		return err
 	}
-	t.lack(k, lack{err: err})
+	t.setPending(k, pendingObject{err: err})
 	return nil
 }
 
 // reach makes a load balancer what build returns. If an endpoint has vanished, it reads the endpoints
 // again and tries once more.
 func (t *target) reach(ctx context.Context, k key, build func() (hcn.LoadBalancer, error), with payload) error {
-	had, existed := t.mirror.loadBalancers[k]
+	had, existed := t.mirror.get(k)
 	for try := 0; ; try++ {
 		want, err := build()
 		if err == nil {
@@ -41,7 +41,7 @@ func (t *target) reach(ctx context.Context, k key, build func() (hcn.LoadBalance
 			return err
 		}
 		again := t.readAgain(ctx, k)
-		if _, exists := t.mirror.loadBalancers[k]; existed && !exists && (try > 0 || again != nil) {
+		if _, exists := t.mirror.get(k); existed && !exists && (try > 0 || again != nil) {
 			return t.restore(ctx, k, had, errors.Join(err, again))
 		}
 		if try > 0 || again != nil {
@@ -51,7 +51,7 @@ func (t *target) reach(ctx context.Context, k key, build func() (hcn.LoadBalance
 }
 
 // restore makes a load balancer again that was deleted for another one, which could not be made because of
-// cause, with those of its endpoints that exist.
+// cause, with its endpoints that exist.
 func (t *target) restore(ctx context.Context, k key, had hcn.LoadBalancer, cause error) error {
 	ctx, cancel := t.afterwards(ctx)
 	defer cancel()
@@ -71,7 +71,7 @@ func (t *target) readAgain(ctx context.Context, k key) error {
 	if err := t.lookForEndpoints(ctx); err != nil {
 		return err
 	}
-	have, exists := t.mirror.loadBalancers[k]
+	have, exists := t.mirror.get(k)
 	if !exists {
 		return nil
 	}
@@ -88,7 +88,7 @@ func (t *target) readAgain(ctx context.Context, k key) error {
 }
 
 func (t *target) change(ctx context.Context, k key, want hcn.LoadBalancer, with payload) error {
-	have, exists := t.mirror.loadBalancers[k]
+	have, exists := t.mirror.get(k)
 	switch {
 	case len(want.Endpoints) == 0 && exists:
 		return t.deleteLoadBalancer(ctx, k, have.ID)
@@ -135,7 +135,7 @@ func (t *target) modify(ctx context.Context, k key, want hcn.LoadBalancer) (done
 		t.suspect(err)
 		return false, err
 	}
-	if !fits(t.mirror.loadBalancers[k], want) {
+	if have, _ := t.mirror.get(k); !fits(have, want) {
 		t.cannotModify(k, errors.New("HNS reports success and changes nothing"))
 		return false, nil
 	}
@@ -269,26 +269,10 @@ func (t *target) createLoadBalancer(ctx context.Context, k key, want hcn.LoadBal
 // conflict returns an error if a frontend and a health check, or two different health checks, have one address, protocol and port: each
 // would delete the other one's load balancer.
 func (t *target) conflict(k key) error {
-	for _, other := range sameFrontend(k) {
-		if _, exists := t.mirror.loadBalancers[other]; exists && other != k {
-			return fmt.Errorf("%v has the address and port", other)
-		}
+	if other, exists := t.mirror.loadBalancers[k.place()]; exists && other.key != k {
+		return fmt.Errorf("%v has the address and port", other.key)
 	}
 	return nil
-}
-
-// sameFrontend returns all keys of load balancers with the address, protocol and port of a key.
-func sameFrontend(k key) (all []key) {
-	for _, mapping := range [...]hcn.PortMappingFlags{0, hcn.UseMux | hcn.PreserveDIP} {
-		all = append(all, key{kind: kindHealthCheck, protocol: k.protocol, addr: k.addr, mapping: mapping})
-	}
-	return append(all, plain(k))
-}
-
-// plain returns the key that List finds a load balancer with.
-func plain(k key) key {
-	k.kind, k.mapping = kindLoadBalancer, 0
-	return k
 }
 
 // clear deletes the one load balancer that has the address, protocol and port of a key; cause is
@@ -313,7 +297,7 @@ func (t *target) other(ctx context.Context, k key) (b hcn.LoadBalancer, found bo
 	}
 	known := map[string]bool{}
 	for at, b := range t.mirror.loadBalancers {
-		known[b.ID] = plain(at) != plain(k)
+		known[b.ID] = at != k.place()
 	}
 	var failed error
 	for _, id := range ids {
@@ -328,7 +312,7 @@ func (t *target) other(ctx context.Context, k key) (b hcn.LoadBalancer, found bo
 			}
 			continue
 		}
-		if at, ok := keyOf(&b); ok && at == plain(k) {
+		if at, ok := keyOf(&b); ok && at.place() == k.place() {
 			return b, true, nil
 		}
 	}
@@ -338,7 +322,7 @@ func (t *target) other(ctx context.Context, k key) (b hcn.LoadBalancer, found bo
 // removeLoadBalancer removes the load balancer of a key if it is the backend's own.
 func (t *target) removeLoadBalancer(ctx context.Context, k key) error {
 	t.canModify(func(x key) bool { return x == k })
-	have, exists := t.mirror.loadBalancers[k]
+	have, exists := t.mirror.get(k)
 	if !exists || !t.state.Has(have.ID) {
 		return nil
 	}
@@ -353,11 +337,8 @@ func (t *target) deleteLoadBalancer(ctx context.Context, k key, id string) error
 		t.recheck(ctx, k, id, err)
 		return err
 	}
-	// Another program may have changed the flags of a health check's load balancer to others than the backend writes.
-	for _, k := range append(sameFrontend(k), k) {
-		if have, ok := t.mirror.loadBalancers[k]; ok && have.ID == id {
-			t.mirror.drop(k)
-		}
+	if t.mirror.loadBalancers[k.place()].ID == id {
+		t.mirror.drop(k)
 	}
 	return nil
 }

@@ -16,26 +16,38 @@ type mirror struct {
 	// before the first one is written.
 	host      netip.Addr
 	endpoints map[string]hcn.Endpoint // by ID
-	// prefix is that of the names of endpoints that the backend makes, rootName the name of the
+	// prefix begins the names of endpoints that the backend makes, rootName the name of the
 	// endpoint that gets health checks, and root its ID; empty if there is none.
 	prefix, rootName, root string
-	// pods are the IDs of the endpoints of this node's pods by address, and made those of the
+	// pods are the IDs of the endpoints of this node's pods by address, and made the IDs of the
 	// endpoints that the backend, kube-proxy or the like has made.
 	pods, made map[netip.Addr]string
-	// loadBalancers are those that a key can name; users counts, by ID of an endpoint, all load
+	// loadBalancers are those that a key can name, by their place; users counts, by ID of an endpoint, all load
 	// balancers that refer to it.
-	loadBalancers map[key]hcn.LoadBalancer
+	loadBalancers map[place]balancer
 	users         map[string]int
-	// suspect says that the mirror may be wrong: a call failed, and so did reading what it left.
-	suspect bool
 	// stale says that load balancers may use an endpoint that another one with its address has replaced.
 	stale bool
+}
+
+// place is where a load balancer answers. HNS has one at most for each.
+type place struct {
+	protocol uint8
+	addr     netip.AddrPort
+}
+
+func (k key) place() place { return place{k.protocol, k.addr} }
+
+// balancer is a load balancer with the key that names it.
+type balancer struct {
+	key
+	hcn.LoadBalancer
 }
 
 func newMirror(network hcn.Network, prefix, rootName string) *mirror {
 	return &mirror{
 		network: network, prefix: prefix, rootName: rootName, endpoints: map[string]hcn.Endpoint{}, pods: map[netip.Addr]string{}, made: map[netip.Addr]string{},
-		loadBalancers: map[key]hcn.LoadBalancer{}, users: map[string]int{},
+		loadBalancers: map[place]balancer{}, users: map[string]int{},
 	}
 }
 
@@ -100,18 +112,26 @@ func (m *mirror) find(a netip.Addr, onlyLocal bool) (id string, found bool) {
 	return id, found
 }
 
+// get returns the load balancer of a key.
+func (m *mirror) get(k key) (b hcn.LoadBalancer, exists bool) {
+	if x := m.loadBalancers[k.place()]; x.key == k {
+		return x.LoadBalancer, true
+	}
+	return b, false
+}
+
 // put records that a load balancer exists, drop that it does not.
 func (m *mirror) put(k key, b hcn.LoadBalancer) {
 	m.drop(k)
 	b.Endpoints = slices.Clone(b.Endpoints)
-	m.loadBalancers[k] = b
+	m.loadBalancers[k.place()] = balancer{k, b}
 	m.count(&b, 1)
 }
 
 func (m *mirror) drop(k key) {
-	if b, ok := m.loadBalancers[k]; ok {
-		m.count(&b, -1)
-		delete(m.loadBalancers, k)
+	if b, ok := m.loadBalancers[k.place()]; ok {
+		m.count(&b.LoadBalancer, -1)
+		delete(m.loadBalancers, k.place())
 	}
 }
 

@@ -3,6 +3,7 @@ package kernelspace
 import (
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/kernelspace/hcn"
@@ -17,7 +18,7 @@ const (
 	kindEndpoint     kind = iota // an endpoint that the backend makes
 	kindLoadBalancer             // a load balancer of one address, protocol and port
 	kindHealthCheck              // the load balancer of health checks, for all ports of a Service
-	kindUnread                   // what cannot be read: no object, only a key of a [lack]
+	kindUnread                   // what cannot be read: no object, only a key of a [pendingObject]
 )
 
 // key names an object. HNS refuses a second load balancer of one address, protocol and port, so a
@@ -55,7 +56,7 @@ const (
 
 // value is the content of an object.
 type value struct {
-	// The content of a load balancer: the port of its endpoints, its flags without that of the
+	// The content of a load balancer: the port of its endpoints, its flags without the flag of the
 	// family, and its endpoints as encode returns them.
 	port         uint16
 	flags        hcn.LoadBalancerFlags
@@ -72,8 +73,6 @@ type value struct {
 
 // payload is what it takes beside a value to write an object.
 type payload struct {
-	// host is the node's primary address, in overlay networks.
-	host netip.Addr
 	// inPlace says that a load balancer may be modified.
 	inPlace bool
 	// node are the addresses of the node: an endpoint with one of them need not exist in HNS.
@@ -87,7 +86,7 @@ type (
 
 // isHere reports whether an endpoint is on a node. One with the node's address is, whatever its
 // EndpointSlice says: a remote endpoint with that address could take the node's own traffic. So is one with an
-// address that only a pod of the node gets: a remote endpoint would keep HNS from making that of the pod.
+// address that only a pod of the node gets: a remote endpoint would keep HNS from making the pod's own.
 func (r *renderer) isHere(node *proxy.Node, e *endpoints.Endpoint) bool {
 	return e.Local || slices.Contains(node.Addresses, e.Addr.Addr()) || r.isOwn(node, e.Addr.Addr())
 }
@@ -106,13 +105,10 @@ func (r *renderer) isOwn(node *proxy.Node, a netip.Addr) bool {
 	return node.LocalTraffic.NodePodCIDRs && slices.Contains(node.LocalTraffic.Sources, r.network.Subnets[i].Masked())
 }
 
-// encode returns a list of endpoints of one family and port as a string that can be compared: for
-// each a byte that says whether it is on the node, and its address.
+// encode returns a list of endpoints of one family and port as a text that can be compared: "l10.0.0.1 r10.1.0.9 " has
+// one on the node and one elsewhere.
 func (r *renderer) encode(node *proxy.Node, list []*endpoints.Endpoint) string {
-	if len(list) == 0 {
-		return ""
-	}
-	out := make([]byte, 0, len(list)*(1+list[0].Addr.Addr().BitLen()/8))
+	var out []byte
 	for i, e := range list {
 		if i == 0 || e.Addr != list[i-1].Addr { // pools are sorted
 			out = appendEndpoint(out, e.Addr.Addr(), r.isHere(node, e))
@@ -126,23 +122,14 @@ func appendEndpoint(out []byte, a netip.Addr, isLocal bool) []byte {
 	if isLocal {
 		where = 'l'
 	}
-	out = append(out, where)
-	if a.Is4() {
-		b := a.As4()
-		return append(out, b[:]...)
-	}
-	b := a.As16()
-	return append(out, b[:]...)
+	return append(a.AppendTo(append(out, where)), ' ')
 }
 
 // decode calls each with the endpoints of a list.
-func (v *value) decode(isIPv4 bool, each func(a netip.Addr, isLocal bool)) {
-	size := 16
-	if isIPv4 {
-		size = 4
-	}
-	for rest := v.endpoints; len(rest) > size; rest = rest[1+size:] {
-		a, _ := netip.AddrFromSlice([]byte(rest[1 : 1+size]))
-		each(a, rest[0] == 'l')
+func (v *value) decode(each func(a netip.Addr, isLocal bool)) {
+	for text := range strings.FieldsSeq(v.endpoints) {
+		if a, err := netip.ParseAddr(text[1:]); err == nil {
+			each(a, text[0] == 'l')
+		}
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"time"
 
 	v1 "k8s.io/api/core/v1"
 
@@ -47,9 +46,6 @@ type Options struct {
 	// (spec.loadBalancerSourceRanges): HNS cannot check the source, so the load
 	// balancer in front of the node must. Without it such addresses are not served.
 	ServeRestricted bool
-	// ListInterval is after what time Drifted of [proxy.Abilities] has everything listed again; zero means
-	// [DefaultListInterval].
-	ListInterval time.Duration
 }
 
 // HealthChecks says how health checks that a load balancer sends to its own address get to the
@@ -58,13 +54,10 @@ type HealthChecks struct {
 	// Endpoint is the name of the HNS endpoint of the node, in most networks "cbr0"; empty for
 	// no forwarding.
 	Endpoint string
-	// Port is the port of Services without health check node port: that of the proxy's own
+	// Port is the port of Services without health check node port: the port of the proxy's own
 	// health server.
 	Port uint16
 }
-
-// DefaultListInterval is the default of [Options.ListInterval].
-const DefaultListInterval = 5 * time.Minute
 
 // complete fills in defaults, or returns an error for invalid options.
 func (o Options) complete() (Options, error) {
@@ -87,12 +80,6 @@ func (o Options) complete() (Options, error) {
 		if !a.IsValid() || a.Is4In6() || slices.ContainsFunc(o.SourceVIPs[:i], func(b netip.Addr) bool { return b.Is4() == a.Is4() }) {
 			return o, fmt.Errorf("kernelspace: Options.SourceVIPs: %v: want at most one address of each family", o.SourceVIPs)
 		}
-	}
-	if o.ListInterval < 0 {
-		return o, fmt.Errorf("kernelspace: Options.ListInterval: %v: want a positive duration, or none", o.ListInterval)
-	}
-	if o.ListInterval == 0 {
-		o.ListInterval = DefaultListInterval
 	}
 	return o, nil
 }

@@ -52,11 +52,10 @@ func (r *renderer) render(node *proxy.Node, port *proxy.ServicePort, out []objec
 		return out
 	}
 	w := portWriter{renderer: r, node: node, port: port, out: out}
-	with := payload{node: node.Addresses, inPlace: port.Annotations[OptimizationAnnotation] != "DISABLED"}
+	w.payload = payload{node: node.Addresses, inPlace: port.Annotations[OptimizationAnnotation] != "DISABLED"}
 	if r.overlay {
-		with.host = primary(node, port.Name.Family)
+		w.host = primary(node, port.Name.Family)
 	}
-	w.host, w.payload = with.host, with
 	for i := range port.Frontends {
 		w.frontend(&port.Frontends[i])
 	}

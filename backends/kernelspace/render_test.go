@@ -31,7 +31,7 @@ func externalLocal(kind proxy.FrontendKind, addr string) *proxy.ServicePort {
 const (
 	insideLimit = "spec.externalTrafficPolicy: HNS cannot distinguish connections from inside the cluster: those to external addresses and node ports also reach endpoints of this node only"
 	// preserveLimit precedes the address.
-	preserveLimit = "metadata.annotations[preserve-destination]: the destination can be preserved for endpoints of this node only: those of other nodes do not serve "
+	preserveLimit = "metadata.annotations[preserve-destination]: the destination can be preserved for endpoints of this node only: endpoints of other nodes do not serve "
 
 	toBoth  = " source 172.18.0.2 to local 10.0.0.1; remote 10.1.0.1"
 	toLocal = " source 172.18.0.2 to local 10.0.0.1"

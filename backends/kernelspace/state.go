@@ -44,7 +44,7 @@ func (s *state) load() {
 	}
 }
 
-// keep forgets all IDs but those of objects that exist. One that was missing in one list alone stays: the
+// keep forgets all IDs but the IDs of objects that exist. An ID that was missing in one list alone stays: the
 // list may have been wrong, and then nobody would remove the object any more. Attempts stay, too, while some
 // objects are unread: one of them may be what an attempt has made.
 func (s *state) keep(exists map[string]bool, someUnread bool) {

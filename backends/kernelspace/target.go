@@ -18,7 +18,7 @@ import (
 // before the first Apply.
 //
 // Operations of [proxy.Abilities] are calls that write. Drifted says when HNS may differ from what the
-// backend has written: after a notification, an error, and [Options.ListInterval].
+// backend has written: after a notification, an error, and five minutes.
 func New(client hcn.Client, options Options) (proxy.Backend, error) {
 	o, err := options.complete()
 	if err != nil {
@@ -26,7 +26,7 @@ func New(client hcn.Client, options Options) (proxy.Backend, error) {
 	}
 	t := &target{
 		client: client, options: o, prefix: o.Identity.Name + "/",
-		shared: shared{lacks: newLacks(nil), notModified: map[key]error{}}, state: state{Set: journal.New(o.StateFile)},
+		shared: shared{pending: newPendingObjects(nil), notModified: map[key]error{}}, state: state{Set: journal.New(o.StateFile)},
 	}
 	return backends.New(t.Render, t), nil
 }
@@ -52,12 +52,12 @@ type target struct {
 }
 
 // shared is what methods need that may be called beside List, Commit and Cleanup. These alone change
-// facts and lacks, so they read both without the lock.
+// facts and pending, so they read both without the lock.
 type shared struct {
-	mu    sync.Mutex // not held during calls of HNS
-	facts facts
-	lacks lacks
-	drift drift
+	mu      sync.Mutex // not held during calls of HNS
+	facts   facts
+	pending pendingObjects
+	drift   drift
 	// notModified are the load balancers that HNS has refused to modify, or has not modified, and why; the zero
 	// key stands for all.
 	notModified map[key]error
@@ -116,12 +116,12 @@ func (t *target) renderer() *renderer { return &renderer{&t.options, t.facts} }
 func (t *target) Commit(ctx context.Context, ops []op) backends.Outcome {
 	t.looked, t.end = looked{}, time.Time{}
 	out := backends.Each(ctx, ops, func(o *op) error {
-		t.lack(o.Key, lack{})
+		t.setPending(o.Key, pendingObject{})
 		err := translate(t.carryOut(ctx, o))
 		if err == nil {
 			return nil
 		}
-		t.lack(o.Key, lack{err: err}) // HNS may have done a part of it
+		t.setPending(o.Key, pendingObject{err: err}) // HNS may have done a part of it
 		if o.Kind == backends.Remove && !isFatal(ctx, err) {
 			// It harms nobody but those who want its address, and it may stay for ever: no Apply fails because of it.
 			return nil
@@ -137,15 +137,16 @@ func (t *target) flush() {
 	t.state.flush()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.drift.wakeUp(len(t.lacks.all) > 0, t.lacks.isNew)
-	t.lacks.isNew = false
+	if len(t.pending.all) > 0 && t.drift.wake != nil {
+		t.drift.wake() // it waits for what is to be tried again
+	}
 }
 
 // carryOut carries out an operation.
 func (t *target) carryOut(ctx context.Context, o *op) error {
 	with, _ := o.Payload.(payload)
-	if with.host.IsValid() {
-		t.mirror.host = with.host
+	if o.Kind != backends.Remove && o.Value.host.IsValid() {
+		t.mirror.host = o.Value.host
 	}
 	switch {
 	case o.Kind == backends.Remove && o.Key.kind == kindEndpoint:
@@ -153,7 +154,7 @@ func (t *target) carryOut(ctx context.Context, o *op) error {
 	case o.Kind == backends.Remove:
 		return t.removeLoadBalancer(ctx, o.Key)
 	case o.Key.kind == kindEndpoint:
-		return t.putEndpoint(ctx, o.Key, &o.Value, with)
+		return t.putEndpoint(ctx, o.Key, &o.Value)
 	case o.Key.kind == kindHealthCheck:
 		return t.putHealthCheck(ctx, o.Key, &o.Value, with)
 	}

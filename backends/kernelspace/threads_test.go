@@ -324,7 +324,6 @@ func TestOptions(t *testing.T) {
 		{Network: "n", Families: []v1.IPFamily{"IPv5"}},
 		{Network: "n", SourceVIPs: []netip.Addr{nodeAddr, nodeAddr}},
 		{Network: "n", SourceVIPs: []netip.Addr{{}}},
-		{Network: "n", ListInterval: -1},
 		{Network: "n", Identity: backends.Identity{Name: "UPPER"}},
 	} {
 		if _, err := kernelspace.New(hcntest.New(newest(), nodeAddr), o); err == nil {

@@ -17,9 +17,9 @@ type query struct {
 
 // Filter says which objects a query lists. The zero Filter is all.
 type Filter struct {
-	// Name is that of a network.
+	// Name is the name of a network.
 	Name string `json:",omitempty"`
-	// NetworkID is that of the network of endpoints.
+	// NetworkID is the ID of the network of endpoints.
 	NetworkID string `json:"VirtualNetwork,omitempty"`
 }
 

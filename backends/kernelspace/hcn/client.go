@@ -31,7 +31,7 @@ type Host interface {
 // failure of the list: the query returns an error that wraps [ErrNotFound].
 type Reader interface {
 	// EndpointIDs returns the IDs of all endpoints of a network (HcnEnumerateEndpoints with
-	// the filter VirtualNetwork); those of all networks, without a filter, if networkID is empty.
+	// the filter VirtualNetwork); and of all networks, without a filter, if networkID is empty.
 	EndpointIDs(ctx context.Context, networkID string) ([]string, error)
 	// Endpoint returns an endpoint.
 	Endpoint(ctx context.Context, id string) (Endpoint, error)
@@ -53,7 +53,7 @@ type EndpointWriter interface {
 	DeleteEndpoint(ctx context.Context, id string) error
 }
 
-// LoadBalancerWriter makes, changes and deletes load balancers. Its errors mean what those of
+// LoadBalancerWriter makes, changes and deletes load balancers. Its errors mean what errors of
 // [EndpointWriter] mean: an object that a call should have made may exist after an error.
 type LoadBalancerWriter interface {
 	// CreateLoadBalancer makes a load balancer, and returns its ID. The ID of b is empty.

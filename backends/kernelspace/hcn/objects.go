@@ -36,7 +36,7 @@ type Endpoint struct {
 	ID, Name string
 	// NetworkID is HostComputeNetwork.
 	NetworkID string
-	// Addresses are those of IpConfigurations, without their prefix lengths.
+	// Addresses are the addresses in IpConfigurations, without their prefix lengths.
 	Addresses []netip.Addr
 	// MAC is MacAddress, in the form 02-11-0A-01-00-09; empty leaves the choice to HNS.
 	MAC string
@@ -66,7 +66,7 @@ type LoadBalancer struct {
 type PortMapping struct {
 	// Protocol is the number of IP: 6, 17 or 132.
 	Protocol uint8
-	// InternalPort is that of the endpoints, ExternalPort that of the frontends.
+	// InternalPort is the port of the endpoints, ExternalPort the port of the frontends.
 	InternalPort, ExternalPort uint16
 	// Distribution is DistributionType.
 	Distribution Distribution

@@ -20,7 +20,7 @@ type library interface {
 // fields, and most of them then the place of the error record.
 type call struct {
 	function string
-	// handle is that of the object, or of the network of a new endpoint; 0 if the function takes
+	// handle is the handle of the object, or of the network of a new endpoint; 0 if the function takes
 	// none.
 	handle uintptr
 	id     *guid

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net/netip"
 	"os"
 	"slices"
@@ -39,7 +40,7 @@ func Adopt(exclude []netip.Prefix) error {
 			}
 		}
 		failed, err := l.sets.Do(list)
-		return first(failed, err)
+		return errors.Join(err, errors.Join(slices.Collect(maps.Values(failed))...))
 	})
 }
 
@@ -54,13 +55,11 @@ func Cleanup(ctx context.Context, exclude []netip.Prefix) error {
 		if err != nil {
 			return err
 		}
-		list := make([]ipvs.Op, len(servers))
-		for i, s := range servers {
-			list[i] = ipvs.DelService(s)
-		}
-		if len(list) > 0 {
-			failed, err := l.kernel.Do(ctx, list)
-			if err := first(failed, err); err != nil {
+		for _, server := range servers {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			if err := l.kernel.Do(ipvs.Op{Verb: ipvs.Remove, Key: server}); err != nil {
 				return err
 			}
 		}
@@ -73,14 +72,6 @@ func Cleanup(ctx context.Context, exclude []netip.Prefix) error {
 		}
 		return netlink.LinkDel(l.device) // last: it shows that something is left
 	})
-}
-
-// first returns the error of changes of which some may have failed.
-func first(failed []ipvs.Failure, err error) error {
-	if err == nil && len(failed) > 0 {
-		err = &failed[0]
-	}
-	return err
 }
 
 // leftovers are where kube-proxy has left something.

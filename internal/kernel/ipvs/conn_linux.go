@@ -1,10 +1,8 @@
 package ipvs
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"time"
 
 	"github.com/moby/ipvs"
@@ -118,75 +116,44 @@ func (c *Conn) find(h *ipvs.Handle) error {
 	return err
 }
 
-// Failure is the failure of one change of a list.
-type Failure struct {
-	// Index is that of the change in the list.
-	Index int
-	// Err says which change failed and why. It wraps the errno.
-	Err error
-}
-
-// Error implements error.
-func (f *Failure) Error() string { return f.Err.Error() }
-
-// Unwrap returns Err.
-func (f *Failure) Unwrap() error { return f.Err }
-
-// Op is a change of a virtual server or of a destination.
+// Op is a change of a virtual server or of one of its destinations. Adding what exists fails with EEXIST. Changing or
+// removing fails with ESRCH if the virtual server does not exist, and with ENOENT if the destination does not.
 type Op struct {
-	verb        verb
-	key         ServiceKey
-	config      ServiceConfig
-	destination Destination // none if the change is of the server
+	Verb Verb
+	Key  ServiceKey
+	// Config is the whole configuration of a virtual server that is added or changed. The error is ENOENT if the kernel
+	// does not have the scheduler.
+	Config ServiceConfig
+	// Destination is what is changed, if it has an address. Otherwise the virtual server is changed; its destinations
+	// are removed with it.
+	Destination Destination
 }
 
-type verb string
+// Verb is what is done to a virtual server or a destination.
+type Verb string
 
+// The verbs.
 const (
-	add    verb = "add"
-	change verb = "change"
-	remove verb = "remove"
+	Add    Verb = "add"
+	Change Verb = "change"
+	Remove Verb = "remove"
 )
 
-// AddService adds a virtual server. It fails with EEXIST if the server exists, and with ENOENT
-// if the kernel does not have the scheduler.
-func AddService(k ServiceKey, c ServiceConfig) Op { return Op{verb: add, key: k, config: c} }
-
-// SetService changes the whole configuration of a virtual server. It fails with ESRCH if the
-// server does not exist, and with ENOENT if the kernel does not have the scheduler.
-func SetService(k ServiceKey, c ServiceConfig) Op { return Op{verb: change, key: k, config: c} }
-
-// DelService removes a virtual server with its destinations. It fails with ESRCH if the server
-// does not exist.
-func DelService(k ServiceKey) Op { return Op{verb: remove, key: k} }
-
-// AddDestination adds a destination to a virtual server. It fails with EEXIST if the
-// destination exists, and with ESRCH if the server does not.
-func AddDestination(k ServiceKey, d Destination) Op { return Op{verb: add, key: k, destination: d} }
-
-// SetDestination changes all of a destination but its address. It fails with ENOENT if the
-// destination does not exist, and with ESRCH if the server does not.
-func SetDestination(k ServiceKey, d Destination) Op { return Op{verb: change, key: k, destination: d} }
-
-// DelDestination removes a destination. It fails with ENOENT if the destination does not
-// exist, and with ESRCH if the server does not.
-func DelDestination(k ServiceKey, addr netip.AddrPort) Op {
-	return Op{verb: remove, key: k, destination: Destination{Addr: addr}}
-}
+func (o *Op) isServer() bool { return !o.Destination.Addr.IsValid() }
 
 // do carries out the change.
 func (o *Op) do(h *ipvs.Handle) error {
-	s, d, isServer := service(o.key, o.config), o.destination.destination(), !o.destination.Addr.IsValid()
+	s, d := service(o.Key, o.Config), o.Destination.destination()
 	switch {
-	case isServer && o.verb == add:
+	case o.isServer() && o.Verb == Add:
 		return h.NewService(s)
-	case isServer && o.verb == change:
+	case o.isServer() && o.Verb == Change:
 		return h.UpdateService(s)
-	case isServer:
+	case o.isServer():
 		return h.DelService(s)
-	case o.verb == add:
+	case o.Verb == Add:
 		return h.NewDestination(s, d)
-	case o.verb == change:
+	case o.Verb == Change:
 		return h.UpdateDestination(s, d)
 	}
 	return h.DelDestination(s, d)
@@ -194,44 +161,31 @@ func (o *Op) do(h *ipvs.Handle) error {
 
 // explain says what an error of the kernel means: the text of ESRCH is "no such process".
 func (o *Op) explain(err error) error {
-	what, isServer := "the virtual server", !o.destination.Addr.IsValid()
-	if !isServer {
-		what = "the destination"
+	what, object := "the destination", fmt.Sprintf("destination %v of %v", o.Destination.Addr, o.Key)
+	if o.isServer() {
+		what, object = "the virtual server", fmt.Sprintf("virtual server %v", o.Key)
 	}
 	switch {
 	case errors.Is(err, unix.ESRCH):
 		err = fmt.Errorf("the virtual server does not exist (%w)", err)
-	case errors.Is(err, unix.ENOENT) && isServer:
-		err = fmt.Errorf("the kernel does not have the scheduler %q (%w)", o.config.Scheduler, err)
+	case errors.Is(err, unix.ENOENT) && o.isServer():
+		err = fmt.Errorf("the kernel does not have the scheduler %q (%w)", o.Config.Scheduler, err)
 	case errors.Is(err, unix.ENOENT):
 		err = fmt.Errorf("%s does not exist (%w)", what, err)
 	case errors.Is(err, unix.EEXIST):
 		err = fmt.Errorf("%s exists already (%w)", what, err)
 	}
-	if isServer {
-		return fmt.Errorf("%s virtual server %v: %w", o.verb, o.key, err)
-	}
-	return fmt.Errorf("%s destination %v of %v: %w", o.verb, o.destination.Addr, o.key, err)
+	return fmt.Errorf("%s %s: %w", o.Verb, object, err)
 }
 
-// Do carries out changes in order, and returns those that failed, by rising index. The
-// others succeeded. An error means that the outcome of a change, and of all later ones, is unknown, or
-// that these were not tried: list what the kernel has.
-func (c *Conn) Do(ctx context.Context, ops []Op) (failed []Failure, err error) {
-	for i := range ops {
-		if err := ctx.Err(); err != nil {
-			return failed, fmt.Errorf("ipvs: %w", err)
-		}
-		err := c.call(ops[i].do)
-		if err == nil {
-			continue
-		}
-		if _, isRefusal := errors.AsType[unix.Errno](err); !isRefusal {
-			return failed, fmt.Errorf("ipvs: %w", err)
-		}
-		failed = append(failed, Failure{Index: i, Err: ops[i].explain(err)})
+// Do carries out a change. The kernel has refused the change if the error wraps an errno; otherwise the outcome is
+// unknown.
+func (c *Conn) Do(o Op) error {
+	err := c.call(o.do)
+	if _, isRefusal := errors.AsType[unix.Errno](err); isRefusal {
+		return o.explain(err)
 	}
-	return failed, nil
+	return err
 }
 
 // Services lists the virtual servers of the namespace. See the package about completeness.
@@ -251,11 +205,11 @@ func (c *Conn) Services() (all []Service, err error) {
 
 // Destinations lists the destinations of a virtual server: none if the server does not exist.
 // See the package about completeness.
-func (c *Conn) Destinations(k ServiceKey) (all []DestinationState, err error) {
+func (c *Conn) Destinations(k ServiceKey) (all []Destination, err error) {
 	err = c.call(func(h *ipvs.Handle) error {
 		list, err := h.GetDestinations(service(k, ServiceConfig{}))
 		for _, d := range list {
-			all = append(all, stateOf(d))
+			all = append(all, destinationOf(d))
 		}
 		return err
 	})
@@ -263,21 +217,6 @@ func (c *Conn) Destinations(k ServiceKey) (all []DestinationState, err error) {
 		return nil, fmt.Errorf("ipvs: list destinations of %v: %w", k, err)
 	}
 	return all, nil
-}
-
-// Timeouts returns the timeouts of idle connections in the namespace.
-func (c *Conn) Timeouts() (t ipvs.Config, err error) {
-	err = c.call(func(h *ipvs.Handle) error {
-		now, err := h.GetConfig()
-		if err == nil {
-			t = *now
-		}
-		return err
-	})
-	if err != nil {
-		return t, fmt.Errorf("ipvs: read timeouts: %w", err)
-	}
-	return t, nil
 }
 
 // SetTimeouts changes the timeouts of the namespace, for connections that change their state

@@ -3,8 +3,8 @@
 package ipvs
 
 import (
-	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"slices"
 	"testing"
@@ -41,10 +41,20 @@ func open(t testing.TB) *Conn {
 // do carries out changes that must succeed.
 func do(t testing.TB, c *Conn, ops ...Op) {
 	t.Helper()
-	failed, err := c.Do(t.Context(), ops)
-	if err != nil || len(failed) != 0 {
-		t.Fatalf("got failures %v and error %v, want none", failed, err)
+	for _, o := range ops {
+		testenv.NoError(t, c.Do(o))
 	}
+}
+
+func addServer(k ServiceKey, c ServiceConfig) Op    { return Op{Verb: Add, Key: k, Config: c} }
+func changeServer(k ServiceKey, c ServiceConfig) Op { return Op{Verb: Change, Key: k, Config: c} }
+func removeServer(k ServiceKey) Op                  { return Op{Verb: Remove, Key: k} }
+func addDestination(k ServiceKey, d Destination) Op { return Op{Verb: Add, Key: k, Destination: d} }
+func changeDestination(k ServiceKey, d Destination) Op {
+	return Op{Verb: Change, Key: k, Destination: d}
+}
+func removeDestination(k ServiceKey, d Destination) Op {
+	return Op{Verb: Remove, Key: k, Destination: d}
 }
 
 func services(t testing.TB, c *Conn) map[ServiceKey]ServiceConfig {
@@ -60,12 +70,8 @@ func services(t testing.TB, c *Conn) map[ServiceKey]ServiceConfig {
 
 func destinations(t testing.TB, c *Conn, k ServiceKey) []Destination {
 	t.Helper()
-	list, err := c.Destinations(k)
+	all, err := c.Destinations(k)
 	testenv.NoError(t, err)
-	var all []Destination
-	for _, d := range list {
-		all = append(all, d.Destination)
-	}
 	slices.SortFunc(all, func(a, b Destination) int { return a.Addr.Compare(b.Addr) })
 	return all
 }
@@ -102,31 +108,31 @@ func TestWhatIsWrittenIsListed(t *testing.T) {
 		}
 	}
 	for k, v := range want {
-		do(t, c, AddService(k, v))
+		do(t, c, addServer(k, v))
 	}
 	check("after they were added")
 	for k := range want {
 		want[k] = ServiceConfig{Scheduler: "lblcr", Flags: 1, Timeout: 2}
-		do(t, c, SetService(k, want[k]))
+		do(t, c, changeServer(k, want[k]))
 		a, b := "10.0.0.1:8080", "10.0.0.1:8081"
 		if k.IPv6 || k.Addr.Addr().Is6() {
 			a, b = "[2001:db8:1::1]:8080", "[2001:db8:1::1]:8081"
 		}
 		full := Destination{Addr: netip.MustParseAddrPort(b), Weight: 1<<16 - 1, Upper: 1<<31 - 1, Lower: 1<<31 - 2, Forwarding: 3}
-		do(t, c, AddDestination(k, to(a, 1)), AddDestination(k, full))
+		do(t, c, addDestination(k, to(a, 1)), addDestination(k, full))
 		if diff := cmp.Diff([]Destination{to(a, 1), full}, destinations(t, c, k), compareAddrs()); diff != "" {
 			t.Errorf("destinations of %v (-want +got):\n%s", k, diff)
 		}
 		drained := to(a, 0)
 		drained.Upper = 1795410000
-		do(t, c, SetDestination(k, drained), DelDestination(k, full.Addr))
+		do(t, c, changeDestination(k, drained), removeDestination(k, full))
 		if diff := cmp.Diff([]Destination{drained}, destinations(t, c, k), compareAddrs()); diff != "" {
 			t.Errorf("destinations of %v after a change (-want +got):\n%s", k, diff)
 		}
 	}
 	check("after they were changed")
 	for k := range want {
-		do(t, c, DelService(k))
+		do(t, c, removeServer(k))
 	}
 	if got := services(t, c); len(got) != 0 {
 		t.Errorf("virtual servers after their removal: got %v, want none", got)
@@ -158,45 +164,38 @@ func TestFailures(t *testing.T) {
 		errno unix.Errno
 		want  string
 	}{
-		{AddService(web, rr), 0, ""},
-		{AddService(web, rr), unix.EEXIST, "add virtual server TCP 192.0.2.1:80: the virtual server exists already (file exists)"},
-		{SetService(none, rr), unix.ESRCH, "change virtual server UDP 192.0.2.1:80: the virtual server does not exist (no such process)"},
-		{DelService(ServiceKey{Mark: 7}), unix.ESRCH, "remove virtual server mark 0x7 (IPv6: false): the virtual server does not exist (no such process)"},
-		{AddDestination(none, to("10.0.0.1:1", 1)), unix.ESRCH, "add destination 10.0.0.1:1 of UDP 192.0.2.1:80: the virtual server does not exist (no such process)"},
-		{AddService(none, ServiceConfig{Scheduler: "nosuch"}), unix.ENOENT, `add virtual server UDP 192.0.2.1:80: the kernel does not have the scheduler "nosuch" (no such file or directory)`},
-		{AddDestination(web, to("10.0.0.1:1", 1)), 0, ""},
-		{AddDestination(web, to("10.0.0.1:1", 1)), unix.EEXIST, "add destination 10.0.0.1:1 of TCP 192.0.2.1:80: the destination exists already (file exists)"},
-		{AddDestination(web, to("10.0.0.2:1", 1<<31)), unix.ERANGE, "add destination 10.0.0.2:1 of TCP 192.0.2.1:80: numerical result out of range"},
-		{DelDestination(web, netip.MustParseAddrPort("10.0.0.2:1")), unix.ENOENT, "remove destination 10.0.0.2:1 of TCP 192.0.2.1:80: the destination does not exist (no such file or directory)"},
-		{SetDestination(web, to("10.0.0.1:1", 5)), 0, ""},
+		{addServer(web, rr), 0, ""},
+		{addServer(web, rr), unix.EEXIST, "add virtual server TCP 192.0.2.1:80: the virtual server exists already (file exists)"},
+		{changeServer(none, rr), unix.ESRCH, "change virtual server UDP 192.0.2.1:80: the virtual server does not exist (no such process)"},
+		{removeServer(ServiceKey{Mark: 7}), unix.ESRCH, "remove virtual server mark 0x7 (IPv6: false): the virtual server does not exist (no such process)"},
+		{addDestination(none, to("10.0.0.1:1", 1)), unix.ESRCH, "add destination 10.0.0.1:1 of UDP 192.0.2.1:80: the virtual server does not exist (no such process)"},
+		{addServer(none, ServiceConfig{Scheduler: "nosuch"}), unix.ENOENT, `add virtual server UDP 192.0.2.1:80: the kernel does not have the scheduler "nosuch" (no such file or directory)`},
+		{addDestination(web, to("10.0.0.1:1", 1)), 0, ""},
+		{addDestination(web, to("10.0.0.1:1", 1)), unix.EEXIST, "add destination 10.0.0.1:1 of TCP 192.0.2.1:80: the destination exists already (file exists)"},
+		{addDestination(web, to("10.0.0.2:1", 1<<31)), unix.ERANGE, "add destination 10.0.0.2:1 of TCP 192.0.2.1:80: numerical result out of range"},
+		{removeDestination(web, to("10.0.0.2:1", 0)), unix.ENOENT, "remove destination 10.0.0.2:1 of TCP 192.0.2.1:80: the destination does not exist (no such file or directory)"},
+		{changeDestination(web, to("10.0.0.1:1", 5)), 0, ""},
 	}
-	var ops []Op
-	want, errnos := map[int]string{}, map[int]unix.Errno{}
-	for i, cs := range cases {
-		ops = append(ops, cs.op)
-		if cs.errno != 0 {
-			want[i], errnos[i] = cs.want, cs.errno
+	for _, cs := range cases {
+		err := c.Do(cs.op)
+		if got := fmt.Sprint(err); cs.errno == 0 && err != nil || cs.errno != 0 && (got != cs.want || !errors.Is(err, cs.errno)) {
+			t.Errorf("got error %v, want %q", err, cs.want)
 		}
 	}
-	failed, err := c.Do(t.Context(), ops)
-	testenv.NoError(t, err)
-	got := map[int]string{}
-	for i := range failed {
-		f := &failed[i]
-		got[f.Index] = f.Error()
-		if !errors.Is(f, errnos[f.Index]) {
-			t.Errorf("%v: got another errno, want %v", f, errnos[f.Index])
-		}
-	}
-	testenv.Same(t, want, got, "failures")
 	if diff := cmp.Diff([]Destination{to("10.0.0.1:1", 5)}, destinations(t, c, web), compareAddrs()); diff != "" {
 		t.Errorf("destinations (-want +got):\n%s", diff)
 	}
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if failed, err := c.Do(ctx, []Op{DelService(web)}); !errors.Is(err, context.Canceled) || len(failed) != 0 || len(services(t, c)) != 1 {
-		t.Errorf("after the context ended: got failures %v and error %v, want %v and nothing changed", failed, err, context.Canceled)
-	}
+}
+
+func timeouts(c *Conn) (now moby.Config, err error) {
+	err = c.call(func(h *moby.Handle) error {
+		config, err := h.GetConfig()
+		if err == nil {
+			now = *config
+		}
+		return err
+	})
+	return now, err
 }
 
 // Timeouts are changed one by one, in one namespace.
@@ -208,11 +207,11 @@ func TestTimeouts(t *testing.T) {
 		{moby.Config{TimeoutUDP: time.Minute}, moby.Config{TimeoutTCP: 1000 * time.Second, TimeoutTCPFin: 120 * time.Second, TimeoutUDP: time.Minute}},
 	} {
 		testenv.NoError(t, c.SetTimeouts(step.set))
-		if got, err := c.Timeouts(); err != nil || got != step.want {
+		if got, err := timeouts(c); err != nil || got != step.want {
 			t.Errorf("after %+v: got %+v and error %v, want %+v", step.set, got, err, step.want)
 		}
 	}
-	if got, err := other.Timeouts(); err != nil || got.TimeoutTCP != 900*time.Second {
+	if got, err := timeouts(other); err != nil || got.TimeoutTCP != 900*time.Second {
 		t.Errorf("another namespace: got %+v and error %v, want 900 s for TCP", got, err)
 	}
 }
@@ -233,7 +232,7 @@ func TestNoAnswer(t *testing.T) {
 		t.Error("a call that goes on: got no error, want one")
 	}
 	c.patience = answerTimeout
-	do(t, c, AddService(ServiceKey{Mark: 1}, ServiceConfig{Scheduler: "rr"}))
+	do(t, c, addServer(ServiceKey{Mark: 1}, ServiceConfig{Scheduler: "rr"}))
 }
 
 // A scheduler whose module cannot be loaded is missing like one that does not exist.
@@ -241,13 +240,12 @@ func TestMissingScheduler(t *testing.T) {
 	c := open(t)
 	web := byAddr(6, "192.0.2.1:80")
 	end := netnstest.WithoutModule(t, "ip_vs_ovf")
-	ovf := AddService(web, ServiceConfig{Scheduler: "ovf"})
-	failed, err := c.Do(t.Context(), []Op{ovf})
-	if err != nil || len(failed) != 1 || !errors.Is(&failed[0], unix.ENOENT) {
-		t.Errorf("without the module: got failures %v and error %v, want ENOENT", failed, err)
+	ovf := addServer(web, ServiceConfig{Scheduler: "ovf"})
+	if err := c.Do(ovf); !errors.Is(err, unix.ENOENT) {
+		t.Errorf("without the module: got error %v, want ENOENT", err)
 	}
 	end()
-	do(t, c, ovf, DelService(web))
+	do(t, c, ovf, removeServer(web))
 }
 
 // A connection notices that ip_vs was unloaded, and that it is loaded again, which only another process
@@ -258,12 +256,13 @@ func TestUnloaded(t *testing.T) {
 	web := byAddr(6, "192.0.2.1:80")
 	calls := map[string]func() error{
 		"Do": func() error {
-			_, err := c.Do(t.Context(), []Op{DelService(web), AddService(web, ServiceConfig{Scheduler: "rr"}), DelService(web)})
-			return err
+			if err := c.Do(addServer(web, ServiceConfig{Scheduler: "rr"})); err != nil {
+				return err
+			}
+			return c.Do(removeServer(web))
 		},
 		"Services":     func() error { _, err := c.Services(); return err },
 		"Destinations": func() error { _, err := c.Destinations(web); return err },
-		"Timeouts":     func() error { _, err := c.Timeouts(); return err },
 		"SetTimeouts":  func() error { return c.SetTimeouts(moby.Config{TimeoutTCP: 800 * time.Second}) },
 	}
 	check := func(when string, want error) {

@@ -1,7 +1,6 @@
 // Package ipvs is the edge to IPVS by github.com/moby/ipvs, and to ipset by
 // github.com/vishvananda/netlink. It adds what these lack: errors that name what the kernel lacks,
-// the failures of a list of changes, an end of waiting, many entries of a set in one request, and the marks of
-// entries.
+// an end of waiting, many entries of a set in one request with the failure of each, and the marks of entries.
 //
 // A [Conn] and [Sets] belong to a network namespace. All calls need CAP_NET_ADMIN in the initial
 // user namespace: a container with a user namespace of its own gets EPERM.

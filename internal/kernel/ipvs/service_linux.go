@@ -15,7 +15,7 @@ type ServiceKey struct {
 	Protocol uint8
 	// Addr is the zero AddrPort with a mark.
 	Addr netip.AddrPort
-	// Mark is that of the packets (fwmark). 0 means that the server has an address.
+	// Mark is the mark of the packets (fwmark). 0 means that the server has an address.
 	Mark uint32
 	// IPv6 is the family of a server with a mark. It is false with an address.
 	IPv6 bool
@@ -56,6 +56,8 @@ type Destination struct {
 	Upper, Lower uint32
 	// Forwarding is the method; 0 is masquerading, which translates the address and the port.
 	Forwarding uint32
+	// Connections is set by a listing: how many there are, established or not.
+	Connections uint32
 }
 
 // Service is a virtual server as the kernel lists it.
@@ -64,14 +66,6 @@ type Service struct {
 	Config ServiceConfig
 	// Stats are totals, which the kernel updates every two seconds.
 	Stats ipvs.SvcStats
-}
-
-// DestinationState is a destination as the kernel lists it.
-type DestinationState struct {
-	Destination
-	// Active and Inactive count connections: established TCP connections are active, all
-	// others inactive.
-	Active, Inactive uint32
 }
 
 // service returns a virtual server as moby/ipvs takes it.
@@ -114,13 +108,11 @@ func (d *Destination) destination() *ipvs.Destination {
 	}
 }
 
-func stateOf(d *ipvs.Destination) DestinationState {
+func destinationOf(d *ipvs.Destination) Destination {
 	a, _ := netip.AddrFromSlice(d.Address)
-	return DestinationState{
-		Destination: Destination{
-			Addr: netip.AddrPortFrom(a, d.Port), Weight: uint32(d.Weight),
-			Upper: d.UpperThreshold, Lower: d.LowerThreshold, Forwarding: d.ConnectionFlags,
-		},
-		Active: uint32(d.ActiveConnections), Inactive: uint32(d.InactiveConnections),
+	return Destination{
+		Addr: netip.AddrPortFrom(a, d.Port), Weight: uint32(d.Weight),
+		Upper: d.UpperThreshold, Lower: d.LowerThreshold, Forwarding: d.ConnectionFlags,
+		Connections: uint32(d.ActiveConnections) + uint32(d.InactiveConnections),
 	}
 }

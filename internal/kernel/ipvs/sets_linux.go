@@ -24,10 +24,9 @@ var (
 
 // Numbers that the packages of netlink lack.
 const (
-	errFull    = nl.IPSET_ERR_TYPE_SPECIFIC
-	onlyHeader = 1 << 2 // IPSET_FLAG_LIST_HEADER: sets without entries
-	attrPad    = 30     // IPSET_ATTR_PAD
-	fullMask   = 1<<32 - 1
+	errFull  = nl.IPSET_ERR_TYPE_SPECIFIC
+	attrPad  = 30 // IPSET_ATTR_PAD
+	fullMask = 1<<32 - 1
 	// batch limits the entries of one request: the length of an attribute is a 16-bit number.
 	batch = 500
 )
@@ -56,7 +55,7 @@ func OpenSets() (*Sets, error) {
 		s.seq.Socket, err = s.socket, s.socket.SetReceiveTimeout(&timeout)
 	}
 	if err == nil {
-		_, err = s.Names()
+		err = guarded(func() error { _, _, err := h.IpsetProtocol(); return err })
 	}
 	if errors.Is(err, unix.EINVAL) {
 		err = ErrUnsupported
@@ -173,12 +172,12 @@ type SetOp struct {
 	Entry  Entry
 }
 
-// Do carries out changes of entries, and returns those that failed. The others are carried out. An error
+// Do carries out changes of entries, and returns why some failed, by their index. The others are carried out. An error
 // means that it is unknown which ones are. Adding an entry that exists gives it the new mark, and deleting a missing one
 // succeeds. Changes of different sets may change places.
 //
 // The kernel stops at the first entry of a request that it refuses: Do then sends each one of them alone.
-func (s *Sets) Do(ops []SetOp) (failed []Failure, err error) {
+func (s *Sets) Do(ops []SetOp) (failed map[int]error, err error) {
 	type kind struct {
 		set string
 		del bool
@@ -192,32 +191,33 @@ func (s *Sets) Do(ops []SetOp) (failed []Failure, err error) {
 		}
 		of[k] = append(of[k], i)
 	}
+	failed = map[int]error{}
 	for _, k := range order {
 		for some := range slices.Chunk(of[k], batch) {
 			if s.send(ops, some) == nil {
 				continue
 			}
-			if failed, err = s.sendSingly(ops, some, failed); err != nil {
-				return failed, fmt.Errorf("ipset: %w", err)
+			if err := s.sendSingly(ops, some, failed); err != nil {
+				return nil, fmt.Errorf("ipset: %w", err)
 			}
 		}
 	}
 	return failed, nil
 }
 
-// sendSingly sends changes of one set, each one alone, and appends those that failed to failed.
-func (s *Sets) sendSingly(ops []SetOp, some []int, failed []Failure) ([]Failure, error) {
+// sendSingly sends changes of one set, each one alone, and adds to failed why some failed.
+func (s *Sets) sendSingly(ops []SetOp, some []int, failed map[int]error) error {
 	for _, i := range some {
 		err := s.send(ops, []int{i})
 		if err == nil {
 			continue
 		}
 		if _, isRefusal := errors.AsType[syscall.Errno](err); !isRefusal || errors.Is(err, unix.EAGAIN) {
-			return failed, err
+			return err
 		}
-		failed = append(failed, Failure{i, explainSet(fmt.Sprintf("change %+v of", ops[i].Entry), ops[i].Set, err)})
+		failed[i] = explainSet(fmt.Sprintf("change %+v of", ops[i].Entry), ops[i].Set, err)
 	}
-	return failed, nil
+	return nil
 }
 
 // send sends changes of one set, all of them additions or deletions.
@@ -231,22 +231,20 @@ func (s *Sets) send(ops []SetOp, some []int) error {
 	for _, i := range some {
 		list.AddChild(ops[i].data())
 	}
-	r := s.request(command, unix.NLM_F_ACK, first.Set)
+	r := s.request(command, first.Set)
 	r.AddData(&nl.Uint32Attribute{Type: nl.IPSET_ATTR_LINENO | nl.NLA_F_NET_BYTEORDER})
 	r.AddData(list)
 	_, err := r.Execute(unix.NETLINK_NETFILTER, 0)
 	return err
 }
 
-// request returns a request about a set; the empty name is all.
-func (s *Sets) request(command, flags int, set string) *nl.NetlinkRequest {
-	r := nl.NewNetlinkRequest(unix.NFNL_SUBSYS_IPSET<<8|command, flags)
+// request returns a request about a set.
+func (s *Sets) request(command int, set string) *nl.NetlinkRequest {
+	r := nl.NewNetlinkRequest(unix.NFNL_SUBSYS_IPSET<<8|command, nl.GetIpsetFlags(command))
 	r.Sockets = map[int]*nl.SocketHandle{unix.NETLINK_NETFILTER: &s.seq}
 	r.AddData(&nl.Nfgenmsg{NfgenFamily: unix.AF_INET, Version: nl.NFNETLINK_V0})
 	r.AddData(nl.NewRtAttr(nl.IPSET_ATTR_PROTOCOL, nl.Uint8Attr(nl.IPSET_PROTOCOL)))
-	if set != "" {
-		r.AddData(nl.NewRtAttr(nl.IPSET_ATTR_SETNAME, nl.ZeroTerminated(set)))
-	}
+	r.AddData(nl.NewRtAttr(nl.IPSET_ATTR_SETNAME, nl.ZeroTerminated(set)))
 	return r
 }
 
@@ -278,55 +276,33 @@ func (o *SetOp) data() *nl.RtAttr {
 	return d
 }
 
-// Names returns the names of all sets.
-func (s *Sets) Names() (all []string, err error) {
-	r := s.request(nl.IPSET_CMD_LIST, unix.NLM_F_DUMP, "")
-	r.AddData(&nl.Uint32Attribute{Type: nl.IPSET_ATTR_FLAGS | nl.NLA_F_NET_BYTEORDER, Value: onlyHeader})
-	err = eachAttribute(r, nl.IPSET_ATTR_SETNAME, func(name []byte) error {
-		all = append(all, nl.BytesToString(name))
-		return nil
-	})
-	if err != nil {
-		return nil, fmt.Errorf("ipset: list sets: %w", err)
-	}
-	return all, nil
-}
-
 // Entries returns the entries of a set. Entries of another type of set have what they share with [Entry],
 // such as only a port.
 func (s *Sets) Entries(set string) (all []Entry, err error) {
-	err = eachAttribute(s.request(nl.IPSET_CMD_LIST, unix.NLM_F_DUMP, set), nl.IPSET_ATTR_ADT, func(list []byte) error {
-		entries, err := nl.ParseRouteAttr(list)
-		for i := range entries {
-			var e Entry
-			if e, err = parseEntry(entries[i].Value); err != nil {
-				return err
+	answer, err := s.request(nl.IPSET_CMD_LIST, set).Execute(unix.NETLINK_NETFILTER, 0)
+	for _, m := range answer {
+		attrs, err := nl.ParseRouteAttr(m[min(nl.SizeofNfgenmsg, len(m)):])
+		for i := 0; i < len(attrs) && err == nil; i++ {
+			if attrs[i].Attr.Type&nl.NLA_TYPE_MASK == nl.IPSET_ATTR_ADT {
+				all, err = appendEntries(all, attrs[i].Value)
 			}
-			all = append(all, e)
 		}
-		return err
-	})
+		if err != nil {
+			return nil, explainSet("list", set, err)
+		}
+	}
 	return all, explainSet("list", set, err)
 }
 
-// eachAttribute calls f with each attribute of a type in the answer to a request.
-func eachAttribute(r *nl.NetlinkRequest, typ uint16, f func([]byte) error) error {
-	answer, err := r.Execute(unix.NETLINK_NETFILTER, 0)
-	for _, m := range answer {
-		attrs, err := nl.ParseRouteAttr(m[min(nl.SizeofNfgenmsg, len(m)):])
-		if err != nil {
-			return err
-		}
-		for i := range attrs {
-			if attrs[i].Attr.Type&nl.NLA_TYPE_MASK != typ {
-				continue
-			}
-			if err := f(attrs[i].Value); err != nil {
-				return err
-			}
-		}
+// appendEntries appends the entries of a list.
+func appendEntries(all []Entry, list []byte) ([]Entry, error) {
+	entries, err := nl.ParseRouteAttr(list)
+	for i := 0; i < len(entries) && err == nil; i++ {
+		var e Entry
+		e, err = parseEntry(entries[i].Value)
+		all = append(all, e)
 	}
-	return err
+	return all, err
 }
 
 // parseEntry is the inverse of data. The package netlink would leave out the mark, and log that it is unknown.

@@ -46,7 +46,7 @@ func (m Message) IsLast() bool { return m.Type == unix.NLMSG_DONE || m.Type == u
 type Outcome struct {
 	Errno  unix.Errno
 	Detail string
-	// Offset is that of the wrong attribute in the request; 0 is none.
+	// Offset is the offset of the wrong attribute in the request; 0 is none.
 	Offset uint32
 }
 

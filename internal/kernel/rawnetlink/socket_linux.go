@@ -18,7 +18,7 @@ const readSize = 64 << 10
 // Socket is a netlink socket that receives messages only from the kernel. The garbage
 // collector closes a socket that is no longer reachable. Calls must not overlap.
 type Socket struct {
-	fd      int // closedFD after Close: the number may be that of another file then
+	fd      int // closedFD after Close: another file may have the number then
 	timeout time.Duration
 	buf     []byte
 	lost    runtime.Cleanup
