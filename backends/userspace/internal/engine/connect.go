@@ -21,6 +21,7 @@ var (
 	errDenied      = errors.New("no route forwards the flow")
 	errNoEndpoint  = errors.New("no endpoint could be reached")
 	errNoResources = errors.New("out of resources")
+	errClosed      = errors.New("the connection was closed while its endpoint was dialed")
 	errFrontend    = errors.New("the endpoint is itself an address of a Service: the connection would loop")
 	// ErrNoPort is for [Hooks].Dial. It says that all source ports for an endpoint are in use. Another
 	// endpoint may have a free one.

@@ -15,7 +15,6 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/internal/testing/testenv"
-	"github.com/vipkit/vipkit/proxy"
 )
 
 // watched is a connection that records how it was closed.
@@ -134,12 +133,7 @@ func TestEndedConnectionsAreRemoved(t *testing.T) {
 		_, c := serverNameAt(t, at)
 		shut(c)
 	}
-	d := w.decide(Flow{Protocol: v1.ProtocolTCP, Client: memoryClient, Frontend: at})
-	eventually(t, "no connection is left", func() bool {
-		d.service.mu.Lock()
-		defer d.service.mu.Unlock()
-		return len(w.connections()) == 0 && len(d.service.connections) == 0
-	})
+	eventually(t, "no connection is left", func() bool { return len(w.connections()) == 0 })
 }
 
 // The idle time of a connection counts from its beginning, not from that of the engine.
@@ -227,28 +221,11 @@ func TestListenersAreClosedInTheEnd(t *testing.T) {
 // If an endpoint is removed while it is being dialed, its connection has the grace period.
 func TestEndpointsMayBeRemovedWhileDialing(t *testing.T) {
 	t.Parallel()
-	endsWithTheGracePeriod(t, func(w *fixture) { w.serveAt(memoryFrontend, netip.MustParseAddrPort("10.1.0.2:80")) })
-}
-
-// The same holds if the Service is removed and recreated: the connection belongs to the removed
-// one.
-func TestServicesMayBeRecreatedWhileDialing(t *testing.T) {
-	t.Parallel()
-	endsWithTheGracePeriod(t, func(w *fixture) {
-		w.Apply(proxy.NewSnapshot(&proxy.Node{}))
-		w.serveAt(memoryFrontend, memoryEndpoint)
-	})
-}
-
-// endsWithTheGracePeriod checks that a connection ends after the grace period, if something
-// happens while its endpoint is being dialed.
-func endsWithTheGracePeriod(t *testing.T, happens func(*fixture)) {
-	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		inner, endpoint := connected()
 		var w *fixture
 		w = newFixture(t, Config{Hooks: Hooks{Dial: func(context.Context, Dial) (net.Conn, error) {
-			happens(w)
+			w.serveAt(memoryFrontend, netip.MustParseAddrPort("10.1.0.2:80"))
 			return inner, nil
 		}}}, v1.ProtocolTCP)
 		w.serveAt(memoryFrontend, memoryEndpoint)

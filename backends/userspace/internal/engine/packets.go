@@ -4,8 +4,10 @@ import (
 	"errors"
 	"io"
 	"net"
+	"time"
 
 	"github.com/vipkit/vipkit/backends/userspace/internal/neterr"
+	"github.com/vipkit/vipkit/internal/pause"
 )
 
 // PacketListener receives the datagrams of clients, and sends answers.
@@ -39,19 +41,19 @@ func (e *Engine) receive(l io.Closer, next func() error) error {
 	}
 	defer e.tasks.untrack(l)
 	defer l.Close() //nolint:errcheck // an error would change nothing
-	var pause backoff
-	for {
+	for delay := time.Duration(0); ; {
 		err := next()
 		switch {
 		case err == nil, concernsOne(err):
-			pause = 0
+			delay = 0
 		case e.tasks.ctx.Err() != nil:
 			return nil
 		case errors.Is(err, net.ErrClosed):
 			return err
 		default:
 			e.report(err)
-			pause.wait(e.tasks.ctx)
+			delay = min(max(2*delay, 5*time.Millisecond), time.Second)
+			_ = pause.For(e.tasks.ctx, delay) // The next turn checks the context.
 		}
 	}
 }

@@ -254,12 +254,12 @@ func TestSessionsFollowTheirFrontend(t *testing.T) {
 	closed.Frontends = slices.Clone(second.Frontends)
 	closed.Frontends[0].Restricted = true
 	w.Apply(proxy.NewSnapshot(&proxy.Node{}, idle, &closed))
-	eventually(t, "the session has ended, since the frontend allows no client", func() bool { return w.CountConnections().Sessions == 0 })
 	denied := w.CountConnections().Denied
 	if _, err := a.Write([]byte("?")); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "the client is denied", func() bool { return w.CountConnections().Denied > denied })
+	eventually(t, "the session has ended, since the frontend allows no client", func() bool { return w.CountConnections().Sessions == 0 })
 }
 
 // newPacketListener returns a listener for the datagrams that are sent to a socket.
