@@ -26,7 +26,7 @@ func TestConnectionsWithoutHalfClose(t *testing.T) {
 		}}, v1.ProtocolTCP)
 		w.serveAt(memoryFrontend, memoryEndpoint)
 		l := &memoryListener{make(chan net.Conn), make(chan struct{})}
-		w.open(t, Listener{Listener: l})
+		w.Serve(Listener{Listener: l})
 		client, outer := connected()
 		l.conns <- outer
 		testenv.NoError(t, client.CloseWrite())

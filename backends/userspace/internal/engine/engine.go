@@ -59,8 +59,10 @@ type tasks struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 	slots  chan struct{} // one for each admitted connection
-	quota  *quota        // of the connections, with one more for each listener
-	pipes  bound
+	// listeners is how many goroutines serve listeners.
+	listeners atomic.Int64
+	quota     *quota // of the connections, with one more for each listener
+	pipes     bound
 
 	mu      sync.Mutex
 	closed  bool
@@ -151,10 +153,10 @@ func (t *tasks) untrack(c io.Closer) {
 	delete(t.closers, c)
 }
 
-// AwaitIdle waits until there is no connection that [Engine.Serve] has accepted. If ctx ends first, it
+// AwaitIdle waits until no listener is open, and there is no connection that one has accepted. If ctx ends first, it
 // returns the error of ctx.
 func (e *Engine) AwaitIdle(ctx context.Context) error {
-	for len(e.tasks.slots) > 0 {
+	for e.tasks.listeners.Load() > 0 || len(e.tasks.slots) > 0 {
 		if err := pause.For(ctx, 10*time.Millisecond); err != nil {
 			return err
 		}

@@ -86,7 +86,7 @@ func TestListenersReturnDestinations(t *testing.T) {
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
 	testenv.NoError(t, err)
 	var failing atomic.Bool
-	w.open(t, Listener{Listener: l, Destination: func(net.Conn) (netip.AddrPort, error) {
+	w.Serve(Listener{Listener: l, Destination: func(net.Conn) (netip.AddrPort, error) {
 		if failing.Load() {
 			return memoryFrontend, errors.New("not known")
 		}
@@ -146,7 +146,7 @@ func TestNewConnectionsAreNotIdle(t *testing.T) {
 		}}, v1.ProtocolTCP)
 		w.serveAt(memoryFrontend, memoryEndpoint)
 		l := &memoryListener{make(chan net.Conn), make(chan struct{})}
-		w.open(t, Listener{Listener: l})
+		w.Serve(Listener{Listener: l})
 		time.Sleep(5 * time.Hour)
 		client, outer := connected()
 		l.conns <- outer
@@ -186,35 +186,30 @@ func TestDelaysOfListenersRestart(t *testing.T) {
 		w := newFixture(t, Config{}, v1.ProtocolTCP)
 		// The delays are 5, 10, 20 … ms.
 		l := &flaky{memoryListener{make(chan net.Conn), make(chan struct{})}, []int{6, 1, 1, 1}}
-		done := make(chan error, 1)
-		go func() { done <- w.Serve(Listener{Listener: l}) }()
+		w.Serve(Listener{Listener: l})
 		time.Sleep(315*time.Millisecond + 3*5*time.Millisecond + time.Millisecond)
 		synctest.Wait()
 		if got := w.CountConnections().Faults; got != 9 || len(l.failures) != 0 {
 			t.Errorf("failures after 331 ms: got %d, want 9", got)
 		}
-		w.Close()
-		testenv.NoError(t, <-done)
 	})
 }
 
-// When Serve or ServePackets returns, the listener is closed.
+// The engine closes its listeners, also one that it gets after Close.
 func TestListenersAreClosedInTheEnd(t *testing.T) {
 	t.Parallel()
-	for name, serve := range map[string]func(*fixture, *broken) error{
-		"connections": func(w *fixture, b *broken) error { return w.Serve(Listener{Listener: b}) },
-		"datagrams":   func(w *fixture, b *broken) error { return w.ServePackets(b) },
+	for name, serve := range map[string]func(*fixture, *broken){
+		"connections": func(w *fixture, b *broken) { w.Serve(Listener{Listener: b}) },
+		"datagrams":   func(w *fixture, b *broken) { w.ServePackets(b) },
 	} {
-		w, b := newFixture(t, Config{}, v1.ProtocolTCP), &broken{}
-		w.tasks.cancel()
-		if err := serve(w, b); err != nil || !b.closed.Load() {
-			t.Errorf("%s: got error %v, and the listener closed: %v; want no error and a closed listener", name, err, b.closed.Load())
-		}
+		w, before, after := newFixture(t, Config{}, v1.ProtocolTCP), &broken{}, &broken{}
+		serve(w, before)
 		w.Close()
-		b = &broken{}
-		if err := serve(w, b); !errors.Is(err, net.ErrClosed) || !b.closed.Load() {
-			t.Errorf("%s, after Close: got error %v, and the listener closed: %v; want %v and a closed listener", name, err, b.closed.Load(), net.ErrClosed)
+		serve(w, after)
+		if !before.closed.Load() || !after.closed.Load() {
+			t.Errorf("%s: closed listeners: got %t and %t after Close, want both", name, before.closed.Load(), after.closed.Load())
 		}
+		testenv.NoError(t, w.AwaitIdle(t.Context()))
 	}
 }
 
@@ -230,7 +225,7 @@ func TestEndpointsMayBeRemovedWhileDialing(t *testing.T) {
 		}}}, v1.ProtocolTCP)
 		w.serveAt(memoryFrontend, memoryEndpoint)
 		l := &memoryListener{make(chan net.Conn), make(chan struct{})}
-		w.open(t, Listener{Listener: l})
+		w.Serve(Listener{Listener: l})
 		client, outer := connected()
 		l.conns <- outer
 		time.Sleep(9 * time.Minute)

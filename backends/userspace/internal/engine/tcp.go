@@ -23,9 +23,9 @@ type Listener struct {
 }
 
 // Serve accepts connections, and connects them to endpoints, until the engine or the
-// listener is closed. It closes the listener.
-func (e *Engine) Serve(l Listener) error {
-	return e.receive(l.Listener, func() error {
+// listener is closed. It closes the listener. It does not wait.
+func (e *Engine) Serve(l Listener) {
+	e.listen(l.Listener, func() error {
 		conn, err := l.Accept()
 		if err == nil {
 			e.admit(conn, l)

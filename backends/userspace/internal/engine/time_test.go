@@ -79,7 +79,7 @@ func inMemory(t *testing.T, timeouts Timeouts, f func(w *fixture, client, endpoi
 		}}, v1.ProtocolTCP)
 		w.serveAt(memoryFrontend, memoryEndpoint)
 		l := &memoryListener{make(chan net.Conn), make(chan struct{})}
-		w.open(t, Listener{Listener: l})
+		w.Serve(Listener{Listener: l})
 		client, outer := connected()
 		l.conns <- outer
 		synctest.Wait()

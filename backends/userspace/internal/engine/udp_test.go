@@ -2,7 +2,6 @@ package engine
 
 import (
 	"bytes"
-	"errors"
 	"net"
 	"net/netip"
 	"slices"
@@ -36,14 +35,7 @@ func (w *fixture) packetsFrom(t testing.TB, origin Origin) netip.AddrPort {
 	t.Helper()
 	c := udpSocket(t)
 	at := addrOf(c.LocalAddr())
-	done := make(chan error, 1)
-	go func() { done <- w.ServePackets(newPacketListener(c, origin)) }()
-	t.Cleanup(func() {
-		w.Close()
-		if err := <-done; err != nil && !errors.Is(err, net.ErrClosed) {
-			t.Errorf("ServePackets: %v", err)
-		}
-	})
+	w.ServePackets(newPacketListener(c, origin))
 	return at
 }
 
