@@ -134,12 +134,12 @@ func TestTwoFirstDatagrams(t *testing.T) {
 	default:
 		t.Error("the unused socket is still open")
 	}
-	if got := w.CountConnections(); got.Sessions != 1 || w.sessions.sockets.taken.Load() != 1 {
-		t.Errorf("got %+v and %d counted sockets, want 1 session and 1 socket", got, w.sessions.sockets.taken.Load())
+	if got := w.CountConnections(); got.Sessions != 1 || len(w.sessions.sockets) != 1 {
+		t.Errorf("got %+v and %d counted sockets, want 1 session and 1 socket", got, len(w.sessions.sockets))
 	}
 	w.EndAll()
 	eventually(t, "no session and no socket is counted", func() bool {
-		return w.sessions.sockets.taken.Load() == 0 && w.CountConnections().Sessions == 0
+		return len(w.sessions.sockets) == 0 && w.CountConnections().Sessions == 0
 	})
 }
 

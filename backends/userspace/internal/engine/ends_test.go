@@ -57,7 +57,7 @@ func TestBulkDataIsSpliced(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		size  int
-		limit int64
+		limit int
 		want  bool
 	}{
 		"small":         {100, 1, false},
@@ -67,7 +67,7 @@ func TestBulkDataIsSpliced(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newFixture(t, Config{}, v1.ProtocolTCP)
-			w.tasks.pipes.limit = min(c.limit, int64(w.config.pipes()))
+			w.tasks.pipes = make(bound, min(c.limit, w.config.pipes()))
 			source, from := tcpPair(t)
 			to, sink := tcpPair(t)
 			l, ended := &connection{client: from}, make(chan error, 1)
@@ -86,12 +86,12 @@ func TestBulkDataIsSpliced(t *testing.T) {
 					t.Fatal("got other bytes than were sent")
 				}
 				got = got[:len(got)+n]
-				spliced = spliced || w.tasks.pipes.taken.Load() > 0
+				spliced = spliced || len(w.tasks.pipes) > 0
 			}
 			if want := c.want && w.config.pipes() > 0; spliced != want {
 				t.Errorf("pipes were in use: got %t, want %t", spliced, want)
 			}
-			eventually(t, "a silent connection holds no pipe", func() bool { return w.tasks.pipes.taken.Load() == 0 })
+			eventually(t, "a silent connection holds no pipe", func() bool { return len(w.tasks.pipes) == 0 })
 			testenv.NoError(t, errors.Join(<-sent, writeAll(source, []byte("x")), source.CloseWrite()))
 			if rest, err := io.ReadAll(sink); err != nil || string(rest) != "x" {
 				t.Errorf("after a silence: got %q and error %v, want %q", rest, err, "x")

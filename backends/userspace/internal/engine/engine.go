@@ -92,7 +92,7 @@ func New(c Config) (*Engine, error) {
 	e.tasks.closers = map[io.Closer]struct{}{}
 	e.tasks.slots = make(chan struct{}, e.config.Connections)
 	e.tasks.quota = newQuota(e.config.Connections)
-	e.tasks.pipes.limit = int64(e.config.pipes())
+	e.tasks.pipes = make(bound, e.config.pipes())
 	e.tasks.ctx, e.tasks.cancel = context.WithCancel(context.Background())
 	e.tasks.wg.Go(e.enforceTimeouts)
 	return e, nil

@@ -42,7 +42,7 @@ type sessions struct {
 
 func (t *sessions) begin(limit int) {
 	t.limit, t.byFlow, t.idle = limit, map[sessionKey]*session{}, idleIndex{}
-	t.sockets.limit = int64(limit + max(1, limit/endingShare))
+	t.sockets = make(bound, limit+max(1, limit/endingShare))
 }
 
 // endingShare is the divisor of the limit of sessions that gives how many more may be about

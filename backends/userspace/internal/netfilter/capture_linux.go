@@ -83,8 +83,7 @@ func (c *Capture) Configure(config *engine.Config) {
 	}
 }
 
-// StartAt makes a port the next source port with TPROXY, for tests. Endpoints that have been reached
-// with UDP go on with their own next port.
+// StartAt makes a port the next source port with TPROXY, for tests.
 func (c *Capture) StartAt(port uint16) { c.borrowing.ports.startAt(port) }
 
 // listeners are the sockets of one IP family.
