@@ -240,32 +240,6 @@ func TestRangesChangeInPlace(t *testing.T) {
 	})
 }
 
-// A process that starts after another one has ended finds other source ranges, and replaces them.
-func TestRangesChangeAcrossRestarts(t *testing.T) {
-	forCaptures(t, func(t *testing.T, c userspace.Capture) {
-		w := newRangesFixture(t)
-		var processes testenv.Succession
-		for i := range 25 {
-			r := w.some()
-			b := testenv.Next(t, &processes, func() (b *userspace.Backend, err error) {
-				err = w.node().Do(func() error {
-					b, err = userspace.New(userspace.Options{Capture: c})
-					return err
-				})
-				return b, err
-			})
-			apply(t, b, r.services())
-			w.probe(t, fmt.Sprint("after restart ", i), r)
-			if got := b.Abilities().CountConnections().Denied; got != 0 {
-				t.Errorf("after restart %d: datagrams that reached the process from outside of the ranges: got %d, want none", i, got)
-			}
-			if b.Abilities().Drifted(t.Context()) {
-				t.Errorf("after restart %d: Drifted: got true, want false", i)
-			}
-		}
-	})
-}
-
 // A backend gets from any number of Services and endpoints to any other, whatever else changes and
 // whatever fails in between, also if a change needs several transactions.
 func TestGrowth(t *testing.T) {

@@ -68,13 +68,13 @@ type Capture struct {
 	Config
 	sockets
 
-	// own are the addresses that the backend has added. loaded says that those of the file are among them.
+	// own are the addresses that the backend has added. loaded says that the addresses of the file are among them.
 	own    *journal.Set
 	loaded bool
 	// host are the addresses of the host when they were listed last. It takes long to list them, and each
 	// datagram that might come from a node port asks for them.
 	host   atomic.Pointer[map[netip.Addr]bool]
-	needed map[netip.Addr]bool // those of service ports
+	needed map[netip.Addr]bool // the addresses of service ports
 	// refused has an error for each [Key] of a node port at which another program listens, or which the system
 	// denies, and of an address that could not be removed. Service ports are served at all other frontends.
 	refused sync.Map

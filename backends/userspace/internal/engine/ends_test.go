@@ -6,10 +6,8 @@ import (
 	"errors"
 	"io"
 	"net"
-	"sync"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	v1 "k8s.io/api/core/v1"
 
@@ -107,45 +105,4 @@ func TestBulkDataIsSpliced(t *testing.T) {
 func writeAll(to io.Writer, b []byte) error {
 	_, err := to.Write(b)
 	return err
-}
-
-// Both sides may send more at a time than the buffers hold, and neither waits for the other:
-// the data may become too much for one goroutine at any moment.
-func TestBothSidesSendAtOnce(t *testing.T) {
-	t.Parallel()
-	w := newFixture(t, Config{}, v1.ProtocolTCP)
-	at := w.listen(t)
-	const size = 8 << 20
-	w.serveAt(at, server(t, func(c net.Conn) {
-		_, _ = c.Write(make([]byte, size)) // before it reads anything
-		n, _ := io.Copy(io.Discard, c)
-		if n != size {
-			t.Errorf("the endpoint got %d bytes, want %d", n, size)
-		}
-	}))
-	for _, pieces := range []int{100, 16 << 10, 1 << 20} {
-		c := dialTo(t, at)
-		var wg sync.WaitGroup
-		wg.Go(func() {
-			for sent := 0; sent < size; {
-				n, err := c.Write(make([]byte, min(pieces*50, size-sent)))
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				sent += n
-			}
-			_ = c.CloseWrite()
-		})
-		time.Sleep(time.Millisecond) // in most runs, the client's window is full by now
-		n, err := io.Copy(io.Discard, c)
-		if err != nil || n != size {
-			t.Errorf("the client got %d bytes and error %v, want %d", n, err, size)
-		}
-		wg.Wait()
-	}
-	eventually(t, "no connection is left", func() bool { return w.CountConnections().Connections == 0 })
-	if got := w.CountConnections(); got.BytesIn != 3*size || got.BytesOut != 3*size {
-		t.Errorf("bytes to the endpoint and back: got %d and %d, want %d", got.BytesIn, got.BytesOut, 3*size)
-	}
 }

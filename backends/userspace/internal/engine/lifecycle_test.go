@@ -123,19 +123,6 @@ func TestConnectionsMayEndWhileDialing(t *testing.T) {
 	}
 }
 
-// The engine removes all state of a connection that has ended.
-func TestEndedConnectionsAreRemoved(t *testing.T) {
-	t.Parallel()
-	w := newFixture(t, Config{}, v1.ProtocolTCP)
-	at := w.listen(t)
-	w.serveAt(at, named(t))
-	for range 5 {
-		_, c := serverNameAt(t, at)
-		shut(c)
-	}
-	eventually(t, "no connection is left", func() bool { return len(w.connections()) == 0 })
-}
-
 // The idle time of a connection counts from its beginning, not from that of the engine.
 func TestNewConnectionsAreNotIdle(t *testing.T) {
 	t.Parallel()

@@ -31,7 +31,7 @@ func TestDataAndHalfClose(t *testing.T) {
 			_, _ = c.Write(all)
 		}
 	}))
-	random := testenv.Random(t)
+	random, sent := testenv.Random(t), uint64(0)
 	for _, size := range []int{0, 1, 1000, 16 << 10, 16<<10 + 1, 3 << 20, 4<<20 + 12345} {
 		data := make([]byte, size)
 		for i := range data {
@@ -53,6 +53,11 @@ func TestDataAndHalfClose(t *testing.T) {
 			t.Fatalf("%d bytes sent: got %d bytes and error %v, want the same back", size, len(got), err)
 		}
 		shut(c)
+		sent += uint64(size)
+	}
+	eventually(t, "no connection is left", func() bool { return len(w.connections()) == 0 })
+	if got := w.CountConnections(); got.BytesIn != sent || got.BytesOut != sent {
+		t.Errorf("bytes to the endpoint and back: got %d and %d, want %d", got.BytesIn, got.BytesOut, sent)
 	}
 }
 

@@ -128,7 +128,7 @@ func (e *Engine) session(f Flow, r Replier) *session {
 		e.counts.crowded.Add(1)
 		return nil
 	}
-	if e.sessions.makeRoom(d.holder()) {
+	if e.sessions.evict(func(i idleIndex) *session { return i.evict(e.sessions.limit, d.holder()) }) {
 		e.counts.crowded.Add(1)
 	}
 	return e.begin(f, &d, r, sync.OnceFunc(e.sessions.sockets.give))
@@ -139,25 +139,11 @@ func (d *decision) holder() holder {
 	return holder{clientKey(d.flow.Client.Addr(), d.flow.Origin), d.service}
 }
 
-// makeRoom ends a session if another one would exceed the limit or the share of the
-// holder, and reports whether it has ended one.
-func (t *sessions) makeRoom(to holder) bool {
+// evict ends the session that a function chooses, and reports whether it has chosen one.
+func (t *sessions) evict(choose func(idleIndex) *session) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	s := t.idle.evict(t.limit, to)
-	if s == nil {
-		return false
-	}
-	t.forget(s)
-	return true
-}
-
-// freePort ends a session of the holder's service port to free a source port, and reports
-// whether it has ended one.
-func (t *sessions) freePort(to holder) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	s := t.idle.evictForPort(to)
+	s := choose(t.idle)
 	if s == nil {
 		return false
 	}
@@ -170,7 +156,7 @@ func (t *sessions) freePort(to holder) bool {
 // before it returns if it opens none.
 func (e *Engine) begin(f Flow, d *decision, r Replier, leave func()) *session {
 	conn, endpoint, err := e.connect(e.tasks.ctx, d)
-	if errors.Is(err, ErrNoPort) && e.sessions.freePort(d.holder()) {
+	if errors.Is(err, ErrNoPort) && e.sessions.evict(func(i idleIndex) *session { return i.evictForPort(d.holder()) }) {
 		e.counts.crowded.Add(1)
 		conn, endpoint, err = e.connect(e.tasks.ctx, d)
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// Names of the chains that each table has, beside those of verdictChain.
+// Names of the chains that each table has, beside the chains of verdictChain.
 const (
 	chainPrerouting  = "prerouting"
 	chainOutput      = "output"
@@ -214,7 +214,7 @@ func (w chainWriter) unservedFlows() {
 	w.unserved()
 }
 
-// prerouting delivers packets to the sockets of the backend: first those of established
+// prerouting delivers packets to the sockets of the backend: first packets of established
 // connections, then new ones, which go to listeners. While no backend listens, it drops packets
 // that it would capture.
 func (w chainWriter) prerouting() {
