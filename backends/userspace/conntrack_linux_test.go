@@ -224,12 +224,13 @@ func TestAnswersAfterTheSession(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			n := newNetwork(t)
-			b := n.start(t, userspace.Options{})
+			b := n.start(t, userspace.Options{Timeouts: userspace.Timeouts{Drain: time.Second}}) // looks for sessions to end often
 			there := services(dns(at, c.server))
 			apply(t, b, there)
 			endpoint := n.listen(t, c.host, c.server)
 			first := n.wantAnswerOf(t, at, endpoint)
-			apply(t, b, services(dns(at, podAddr+":9"))) // which ends the session
+			apply(t, b, services(dns(at, podAddr+":9")))
+			eventually(t, "the session has ended", func() bool { return b.Abilities().CountConnections().Sessions == 0 })
 			if c.frontend {
 				there = and(there, dns(first.String(), c.server))
 			}

@@ -1,13 +1,13 @@
 package userspace_test
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net"
-	"net/http"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -25,13 +25,12 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// limited makes the test program a process with few file descriptors that serves
-// Services, by the capture of that number, until its input ends.
+// limited makes the test program a process with few file descriptors that serves Services, by the capture of that
+// number, until its input ends. It answers each line of its input with its status; the line "more" adds a Service.
 const limited = "VIPKIT_TEST_LIMITED"
 
 const (
 	fewDescriptors = 1024
-	statusAddr     = "10.244.1.1:8099"
 	dnsAddr        = "10.96.0.1:53"
 	filesOpened    = 100
 )
@@ -43,6 +42,8 @@ type status struct {
 	// Open is how many descriptors it has, Files how many of filesOpened further files it
 	// could open.
 	Open, Files int
+	// Failed is the error of adding a Service.
+	Failed string
 }
 
 // serveLimited is the limited process.
@@ -58,21 +59,16 @@ func serveLimited(t *testing.T) {
 	defer b.Close() //nolint:errcheck // the process ends with it
 	first := services(web(one), dns(dnsAddr))
 	apply(t, b, first)
-	pages := http.NewServeMux()
-	pages.HandleFunc("/status", func(w http.ResponseWriter, _ *http.Request) {
-		_ = json.NewEncoder(w).Encode(statusOf(b))
-	})
-	pages.HandleFunc("/more", func(w http.ResponseWriter, r *http.Request) {
-		if err := b.Apply(r.Context(), first, and(first, web(two))); err != nil {
-			http.Error(w, err.Error(), http.StatusInternalServerError)
+	out := json.NewEncoder(os.NewFile(3, "status"))
+	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
+		s := statusOf(b)
+		if in.Text() == "more" {
+			if err := b.Apply(t.Context(), first, and(first, web(two))); err != nil {
+				s.Failed = err.Error()
+			}
 		}
-	})
-	l, err := net.Listen("tcp4", statusAddr)
-	testenv.NoError(t, err)
-	server := &http.Server{Handler: pages, ReadHeaderTimeout: time.Minute}
-	go func() { _ = server.Serve(l) }()
-	_, _ = io.Copy(io.Discard, os.Stdin)
-	_ = server.Close()
+		testenv.NoError(t, out.Encode(s))
+	}
 }
 
 func statusOf(b *userspace.Backend) (s status) {
@@ -95,65 +91,45 @@ func statusOf(b *userspace.Backend) (s status) {
 // limitedNode is a network whose node has a limited process.
 type limitedNode struct {
 	network
-	http http.Client
+	in  io.Writer
+	out *json.Decoder
 }
 
 func newLimitedNode(t *testing.T, c userspace.Capture) *limitedNode {
 	t.Helper()
 	n := &limitedNode{network: newNetwork(t)}
-	n.http.Transport = &http.Transport{DisableKeepAlives: true, DialContext: n.NS("client").Dial}
-	n.http.Timeout = 20 * time.Second
-	var out strings.Builder
+	var log strings.Builder
+	near, far, err := os.Pipe()
+	testenv.NoError(t, err)
 	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), "/proc/self/exe", "-test.run=^TestFewDescriptors$", "-test.v")
 	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%d", limited, c))
-	cmd.Stdout, cmd.Stderr = &out, &out
+	cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = &log, &log, []*os.File{far}
 	in, err := cmd.StdinPipe()
 	if err == nil {
 		err = n.node().Do(cmd.Start)
 	}
-	testenv.NoError(t, err)
+	testenv.NoError(t, errors.Join(err, far.Close()))
+	n.in, n.out = in, json.NewDecoder(near)
 	t.Cleanup(func() {
-		if err := errors.Join(in.Close(), cmd.Wait()); err != nil {
-			t.Errorf("the limited process: %v\n%s", err, &out)
+		if err := errors.Join(in.Close(), cmd.Wait(), near.Close()); err != nil {
+			t.Errorf("the limited process: %v\n%s", err, &log)
 		}
 	})
-	eventually(t, "the limited process serves", func() bool {
-		_, err := n.get(t, "/status")
-		return err == nil
-	})
+	n.wantHealthy(t, "once it serves")
 	return n
-}
-
-// get gets a page of the limited process.
-func (n *limitedNode) get(t *testing.T, page string) ([]byte, error) {
-	t.Helper()
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+statusAddr+page, http.NoBody)
-	if err != nil {
-		return nil, err
-	}
-	answer, err := n.http.Do(r)
-	if err != nil {
-		return nil, err
-	}
-	defer answer.Body.Close() //nolint:errcheck // it was read
-	body, err := io.ReadAll(answer.Body)
-	if err == nil && answer.StatusCode != http.StatusOK {
-		err = fmt.Errorf("%s: %s", answer.Status, body)
-	}
-	return body, err
 }
 
 // wantHealthy checks that the limited process works, whatever its clients do, and returns its
 // status.
 func (n *limitedNode) wantHealthy(t *testing.T, when string) (s status) {
 	t.Helper()
-	body, err := n.get(t, "/status")
+	_, err := fmt.Fprintln(n.in, when)
 	if err == nil {
-		err = json.Unmarshal(body, &s)
+		err = n.out.Decode(&s)
 	}
 	switch {
-	case err != nil:
-		t.Errorf("%s: status page: got error %v, want none", when, err)
+	case err != nil || s.Failed != "":
+		t.Errorf("%s: status: got errors %v and %q, want none", when, err, s.Failed)
 	case s.Files != filesOpened:
 		t.Errorf("%s: opened files: got %d, want %d", when, s.Files, filesOpened)
 	case s.Open > fewDescriptors-fewDescriptors/4+64:
@@ -185,9 +161,7 @@ func TestFewDescriptors(t *testing.T) {
 			if s.Sessions > 227 || s.Crowded < 2_000 {
 				t.Errorf("round %d: got %d sessions and %d crowded, want 227 at most and 2000 at least", round, s.Sessions, s.Crowded)
 			}
-			if _, err := n.get(t, "/more"); err != nil {
-				t.Errorf("adding a Service: got error %v, want none", err)
-			}
+			n.wantHealthy(t, "more")
 			_, conn := n.wantAnswer(t, two)
 			_ = conn.Close()
 			eventually(t, "the sessions have ended", func() bool { return n.wantHealthy(t, "later").Sessions == 0 })

@@ -70,7 +70,8 @@ type Timeouts struct {
 	// HalfClosed is the same for a connection of which one side has sent everything;
 	// 5 min by default.
 	HalfClosed time.Duration
-	// Drain is how long connections of a removed endpoint are kept; 10 min by default.
+	// Drain is how long connections of a removed endpoint are kept; 10 min by default. The period begins and ends up
+	// to 10 s late.
 	Drain time.Duration
 	// Session is how long a session on which nothing is sent lasts; 1 min by default.
 	Session time.Duration

@@ -241,26 +241,6 @@ func TestRangesChangeInPlace(t *testing.T) {
 	})
 }
 
-// A process that starts after another one has ended finds other source ranges, and replaces them.
-func TestRangesChangeAcrossRestarts(t *testing.T) {
-	forCaptures(t, func(t *testing.T, c userspace.Capture) {
-		w := newRangesFixture(t)
-		for i := range 25 {
-			r := w.some()
-			b := w.start(t, userspace.Options{Capture: c})
-			apply(t, b, r.services())
-			w.probe(t, fmt.Sprint("after restart ", i), r)
-			if got := b.Abilities().CountConnections().Denied; got != 0 {
-				t.Errorf("after restart %d: datagrams that reached the process from outside of the ranges: got %d, want none", i, got)
-			}
-			if b.Abilities().Drifted(t.Context()) {
-				t.Errorf("after restart %d: Drifted: got true, want false", i)
-			}
-			testenv.NoError(t, testenv.Close(b))
-		}
-	})
-}
-
 // A backend gets from any number of Services and endpoints to any other, whatever else changes and
 // whatever fails in between, also if a change needs several transactions.
 func TestGrowth(t *testing.T) {

@@ -28,7 +28,6 @@ type Backend struct {
 	mu      sync.Mutex
 	phase   phase
 	carried proxy.Snapshot // the one that the engine serves
-	wg      sync.WaitGroup // of the goroutines that serve listeners
 }
 
 // phase is the phase of a backend's life.
@@ -43,8 +42,8 @@ const (
 // capture delivers packets to Services to its listeners.
 type capture interface {
 	listeners
-	// ServeBy has the engine serve the listeners, by goroutines that the group counts.
-	ServeBy(e *engine.Engine, served *sync.WaitGroup)
+	// ServeBy has the engine serve the listeners.
+	ServeBy(e *engine.Engine)
 	// Configure adds how the engine reaches endpoints.
 	Configure(config *engine.Config)
 }
@@ -126,7 +125,7 @@ func (o *Options) start(c capture, inner proxy.Backend, descriptors int) (*Backe
 	if b.engine, err = engine.New(config); err != nil {
 		return nil, errors.Join(err, inner.Close())
 	}
-	c.ServeBy(b.engine, &b.wg)
+	c.ServeBy(b.engine)
 	return b, nil
 }
 
@@ -188,17 +187,6 @@ func (b *Backend) Drain(ctx context.Context) error {
 	if err := b.stopAccepting(); err != nil {
 		return err
 	}
-	// A connection that was accepted may still wait for a slot.
-	admitted := make(chan struct{})
-	go func() {
-		defer close(admitted)
-		b.wg.Wait()
-	}()
-	select {
-	case <-admitted:
-	case <-ctx.Done():
-		return fmt.Errorf("userspace: draining: %w", ctx.Err())
-	}
 	if err := b.engine.AwaitIdle(ctx); err != nil {
 		return fmt.Errorf("userspace: draining: %w", err)
 	}
@@ -229,7 +217,6 @@ func (b *Backend) Close() error {
 	b.phase = closed
 	err := b.capture.CloseListeners()
 	b.engine.Close()
-	b.wg.Wait()
 	return errors.Join(err, b.inner.Close())
 }
 

@@ -152,7 +152,12 @@ func (a *Assembler) ProtocolIs(proto uint8) Statement {
 // Translated matches packets whose destination was translated.
 func (a *Assembler) Translated() Statement {
 	const destinationNAT = 1 << 5 // IPS_DST_NAT
-	return a.Encode(append([]expr.Any{&expr.Ct{Key: expr.CtKeySTATUS, Register: reg}}, bits(destinationNAT, expr.CmpOpNeq)...)...)
+	return a.ConnectionBits(expr.CtKeySTATUS, destinationNAT, expr.CmpOpNeq)
+}
+
+// ConnectionBits compares some bits of a field of connection tracking with zero.
+func (a *Assembler) ConnectionBits(key expr.CtKey, mask uint32, op expr.CmpOp) Statement {
+	return a.Encode(append([]expr.Any{&expr.Ct{Key: key, Register: reg}}, bits(mask, op)...)...)
 }
 
 // bits compares some bits of the number in the register with zero.

@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"iter"
 	"maps"
 	"net/netip"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -17,6 +19,7 @@ import (
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/userspace/internal/engine"
 	"github.com/vipkit/vipkit/backends/userspace/internal/host"
+	"github.com/vipkit/vipkit/internal/journal"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -58,29 +61,26 @@ type Config struct {
 }
 
 // Capture is a [backends.Target]: addresses on an interface, and sockets that listen at them. Its
-// methods are not called at the same time, except Listening and the methods of the dialer.
+// methods are not called at the same time, except Listening, CheckNode and the methods of the dialer.
 type Capture struct {
 	Config
 	sockets
 
-	state *state
-
+	// own are the addresses that the backend has added. loaded says that the addresses of the file are among them.
+	own    *journal.Set
+	loaded bool
 	// host are the addresses of the host when they were listed last. It takes long to list them, and each
 	// datagram that might come from a node port asks for them.
 	host   atomic.Pointer[map[netip.Addr]bool]
-	needed map[netip.Addr]bool // those of service ports
-	// taken are the node ports at which another program listens, or which the system denies. Their
-	// service ports are served at all other frontends. left are the addresses that could not be
-	// removed since the last List.
-	taken, left refusals
+	needed map[netip.Addr]bool // the addresses of service ports
+	// refused has an error for each [Key] of a node port at which another program listens, or which the system
+	// denies, and of an address that could not be removed. Service ports are served at all other frontends.
+	refused sync.Map
 }
 
 // New returns a capture. Its method ServeBy must be called before it is used.
 func New(c Config) *Capture {
-	t := &Capture{
-		Config: c, state: newState(c.State),
-		needed: map[netip.Addr]bool{},
-	}
+	t := &Capture{Config: c, own: journal.New(c.State), needed: map[netip.Addr]bool{}}
 	t.host.Store(&map[netip.Addr]bool{})
 	t.sockets = sockets{isLocal: t.isAddress, listeners: map[Key]io.Closer{}, namespace: c.Sockets}
 	return t
@@ -115,7 +115,7 @@ func (c *Capture) Check(_ backends.Env, port *proxy.ServicePort) error {
 func (c *Capture) present(ctx context.Context) (map[netip.Addr]bool, error) {
 	list, err := c.Manager.Addresses(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("userspace: listing the addresses of the node: %w", err)
+		return nil, fmt.Errorf("listing the addresses of the node: %w", err)
 	}
 	all := make(map[netip.Addr]bool, len(list))
 	for _, a := range list {
@@ -125,35 +125,19 @@ func (c *Capture) present(ctx context.Context) (map[netip.Addr]bool, error) {
 	return all, nil
 }
 
-// load reads the file, once. Addresses in it that the host does not have are not the backend's any
-// more.
-func (c *Capture) load(present map[netip.Addr]bool) error {
-	if err := c.state.load(); err != nil {
-		return fmt.Errorf("userspace: %w", err)
-	}
-	for a := range c.state.own {
-		if !present[a] {
-			c.state.remove(a)
-		}
-	}
-	return nil
-}
-
 // List implements [backends.Target]. An address of its own stays needed unless an operation removes
 // it.
 func (c *Capture) List(ctx context.Context) iter.Seq2[Object, error] {
 	return func(yield func(Object, error) bool) {
-		present, err := c.present(ctx)
-		if err == nil {
-			err = c.load(present)
-		}
+		present, err := c.load(ctx)
 		if err != nil {
-			yield(Object{}, err)
+			yield(Object{}, fmt.Errorf("userspace: %w", err))
 			return
 		}
 		c.forget(present)
-		c.left.clear()
-		maps.Copy(c.needed, c.state.own)
+		for a := range c.added {
+			c.needed[a] = true
+		}
 		maps.DeleteFunc(c.needed, func(a netip.Addr, _ bool) bool { return !present[a] })
 		for a := range c.needed {
 			if !yield(Object{Key: Key{addr: a}}, nil) {
@@ -172,7 +156,7 @@ func (c *Capture) List(ctx context.Context) iter.Seq2[Object, error] {
 // be opened now.
 func (c *Capture) forget(present map[netip.Addr]bool) {
 	for k, l := range c.listeners {
-		if present[k.addr] != (l != nil) || c.taken.has(k) {
+		if present[k.addr] != (l != nil) || c.isRefused(k) {
 			c.unlisten(k)
 		}
 	}
@@ -189,7 +173,7 @@ func (c *Capture) Drifted(ctx context.Context) bool {
 			return true
 		}
 	}
-	for a := range c.state.own {
+	for a := range c.added {
 		if !c.needed[a] || !present[a] {
 			return true
 		}
@@ -205,7 +189,7 @@ func (c *Capture) Drifted(ctx context.Context) bool {
 // listenerDrifted reports whether a listener is missing or superfluous, given whether the host has
 // its address. One whose port another program has taken is missing once the port is free.
 func (c *Capture) listenerDrifted(ctx context.Context, k Key, present bool) bool {
-	if c.taken.has(k) {
+	if c.isRefused(k) {
 		return !present || c.canListen(ctx, k)
 	}
 	return present != (c.listeners[k] != nil)
@@ -238,7 +222,7 @@ func (c *Capture) Commit(ctx context.Context, ops []op) (out backends.Outcome) {
 		return nil
 	})
 	w.disown(added)
-	if err := c.state.flush(); err != nil {
+	if err := c.flush(); err != nil {
 		out.Lost = fmt.Errorf("userspace: %w", err)
 	}
 	return out
@@ -257,20 +241,17 @@ type writer struct {
 // begin notes in the file which addresses will be added, before they are.
 func (w *writer) begin(ctx context.Context, addrs []netip.Addr) error {
 	w.failed = map[netip.Addr]error{}
-	present, err := w.Capture.present(ctx)
-	if err == nil {
-		err = w.load(present)
-	}
+	present, err := w.load(ctx)
 	if err != nil {
 		return err
 	}
 	w.present = maps.Clone(present)
 	for _, a := range addrs {
 		if !w.present[a] {
-			w.state.add(a)
+			w.own.Add(a.String())
 		}
 	}
-	if err = w.state.flush(); err != nil {
+	if err = w.flush(); err != nil {
 		w.disown(addrs)
 	}
 	return err
@@ -281,7 +262,7 @@ func (w *writer) begin(ctx context.Context, addrs []netip.Addr) error {
 func (w *writer) disown(addrs []netip.Addr) {
 	for _, a := range addrs {
 		if !w.present[a] && w.failed[a] == nil {
-			w.state.remove(a)
+			w.own.Remove(a.String())
 		}
 	}
 }
@@ -294,7 +275,7 @@ func (w *writer) carryOut(ctx context.Context, o *op) error {
 		w.unlisten(o.Key)
 	case o.Kind == backends.Remove:
 		delete(w.needed, a)
-		if w.state.own[a] {
+		if w.own.Has(a.String()) {
 			w.leave(ctx, a)
 		}
 	case !o.Key.isAddress():
@@ -304,7 +285,7 @@ func (w *writer) carryOut(ctx context.Context, o *op) error {
 		return w.open(ctx, o.Key)
 	case w.present[a]:
 		w.needed[a] = true
-		w.left.drop(o.Key)
+		w.refused.Delete(o.Key)
 	default:
 		if err := w.addOne(ctx, a); err != nil {
 			w.failed[a] = fmt.Errorf("adding the address %v: %w", a, err)
@@ -319,7 +300,7 @@ func (w *writer) carryOut(ctx context.Context, o *op) error {
 // [Capture.CheckNode] names it, and it is tried again after the next List.
 func (c *Capture) leave(ctx context.Context, a netip.Addr) {
 	if err := c.removeOne(ctx, a); err != nil {
-		c.left.put(Key{addr: a}, fmt.Errorf("removing the address %v: %w", a, err))
+		c.refused.Store(Key{addr: a}, fmt.Errorf("removing the address %v: %w", a, err))
 	}
 }
 
@@ -332,11 +313,12 @@ func (c *Capture) addOne(ctx context.Context, a netip.Addr) error {
 		return nil
 	}
 	present, failed := c.present(context.WithoutCancel(ctx))
-	if isOthers(err) || failed == nil && !present[a] {
-		c.state.remove(a)
+	isOthers := errors.Is(err, fs.ErrExist) // Another program has added it in the meantime.
+	if isOthers || failed == nil && !present[a] {
+		c.own.Remove(a.String())
 	}
-	if isOthers(err) {
-		return nil // Another program has added it in the meantime.
+	if isOthers {
+		return nil
 	}
 	return err
 }
@@ -349,34 +331,43 @@ func (c *Capture) removeOne(ctx context.Context, a netip.Addr) error {
 			return err
 		}
 	}
-	c.state.remove(a)
+	c.own.Remove(a.String())
+	c.refused.Delete(Key{addr: a})
 	c.ops.Add(1)
 	return nil
 }
 
 // Cleanup is Cleanup of [backends.TargetAbilities].
 func (c *Capture) Cleanup(ctx context.Context) error {
-	present, err := c.present(ctx)
+	if err := c.cleanup(ctx); err != nil {
+		return fmt.Errorf("userspace: %w", err)
+	}
+	return nil
+}
+
+func (c *Capture) cleanup(ctx context.Context) error {
+	_, err := c.load(ctx)
 	if err == nil {
-		err = c.load(present)
+		err = c.CloseListeners()
 	}
 	if err != nil {
 		return err
 	}
-	if err := c.CloseListeners(); err != nil {
-		return err
-	}
 	clear(c.needed)
-	c.taken.clear()
-	c.left.clear()
-	for a := range c.state.own {
+	c.refused.Clear()
+	for a := range c.added {
 		c.leave(ctx, a)
 	}
-	if err := errors.Join(ctx.Err(), c.state.flush()); err != nil {
-		return fmt.Errorf("userspace: %w", err)
+	err = errors.Join(ctx.Err(), c.flush())
+	for _, refused := range c.refused.Range {
+		failure, _ := refused.(error)
+		err = errors.Join(err, failure)
 	}
-	if err := c.left.failure(); err != nil {
-		return fmt.Errorf("userspace: %w", err)
+	if err != nil {
+		return err
 	}
-	return c.state.clear()
+	if err := c.own.Clear(); err != nil {
+		return fmt.Errorf("removing the record of addresses: %w", err)
+	}
+	return nil
 }

@@ -52,7 +52,7 @@ func TestAddressWantedAgain(t *testing.T) {
 	a := netip.MustParseAddr("10.96.0.1")
 	m := &refusing{}
 	c := New(Config{Manager: m, State: filepath.Join(t.TempDir(), "state")})
-	c.state.add(a)
+	c.own.Add(a.String())
 	m.host = []netip.Addr{a}
 	for _, step := range []struct {
 		kind     backends.OpKind

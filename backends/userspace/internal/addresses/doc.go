@@ -8,7 +8,7 @@
 // stays while one of them needs it. An address that the host had before is used, and never
 // removed. A file has the addresses that were added, so that the next process knows them, also
 // after a crash: a line is appended before an address is added, and after one was removed. If the
-// file is damaged, all existing addresses count as those of other programs.
+// file is damaged, all existing addresses count as addresses of other programs.
 //
 // # Listeners
 //

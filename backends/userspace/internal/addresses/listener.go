@@ -2,12 +2,11 @@ package addresses
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 
 	"github.com/vipkit/vipkit/backends/userspace/internal/host"
 	"github.com/vipkit/vipkit/backends/userspace/internal/neterr"
+	"github.com/vipkit/vipkit/proxy"
 )
 
 // open opens the listener of a frontend. The node may lack one of its own addresses, and another program may have a
@@ -28,7 +27,7 @@ func (w *writer) open(ctx context.Context, k Key) error {
 		return err
 	}
 	w.listeners[k] = nil
-	w.taken.put(k, err)
+	w.refused.Store(k, err)
 	return nil
 }
 
@@ -48,8 +47,37 @@ func explain(k Key, err error) error {
 // unlisten closes a listener, and forgets it. Its connections stay open.
 func (c *Capture) unlisten(k Key) {
 	c.sockets.unlisten(k)
-	c.taken.drop(k)
+	c.refused.Delete(k)
 }
 
-// isOthers reports whether an error says that another program has added an address.
-func isOthers(err error) bool { return errors.Is(err, fs.ErrExist) }
+// isTaken reports whether an error of a listener is about its address and port alone.
+func isTaken(err error) bool { return neterr.Of(err) == neterr.InUse || neterr.IsDenied(err) }
+
+func (c *Capture) isRefused(k Key) bool {
+	_, is := c.refused.Load(k)
+	return is
+}
+
+// canListen reports whether a node port that was taken is free now.
+func (c *Capture) canListen(ctx context.Context, k Key) bool {
+	socket, err := c.bind(ctx, k)
+	return err == nil && socket.Close() == nil
+}
+
+// CheckNode is CheckNode of [proxy.Abilities]: it returns the node ports that are taken, and the
+// addresses that cannot be removed. Both are tried again at each resync.
+func (c *Capture) CheckNode(s proxy.Snapshot) (all []*proxy.Problem) {
+	for x, refused := range c.refused.Range {
+		k, _ := x.(Key)
+		err, _ := refused.(error)
+		p := &proxy.Problem{Kind: "Node", Field: fmt.Sprintf("node port %v/%s", k.at(), k.protocol), Reason: proxy.NodeSetting, Err: err}
+		if k.isAddress() {
+			p.Field = fmt.Sprintf("address %v", k.addr)
+		}
+		if n := s.Node(); n != nil {
+			p.Name = n.Name
+		}
+		all = append(all, p)
+	}
+	return all
+}

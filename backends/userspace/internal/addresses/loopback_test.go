@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/netip"
 	"strings"
-	"sync"
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
@@ -33,15 +32,13 @@ func newLoopback(t *testing.T, listeners int) (*Loopback, *proxy.Node, netip.Add
 	at := netip.AddrFrom4([4]byte{127, 100 + byte(random.IntN(100)), byte(random.IntN(256)), byte(1 + random.IntN(250))})
 	e, err := engine.New(engine.Config{})
 	testenv.NoError(t, err)
-	var served sync.WaitGroup
 	sockets, err := host.OpenSockets()
 	testenv.NoError(t, err)
 	l := NewLoopback(Serving{Sockets: sockets, Families: []v1.IPFamily{v1.IPv4Protocol}}, listeners)
-	l.ServeBy(e, &served)
+	l.ServeBy(e)
 	t.Cleanup(func() {
 		err := l.CloseListeners()
 		e.Close()
-		served.Wait()
 		testenv.NoError(t, errors.Join(err, sockets.Close()))
 	})
 	return l, &proxy.Node{NodePorts: proxy.NodePortAddresses{Loopback: []netip.Prefix{netip.PrefixFrom(at, 32)}}}, at

@@ -13,7 +13,7 @@ import (
 // Key names an address, or a listener at one.
 type Key struct {
 	addr netip.Addr
-	// port and protocol are those of a listener; protocol is empty for an address.
+	// port and protocol belong to a listener; protocol is empty for an address.
 	port     uint16
 	protocol v1.Protocol
 }

@@ -6,7 +6,6 @@ import (
 	"io"
 	"net"
 	"net/netip"
-	"sync"
 	"sync/atomic"
 
 	v1 "k8s.io/api/core/v1"
@@ -27,7 +26,6 @@ type sockets struct {
 	config    net.ListenConfig
 	namespace *host.Sockets
 	engine    *engine.Engine
-	served    *sync.WaitGroup
 	origin    engine.Origin // of all clients
 	isLocal   func(netip.Addr) bool
 }
@@ -37,8 +35,8 @@ func (s *sockets) Configure(config *engine.Config) {
 	config.IsLocal, config.Hooks.Dial = s.isLocal, s.namespace.Reach
 }
 
-// ServeBy has an engine serve the listeners, by goroutines that the group counts.
-func (s *sockets) ServeBy(e *engine.Engine, served *sync.WaitGroup) { s.engine, s.served = e, served }
+// ServeBy has an engine serve the listeners.
+func (s *sockets) ServeBy(e *engine.Engine) { s.engine = e }
 
 // Open does nothing: each frontend has a listener of its own, which a commit opens.
 func (*sockets) Open(context.Context, bool) error { return nil }
@@ -82,11 +80,9 @@ func (s *sockets) listen(ctx context.Context, k Key) error {
 	}
 	switch x := socket.(type) {
 	case *net.TCPListener:
-		by := engine.Listener{Listener: x, Origin: s.origin}
-		s.served.Go(func() { _ = s.engine.Serve(by) }) // returns when the listener is closed
+		s.engine.Serve(engine.Listener{Listener: x, Origin: s.origin})
 	case *net.UDPConn:
-		// ServePackets returns when the listener is closed.
-		s.served.Go(func() { _ = s.engine.ServePackets(&packets{UDPConn: x, key: k, sockets: s}) })
+		s.engine.ServePackets(&packets{UDPConn: x, key: k, sockets: s})
 	default:
 		return errors.Join(errors.ErrUnsupported, socket.Close())
 	}
@@ -97,25 +93,9 @@ func (s *sockets) listen(ctx context.Context, k Key) error {
 }
 
 // bind opens a socket: a [net.TCPListener] or a [net.UDPConn].
-func (s *sockets) bind(ctx context.Context, k Key) (socket io.Closer, err error) {
-	err = s.namespace.Do(func() error {
-		socket, err = s.bindHere(ctx, k)
-		return err
-	})
-	return socket, err
-}
-
-func (s *sockets) bindHere(ctx context.Context, k Key) (io.Closer, error) {
-	version := "4"
-	if ipaddr.FamilyOf(k.addr) == v1.IPv6Protocol {
-		version = "6"
-	}
+func (s *sockets) bind(ctx context.Context, k Key) (io.Closer, error) {
 	config := s.config
-	if k.protocol == v1.ProtocolUDP {
-		return config.ListenPacket(ctx, "udp"+version, k.at().String())
-	}
-	config.SetMultipathTCP(false) // endpoints would not see more than one path
-	return config.Listen(ctx, "tcp"+version, k.at().String())
+	return s.namespace.Listen(ctx, &config, k.protocol, k.at())
 }
 
 // packets receives the datagrams to a frontend.

@@ -38,36 +38,37 @@ func TestSessionsFollowTheNode(t *testing.T) {
 		t.Errorf("without a change: got %d sessions, want 1", got)
 	}
 	w.Apply(proxy.NewSnapshot(&proxy.Node{LocalTraffic: proxy.LocalTraffic{Interface: "pods"}}, p))
-	eventually(t, "the session of the client, which is no pod any more, has ended", func() bool { return w.CountConnections().Sessions == 0 })
+	eventually(t, "the session of the client, which is no pod any more, has ended", func() bool {
+		_, _ = a.Write([]byte("?"))
+		return w.CountConnections().Sessions == 0
+	})
 }
 
-// Endpoints of all pools, and draining endpoints, keep their connections; after they are
-// removed, their connections get the grace period.
+// Endpoints of all pools, and draining endpoints, keep their connections. After they are removed, alone or with their
+// Service, their connections have the grace period, until they return.
 func TestEndpointsOfAllPools(t *testing.T) {
 	t.Parallel()
-	w := newFixture(t, Config{}, v1.ProtocolTCP)
-	p := *w.port
 	for i, pool := range []func(*proxy.ServicePort, netip.AddrPort){
 		func(p *proxy.ServicePort, a netip.AddrPort) { p.Cluster = snapshots.At(a) },
 		func(p *proxy.ServicePort, a netip.AddrPort) { p.Local = snapshots.At(a) },
 		func(p *proxy.ServicePort, a netip.AddrPort) { p.Draining = snapshots.At(a) },
 	} {
-		with, gone := p, p
+		gone := snapshots.Port("web", "")
+		with := *gone
 		pool(&with, memoryEndpoint)
-		w.Apply(proxy.NewSnapshot(&proxy.Node{}, &with))
-		l := &connection{endpoint: memoryEndpoint}
-		w.register(l, &decision{service: w.services[p.Name], port: &with})
-		w.Apply(proxy.NewSnapshot(&proxy.Node{}, &gone))
-		if l.end.Load() == 0 {
-			t.Errorf("pool %d: the endpoint was removed, and its connections have no grace period", i)
-		}
-		w.Apply(proxy.NewSnapshot(&proxy.Node{}, &with))
-		if l.end.Load() != 0 {
-			t.Errorf("pool %d: the endpoint has returned, and its connections still have a grace period", i)
-		}
-		w.Apply(proxy.NewSnapshot(&proxy.Node{}))
-		if l.end.Load() == 0 {
-			t.Errorf("pool %d: the Service was removed, and its connections have no grace period", i)
+		again := with
+		c := &connection{endpoint: memoryEndpoint, port: &with}
+		c.relaying.Store(true)
+		timeouts := Timeouts{Idle: time.Hour, HalfClosed: time.Hour, Drain: time.Minute}
+		for step, ports := range [][]*proxy.ServicePort{{&with}, {gone}, {&again}, nil, {&with}} {
+			for _, now := range []time.Duration{time.Second, time.Minute} { // the period begins once
+				c.overdue(now, &timeouts, proxy.NewSnapshot(&proxy.Node{}, ports...))
+			}
+			want := time.Duration(0)
+			if step%2 == 1 {
+				want = time.Second + time.Minute
+			}
+			testenv.Same(t, want, c.end, "pool %d, step %d: end of the grace period", i, step)
 		}
 	}
 }
@@ -135,7 +136,7 @@ func TestLostFlowsAreCounted(t *testing.T) {
 				if got := w.CountConnections(); got != test.want {
 					t.Errorf("got %+v, want %+v", got, test.want)
 				}
-				if got := w.sessions.sockets.taken.Load(); got != 0 {
+				if got := len(w.sessions.sockets); got != 0 {
 					t.Errorf("counted sockets: got %d, want none", got)
 				}
 			})

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"net"
 	"net/netip"
 	"runtime"
@@ -168,7 +167,7 @@ func (c *Config) pipes() int {
 		return 0
 	}
 	if c.Descriptors == 0 {
-		return math.MaxInt
+		return defaultLimit
 	}
 	return c.Descriptors / 16
 }

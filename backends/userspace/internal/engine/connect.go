@@ -21,6 +21,7 @@ var (
 	errDenied      = errors.New("no route forwards the flow")
 	errNoEndpoint  = errors.New("no endpoint could be reached")
 	errNoResources = errors.New("out of resources")
+	errClosed      = errors.New("the connection was closed while its endpoint was dialed")
 	errFrontend    = errors.New("the endpoint is itself an address of a Service: the connection would loop")
 	// ErrNoPort is for [Hooks].Dial. It says that all source ports for an endpoint are in use. Another
 	// endpoint may have a free one.
@@ -115,27 +116,37 @@ func (e *Engine) reach(ctx context.Context, d Dial, timeout time.Duration) (net.
 	return conn, err
 }
 
-// resumption is how long a process that could not run looks for answers that have arrived meanwhile.
-const resumption = 20 * time.Millisecond
+const (
+	// late is how late a timer must be to show that the process could not run.
+	late = 20 * time.Millisecond
+	// resumption is for how long such a process looks for answers that have arrived meanwhile, and resumptions how
+	// often it does, since it may not run then either.
+	resumption  = 100 * time.Millisecond
+	resumptions = 5
+)
 
 // withTimeout returns a context that ends after the timeout, with that as its cause. A busy node may run this
 // process after the timeout only, when the endpoint has answered in time: Go looks at timers before it looks
 // at sockets, so the context ends a little later then.
 func withTimeout(ctx context.Context, timeout time.Duration) (in context.Context, end func()) {
 	in, cancel := context.WithCancelCause(ctx)
-	expire := func() { cancel(context.DeadlineExceeded) }
-	due := time.Now().Add(timeout)
-	first := time.AfterFunc(timeout, func() {
-		if time.Since(due) < resumption {
-			expire()
-			return
-		}
-		time.AfterFunc(resumption, expire)
-	})
+	timer := expire(timeout, resumptions, func() { cancel(context.DeadlineExceeded) })
 	return in, func() {
-		first.Stop()
+		timer.Stop()
 		cancel(nil)
 	}
+}
+
+// expire calls a function after a time, or later if the process runs late.
+func expire(after time.Duration, resumptions int, then func()) *time.Timer {
+	due := time.Now().Add(after)
+	return time.AfterFunc(after, func() {
+		if resumptions > 0 && time.Since(due) >= late {
+			expire(resumption, resumptions-1, then)
+			return
+		}
+		then()
+	})
 }
 
 // isShortage reports whether this node, and not the endpoint, is the cause of an error.

@@ -9,13 +9,14 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/vipkit/vipkit/proxy"
 )
 
 // connection is a connection of a client, with the connection to its endpoint.
 type connection struct {
-	// used is when something was sent last, end when the connection must be closed
-	// (0: never), both on the engine's clock.
-	used, end atomic.Int64
+	// used is when something was sent last, on the engine's clock.
+	used atomic.Int64
 	// half says that one side has sent everything.
 	half     atomic.Bool
 	relaying atomic.Bool
@@ -24,36 +25,51 @@ type connection struct {
 	closed   bool
 	client   net.Conn
 	upstream net.Conn // nil until there is one
+
+	// endpoint is that of upstream, and port the last state of the service port that had the endpoint. end is when
+	// the grace period is over, zero before it begins. They are set before relaying, then used by overdue alone.
 	endpoint netip.AddrPort
+	port     *proxy.ServicePort
+	end      time.Duration
 }
 
 // attach adds the connection to the endpoint. If the client's connection was closed in the
 // meantime, it closes the endpoint's, too, and reports false.
-func (c *connection) attach(upstream net.Conn, endpoint netip.AddrPort) bool {
+func (c *connection) attach(upstream net.Conn, endpoint netip.AddrPort, port *proxy.ServicePort) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
 		_ = upstream.Close() // It was not used.
 		return false
 	}
-	c.upstream, c.endpoint = upstream, endpoint
+	c.upstream, c.endpoint, c.port = upstream, endpoint, port
 	return true
 }
 
 func (c *connection) touch(now time.Duration) { c.used.Store(int64(now)) }
 
-// overdue reports whether the connection has been silent for too long, or its grace period is
-// over.
-func (c *connection) overdue(now time.Duration, t *Timeouts) bool {
+// overdue reports whether the connection has been silent for too long, or its grace period is over. The period begins
+// when overdue finds first that the Services have not the endpoint, and is cancelled if the endpoint returns.
+func (c *connection) overdue(now time.Duration, t *Timeouts, served proxy.Snapshot) bool {
 	if !c.relaying.Load() {
 		return false // It is being dialed, which has timeouts of its own.
+	}
+	switch p, _ := served.Get(c.port.Name); {
+	case p != nil && (p == c.port || has(p, c.endpoint)):
+		c.port, c.end = p, 0
+	case c.end == 0:
+		c.end = now + t.Drain
 	}
 	timeout := t.Idle
 	if c.half.Load() {
 		timeout = min(t.HalfClosed, t.Idle)
 	}
-	end := c.end.Load()
-	return now-time.Duration(c.used.Load()) >= timeout || end != 0 && int64(now) >= end
+	return now-time.Duration(c.used.Load()) >= timeout || c.end != 0 && now >= c.end
+}
+
+// has reports whether a service port has an endpoint, which may be draining.
+func has(p *proxy.ServicePort, addr netip.AddrPort) bool {
+	return find(p.Cluster, addr) != nil || find(p.Local, addr) != nil || find(p.Draining, addr) != nil
 }
 
 // finish closes both sides, as each has sent everything.

@@ -6,10 +6,8 @@ import (
 	"errors"
 	"io"
 	"net"
-	"sync"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	v1 "k8s.io/api/core/v1"
 
@@ -26,7 +24,7 @@ func TestConnectionsWithoutHalfClose(t *testing.T) {
 		}}, v1.ProtocolTCP)
 		w.serveAt(memoryFrontend, memoryEndpoint)
 		l := &memoryListener{make(chan net.Conn), make(chan struct{})}
-		w.open(t, Listener{Listener: l})
+		w.Serve(Listener{Listener: l})
 		client, outer := connected()
 		l.conns <- outer
 		testenv.NoError(t, client.CloseWrite())
@@ -57,7 +55,7 @@ func TestBulkDataIsSpliced(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		size  int
-		limit int64
+		limit int
 		want  bool
 	}{
 		"small":         {100, 1, false},
@@ -67,7 +65,7 @@ func TestBulkDataIsSpliced(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newFixture(t, Config{}, v1.ProtocolTCP)
-			w.tasks.pipes.limit = min(c.limit, int64(w.config.pipes()))
+			w.tasks.pipes = make(bound, min(c.limit, w.config.pipes()))
 			source, from := tcpPair(t)
 			to, sink := tcpPair(t)
 			l, ended := &connection{client: from}, make(chan error, 1)
@@ -86,12 +84,12 @@ func TestBulkDataIsSpliced(t *testing.T) {
 					t.Fatal("got other bytes than were sent")
 				}
 				got = got[:len(got)+n]
-				spliced = spliced || w.tasks.pipes.taken.Load() > 0
+				spliced = spliced || len(w.tasks.pipes) > 0
 			}
 			if want := c.want && w.config.pipes() > 0; spliced != want {
 				t.Errorf("pipes were in use: got %t, want %t", spliced, want)
 			}
-			eventually(t, "a silent connection holds no pipe", func() bool { return w.tasks.pipes.taken.Load() == 0 })
+			eventually(t, "a silent connection holds no pipe", func() bool { return len(w.tasks.pipes) == 0 })
 			testenv.NoError(t, errors.Join(<-sent, writeAll(source, []byte("x")), source.CloseWrite()))
 			if rest, err := io.ReadAll(sink); err != nil || string(rest) != "x" {
 				t.Errorf("after a silence: got %q and error %v, want %q", rest, err, "x")
@@ -107,45 +105,4 @@ func TestBulkDataIsSpliced(t *testing.T) {
 func writeAll(to io.Writer, b []byte) error {
 	_, err := to.Write(b)
 	return err
-}
-
-// Both sides may send more at a time than the buffers hold, and neither waits for the other:
-// the data may become too much for one goroutine at any moment.
-func TestBothSidesSendAtOnce(t *testing.T) {
-	t.Parallel()
-	w := newFixture(t, Config{}, v1.ProtocolTCP)
-	at := w.listen(t)
-	const size = 8 << 20
-	w.serveAt(at, server(t, func(c net.Conn) {
-		_, _ = c.Write(make([]byte, size)) // before it reads anything
-		n, _ := io.Copy(io.Discard, c)
-		if n != size {
-			t.Errorf("the endpoint got %d bytes, want %d", n, size)
-		}
-	}))
-	for _, pieces := range []int{100, 16 << 10, 1 << 20} {
-		c := dialTo(t, at)
-		var wg sync.WaitGroup
-		wg.Go(func() {
-			for sent := 0; sent < size; {
-				n, err := c.Write(make([]byte, min(pieces*50, size-sent)))
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				sent += n
-			}
-			_ = c.CloseWrite()
-		})
-		time.Sleep(time.Millisecond) // in most runs, the client's window is full by now
-		n, err := io.Copy(io.Discard, c)
-		if err != nil || n != size {
-			t.Errorf("the client got %d bytes and error %v, want %d", n, err, size)
-		}
-		wg.Wait()
-	}
-	eventually(t, "no connection is left", func() bool { return w.CountConnections().Connections == 0 })
-	if got := w.CountConnections(); got.BytesIn != 3*size || got.BytesOut != 3*size {
-		t.Errorf("bytes to the endpoint and back: got %d and %d, want %d", got.BytesIn, got.BytesOut, 3*size)
-	}
 }

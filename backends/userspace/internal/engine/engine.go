@@ -3,14 +3,11 @@ package engine
 import (
 	"context"
 	"io"
-	"net/netip"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/vipkit/vipkit/affinity"
-	"github.com/vipkit/vipkit/endpoints"
 	"github.com/vipkit/vipkit/internal/pause"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -37,6 +34,7 @@ type served struct {
 	services  map[proxy.ServicePortName]*service
 	frontends map[frontendKey]binding
 	changed   chan struct{} // closed by the next Apply
+	applies   atomic.Uint64 // counts calls of Apply; can be read without mu
 }
 
 // counts are the counters that [Engine.CountConnections] reads.
@@ -61,8 +59,10 @@ type tasks struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 	slots  chan struct{} // one for each admitted connection
-	quota  *quota        // of the connections, with one more for each listener
-	pipes  bound
+	// listeners is how many goroutines serve listeners.
+	listeners atomic.Int64
+	quota     *quota // of the connections, with one more for each listener
+	pipes     bound
 
 	mu      sync.Mutex
 	closed  bool
@@ -92,7 +92,7 @@ func New(c Config) (*Engine, error) {
 	e.tasks.closers = map[io.Closer]struct{}{}
 	e.tasks.slots = make(chan struct{}, e.config.Connections)
 	e.tasks.quota = newQuota(e.config.Connections)
-	e.tasks.pipes.limit = int64(e.config.pipes())
+	e.tasks.pipes = make(bound, e.config.pipes())
 	e.tasks.ctx, e.tasks.cancel = context.WithCancel(context.Background())
 	e.tasks.wg.Go(e.enforceTimeouts)
 	return e, nil
@@ -153,10 +153,10 @@ func (t *tasks) untrack(c io.Closer) {
 	delete(t.closers, c)
 }
 
-// AwaitIdle waits until there is no connection that [Engine.Serve] has accepted. If ctx ends first, it
+// AwaitIdle waits until no listener is open, and there is no connection that one has accepted. If ctx ends first, it
 // returns the error of ctx.
 func (e *Engine) AwaitIdle(ctx context.Context) error {
-	for len(e.tasks.slots) > 0 {
+	for e.tasks.listeners.Load() > 0 || len(e.tasks.slots) > 0 {
 		if err := pause.For(ctx, 10*time.Millisecond); err != nil {
 			return err
 		}
@@ -192,73 +192,46 @@ func (e *Engine) report(err error) {
 // now returns the time on the engine's clock, by which it measures silence.
 func (e *Engine) now() time.Duration { return time.Since(e.start) }
 
-// Apply makes the engine serve the Services of next. New flows follow it at once. Connections
-// are kept while their service port has their endpoint, and for the grace period after that.
-// Sessions end when their endpoint is removed, and when their frontend is of another Service,
-// no longer forwards them, or excludes their endpoint by a policy.
+// Apply makes the engine serve the Services of next. New flows follow it at once. A session follows it with its
+// next datagram, in either direction. It ends when its endpoint is removed, and when its frontend is of another
+// Service, no longer forwards it, or excludes its endpoint by a policy. A connection is kept while its service port
+// has its endpoint, and for the grace period after that. Sessions and connections that are silent follow at the next
+// of the intervals of [Engine.enforceTimeouts].
 func (e *Engine) Apply(next proxy.Snapshot) {
-	// isMisrouted must be called without the lock of the sessions: it waits for a concurrent
-	// Apply, which waits for that lock.
-	for service := range e.take(next) {
-		for _, s := range e.sessions.of(service) {
-			if e.isMisrouted(s) {
-				e.sessions.end(s)
-			}
-		}
-	}
-}
-
-// take makes next the snapshot for new flows. It returns the services that have sessions
-// which may be misrouted now: services that were removed, that have a changed frontend or a smaller
-// pool, or all when the node has changed.
-func (e *Engine) take(next proxy.Snapshot) map[*service]bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	moved := map[*service]bool{}
-	if before := e.applied.Node(); before != nil && !before.Equal(next.Node()) {
-		for _, s := range e.services {
-			moved[s] = true
-		}
-	}
 	for c := range next.Changes(e.applied) {
-		switch {
-		case c.New == nil:
-			moved[e.services[c.Old.Name]] = true
+		if c.New != nil {
+			e.put(c.Old, c.New)
+		} else {
 			e.remove(c.Old)
-		case c.Old == nil:
-			e.add(c.New)
-		default:
-			if !slices.EqualFunc(c.Old.Frontends, c.New.Frontends, proxy.Frontend.Equal) ||
-				lacks(c.New.Cluster, c.Old.Cluster) || lacks(c.New.Local, c.Old.Local) || lacks(c.New.Draining, c.Old.Draining) {
-				moved[e.services[c.New.Name]] = true
-			}
-			e.change(c.Old, c.New)
 		}
 	}
 	e.applied = next
+	e.applies.Add(1)
 	close(e.changed)
 	e.changed = make(chan struct{})
-	return moved
 }
 
-func (e *Engine) add(p *proxy.ServicePort) {
-	s := e.services[p.Name]
+// put adds a port, or replaces the one that has its name.
+func (e *Engine) put(from, to *proxy.ServicePort) {
+	s := e.services[to.Name]
 	if s == nil {
-		s = &service{engine: e, connections: map[*connection]struct{}{}}
-		e.services[p.Name] = s
+		s = &service{engine: e}
+		e.services[to.Name] = s
 	}
-	s.configure(p)
-	e.bind(s, p)
-}
-
-func (e *Engine) bind(s *service, p *proxy.ServicePort) {
-	for i := range p.Frontends {
-		e.frontends[frontendKey{p.Frontends[i].Addr, p.Name.Protocol}] = binding{s, p, &p.Frontends[i]}
+	s.configure(from, to)
+	for i := range to.Frontends {
+		e.frontends[frontendKey{to.Frontends[i].Addr, to.Name.Protocol}] = binding{s, to, &to.Frontends[i]}
 	}
+	e.unbind(from)
 }
 
 // unbind removes the frontends of a port, except those that another port has taken over.
 func (e *Engine) unbind(p *proxy.ServicePort) {
+	if p == nil {
+		return
+	}
 	for i := range p.Frontends {
 		k := frontendKey{p.Frontends[i].Addr, p.Name.Protocol}
 		if e.frontends[k].port == p {
@@ -268,32 +241,9 @@ func (e *Engine) unbind(p *proxy.ServicePort) {
 }
 
 func (e *Engine) remove(p *proxy.ServicePort) {
-	s := e.services[p.Name]
+	e.services[p.Name].configure(p, nil)
 	e.unbind(p)
-	s.removeEndpoints(addresses(p), nil)
-	s.configure(nil)
 	delete(e.services, p.Name)
-}
-
-func (e *Engine) change(from, to *proxy.ServicePort) {
-	s := e.services[to.Name]
-	s.configure(to)
-	e.bind(s, to)
-	e.unbind(from)
-	s.removeEndpoints(addresses(from), addresses(to))
-}
-
-// lacks reports whether a pool lacks an endpoint that it had. Pools are sorted.
-func lacks(pool, had []*endpoints.Endpoint) bool {
-	for _, e := range had {
-		for len(pool) > 0 && pool[0].Addr.Compare(e.Addr) < 0 {
-			pool = pool[1:]
-		}
-		if len(pool) == 0 || pool[0].Addr != e.Addr {
-			return true
-		}
-	}
-	return false
 }
 
 // waiting returns a channel that the next Apply closes.
@@ -303,13 +253,9 @@ func (e *Engine) waiting() <-chan struct{} {
 	return e.changed
 }
 
-// addresses returns the addresses of all endpoints of a port, including draining endpoints.
-func addresses(p *proxy.ServicePort) map[netip.AddrPort]struct{} {
-	all := make(map[netip.AddrPort]struct{}, len(p.Cluster))
-	for _, pool := range [][]*endpoints.Endpoint{p.Cluster, p.Local, p.Draining} {
-		for _, x := range pool {
-			all[x.Addr] = struct{}{}
-		}
-	}
-	return all
+// snapshot returns the last snapshot that was applied.
+func (e *Engine) snapshot() proxy.Snapshot {
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	return e.applied
 }

@@ -54,7 +54,7 @@ func runEngine(spec string) error {
 	w := &fixture{Engine: e, port: &proxy.ServicePort{Name: proxy.ServicePortName{Protocol: v1.ProtocolTCP}}}
 	defer w.Close()
 	w.serveAt(addrOf(listening.Addr()), netip.MustParseAddrPort(words[1]))
-	go func() { _ = w.Serve(Listener{Listener: listening}) }()
+	w.Serve(Listener{Listener: listening})
 	_, err = io.Copy(io.Discard, os.Stdin)
 	return err
 }
@@ -100,7 +100,7 @@ func (w *fixture) withAffinity(timeout time.Duration) *fixture {
 func (w *fixture) listen(t testing.TB) netip.AddrPort {
 	t.Helper()
 	l := loopback(t)
-	w.open(t, Listener{Listener: l})
+	w.Serve(Listener{Listener: l})
 	return addrOf(l.Addr())
 }
 
@@ -110,18 +110,6 @@ func loopback(t testing.TB) *net.TCPListener {
 	l, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	testenv.NoError(t, err)
 	return l
-}
-
-// open serves the connections of a listener until the test ends.
-func (w *fixture) open(t testing.TB, l Listener) {
-	done := make(chan error, 1)
-	go func() { done <- w.Serve(l) }()
-	t.Cleanup(func() {
-		w.Close()
-		if err := <-done; err != nil && !errors.Is(err, net.ErrClosed) {
-			t.Errorf("Serve: %v", err)
-		}
-	})
 }
 
 // server handles connections at a loopback address until the test ends.

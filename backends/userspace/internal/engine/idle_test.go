@@ -230,7 +230,7 @@ func TestEndingSessionsAreBounded(t *testing.T) {
 			socket.incoming <- nil // an answer; r does not return before the test allows it
 		}
 	}
-	if got := w.sessions.sockets.taken.Load(); got != 18 {
+	if got := len(w.sessions.sockets); got != 18 {
 		t.Errorf("sockets: got %d, want 18 (16 and an eighth of that)", got)
 	}
 	if s := w.CountConnections(); s.Sessions > 18 || s.Crowded == 0 {

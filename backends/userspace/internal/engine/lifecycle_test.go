@@ -15,7 +15,6 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/internal/testing/testenv"
-	"github.com/vipkit/vipkit/proxy"
 )
 
 // watched is a connection that records how it was closed.
@@ -87,7 +86,7 @@ func TestListenersReturnDestinations(t *testing.T) {
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
 	testenv.NoError(t, err)
 	var failing atomic.Bool
-	w.open(t, Listener{Listener: l, Destination: func(net.Conn) (netip.AddrPort, error) {
+	w.Serve(Listener{Listener: l, Destination: func(net.Conn) (netip.AddrPort, error) {
 		if failing.Load() {
 			return memoryFrontend, errors.New("not known")
 		}
@@ -124,24 +123,6 @@ func TestConnectionsMayEndWhileDialing(t *testing.T) {
 	}
 }
 
-// The engine removes all state of a connection that has ended.
-func TestEndedConnectionsAreRemoved(t *testing.T) {
-	t.Parallel()
-	w := newFixture(t, Config{}, v1.ProtocolTCP)
-	at := w.listen(t)
-	w.serveAt(at, named(t))
-	for range 5 {
-		_, c := serverNameAt(t, at)
-		shut(c)
-	}
-	d := w.decide(Flow{Protocol: v1.ProtocolTCP, Client: memoryClient, Frontend: at})
-	eventually(t, "no connection is left", func() bool {
-		d.service.mu.Lock()
-		defer d.service.mu.Unlock()
-		return len(w.connections()) == 0 && len(d.service.connections) == 0
-	})
-}
-
 // The idle time of a connection counts from its beginning, not from that of the engine.
 func TestNewConnectionsAreNotIdle(t *testing.T) {
 	t.Parallel()
@@ -152,7 +133,7 @@ func TestNewConnectionsAreNotIdle(t *testing.T) {
 		}}, v1.ProtocolTCP)
 		w.serveAt(memoryFrontend, memoryEndpoint)
 		l := &memoryListener{make(chan net.Conn), make(chan struct{})}
-		w.open(t, Listener{Listener: l})
+		w.Serve(Listener{Listener: l})
 		time.Sleep(5 * time.Hour)
 		client, outer := connected()
 		l.conns <- outer
@@ -192,68 +173,46 @@ func TestDelaysOfListenersRestart(t *testing.T) {
 		w := newFixture(t, Config{}, v1.ProtocolTCP)
 		// The delays are 5, 10, 20 … ms.
 		l := &flaky{memoryListener{make(chan net.Conn), make(chan struct{})}, []int{6, 1, 1, 1}}
-		done := make(chan error, 1)
-		go func() { done <- w.Serve(Listener{Listener: l}) }()
+		w.Serve(Listener{Listener: l})
 		time.Sleep(315*time.Millisecond + 3*5*time.Millisecond + time.Millisecond)
 		synctest.Wait()
 		if got := w.CountConnections().Faults; got != 9 || len(l.failures) != 0 {
 			t.Errorf("failures after 331 ms: got %d, want 9", got)
 		}
-		w.Close()
-		testenv.NoError(t, <-done)
 	})
 }
 
-// When Serve or ServePackets returns, the listener is closed.
+// The engine closes its listeners, also one that it gets after Close.
 func TestListenersAreClosedInTheEnd(t *testing.T) {
 	t.Parallel()
-	for name, serve := range map[string]func(*fixture, *broken) error{
-		"connections": func(w *fixture, b *broken) error { return w.Serve(Listener{Listener: b}) },
-		"datagrams":   func(w *fixture, b *broken) error { return w.ServePackets(b) },
+	for name, serve := range map[string]func(*fixture, *broken){
+		"connections": func(w *fixture, b *broken) { w.Serve(Listener{Listener: b}) },
+		"datagrams":   func(w *fixture, b *broken) { w.ServePackets(b) },
 	} {
-		w, b := newFixture(t, Config{}, v1.ProtocolTCP), &broken{}
-		w.tasks.cancel()
-		if err := serve(w, b); err != nil || !b.closed.Load() {
-			t.Errorf("%s: got error %v, and the listener closed: %v; want no error and a closed listener", name, err, b.closed.Load())
-		}
+		w, before, after := newFixture(t, Config{}, v1.ProtocolTCP), &broken{}, &broken{}
+		serve(w, before)
 		w.Close()
-		b = &broken{}
-		if err := serve(w, b); !errors.Is(err, net.ErrClosed) || !b.closed.Load() {
-			t.Errorf("%s, after Close: got error %v, and the listener closed: %v; want %v and a closed listener", name, err, b.closed.Load(), net.ErrClosed)
+		serve(w, after)
+		if !before.closed.Load() || !after.closed.Load() {
+			t.Errorf("%s: closed listeners: got %t and %t after Close, want both", name, before.closed.Load(), after.closed.Load())
 		}
+		testenv.NoError(t, w.AwaitIdle(t.Context()))
 	}
 }
 
 // If an endpoint is removed while it is being dialed, its connection has the grace period.
 func TestEndpointsMayBeRemovedWhileDialing(t *testing.T) {
 	t.Parallel()
-	endsWithTheGracePeriod(t, func(w *fixture) { w.serveAt(memoryFrontend, netip.MustParseAddrPort("10.1.0.2:80")) })
-}
-
-// The same holds if the Service is removed and recreated: the connection belongs to the removed
-// one.
-func TestServicesMayBeRecreatedWhileDialing(t *testing.T) {
-	t.Parallel()
-	endsWithTheGracePeriod(t, func(w *fixture) {
-		w.Apply(proxy.NewSnapshot(&proxy.Node{}))
-		w.serveAt(memoryFrontend, memoryEndpoint)
-	})
-}
-
-// endsWithTheGracePeriod checks that a connection ends after the grace period, if something
-// happens while its endpoint is being dialed.
-func endsWithTheGracePeriod(t *testing.T, happens func(*fixture)) {
-	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		inner, endpoint := connected()
 		var w *fixture
 		w = newFixture(t, Config{Hooks: Hooks{Dial: func(context.Context, Dial) (net.Conn, error) {
-			happens(w)
+			w.serveAt(memoryFrontend, netip.MustParseAddrPort("10.1.0.2:80"))
 			return inner, nil
 		}}}, v1.ProtocolTCP)
 		w.serveAt(memoryFrontend, memoryEndpoint)
 		l := &memoryListener{make(chan net.Conn), make(chan struct{})}
-		w.open(t, Listener{Listener: l})
+		w.Serve(Listener{Listener: l})
 		client, outer := connected()
 		l.conns <- outer
 		time.Sleep(9 * time.Minute)

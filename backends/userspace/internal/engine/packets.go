@@ -4,8 +4,10 @@ import (
 	"errors"
 	"io"
 	"net"
+	"time"
 
 	"github.com/vipkit/vipkit/backends/userspace/internal/neterr"
+	"github.com/vipkit/vipkit/internal/pause"
 )
 
 // PacketListener receives the datagrams of clients, and sends answers.
@@ -18,10 +20,10 @@ type PacketListener interface {
 }
 
 // ServePackets forwards the datagrams of a listener to endpoints, until the engine or
-// the listener is closed. It closes the listener.
-func (e *Engine) ServePackets(l PacketListener) error {
+// the listener is closed. It closes the listener. It does not wait.
+func (e *Engine) ServePackets(l PacketListener) {
 	buf := make([]byte, maxDatagram)
-	return e.receive(l, func() error {
+	e.listen(l, func() error {
 		n, f, err := l.Receive(buf)
 		if err == nil {
 			e.Datagram(f, buf[:n], l)
@@ -30,28 +32,39 @@ func (e *Engine) ServePackets(l PacketListener) error {
 	})
 }
 
+// listen starts a goroutine that serves a listener: see receive.
+func (e *Engine) listen(l io.Closer, next func() error) {
+	e.tasks.listeners.Add(1)
+	started := e.tasks.run(func() {
+		defer e.tasks.listeners.Add(-1)
+		defer l.Close() //nolint:errcheck // an error would change nothing
+		e.receive(l, next)
+	})
+	if !started {
+		e.tasks.listeners.Add(-1)
+		_ = l.Close() // An error would change nothing.
+	}
+}
+
 // receive calls next, which waits for a connection or a datagram, until the engine or the listener
 // is closed. It counts other errors of the listener, and retries after a delay, which grows with each
-// failure in a row. It closes the listener.
-func (e *Engine) receive(l io.Closer, next func() error) error {
+// failure in a row.
+func (e *Engine) receive(l io.Closer, next func() error) {
 	if !e.tasks.track(l) {
-		return net.ErrClosed
+		return
 	}
 	defer e.tasks.untrack(l)
-	defer l.Close() //nolint:errcheck // an error would change nothing
-	var pause backoff
-	for {
+	for delay := time.Duration(0); ; {
 		err := next()
 		switch {
 		case err == nil, concernsOne(err):
-			pause = 0
-		case e.tasks.ctx.Err() != nil:
-			return nil
-		case errors.Is(err, net.ErrClosed):
-			return err
+			delay = 0
+		case e.tasks.ctx.Err() != nil, errors.Is(err, net.ErrClosed):
+			return
 		default:
 			e.report(err)
-			pause.wait(e.tasks.ctx)
+			delay = min(max(2*delay, 5*time.Millisecond), time.Second)
+			_ = pause.For(e.tasks.ctx, delay) // The next turn checks the context.
 		}
 	}
 }

@@ -153,17 +153,19 @@ func TestAffinityUsesNoTurn(t *testing.T) {
 	}
 }
 
-// A flow that does not come about has no service: no endpoint is reached, the client is gone, or
-// the header of the PROXY protocol cannot be sent.
+// A connection that does not come about has an error: no endpoint is reached, the client is gone, or the header of the
+// PROXY protocol cannot be sent.
 func TestFailedFlows(t *testing.T) {
 	t.Parallel()
+	refused := errors.New("refused")
 	for name, c := range map[string]struct {
 		dial   error
 		closed bool
+		want   error
 	}{
-		"no endpoint":     {dial: errors.New("refused")},
-		"closed client":   {closed: true},
-		"no proxy header": {},
+		"no endpoint":     {dial: refused, want: refused},
+		"closed client":   {closed: true, want: errClosed},
+		"no proxy header": {want: io.ErrClosedPipe},
 	} {
 		w := newFixture(t, Config{Hooks: Hooks{
 			Dial:          func(context.Context, Dial) (net.Conn, error) { return newFakeSocket(io.ErrClosedPipe), c.dial },
@@ -175,9 +177,9 @@ func TestFailedFlows(t *testing.T) {
 		if c.closed {
 			shut(link)
 		}
-		s, err := w.establish(link, Flow{Protocol: v1.ProtocolTCP, Client: memoryClient, Frontend: memoryFrontend})
-		if s != nil || c.closed != (err == nil) {
-			t.Errorf("%s: got a connection: %v, and error %v, want none, and an error unless the client is gone", name, s != nil, err)
+		err := w.establish(link, Flow{Protocol: v1.ProtocolTCP, Client: memoryClient, Frontend: memoryFrontend})
+		if !errors.Is(err, c.want) {
+			t.Errorf("%s: got error %v, want %v", name, err, c.want)
 		}
 		shut(near)
 		shut(far)

@@ -3,7 +3,6 @@ package engine
 import (
 	"net/netip"
 	"sync"
-	"sync/atomic"
 )
 
 // shares bound how many of limit flows one client and one service port may have. Once half
@@ -72,27 +71,21 @@ func (q *quota) give(h holder) {
 	}
 }
 
-// bound limits how many of something exist at a time.
-type bound struct {
-	limit int64
-	taken atomic.Int64
-}
+// bound limits how many of something exist at a time, to its capacity.
+type bound chan struct{}
 
 // take counts one more; it reports false at the limit.
-func (b *bound) take() bool {
-	for {
-		n := b.taken.Load()
-		if n >= b.limit {
-			return false
-		}
-		if b.taken.CompareAndSwap(n, n+1) {
-			return true
-		}
+func (b bound) take() bool {
+	select {
+	case b <- struct{}{}:
+		return true
+	default:
+		return false
 	}
 }
 
 // give ends the count of one that take has counted.
-func (b *bound) give() { b.taken.Add(-1) }
+func (b bound) give() { <-b }
 
 // clientKey returns the address by which a client is counted. An IPv6 client outside of the
 // cluster counts as its /64, since it may use all addresses of that; a pod has one address. It

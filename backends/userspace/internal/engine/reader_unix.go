@@ -74,7 +74,7 @@ func (r *reader) readWhenReady(fd uintptr) (done bool) {
 }
 
 // sendNow returns a function that sends a datagram at once. If the socket's buffer is full, it
-// fails with [syscall.EAGAIN]: datagrams that pile up for one endpoint must not delay those of
+// fails with [syscall.EAGAIN]: datagrams that pile up for one endpoint must not delay datagrams for
 // other endpoints.
 func sendNow(c net.Conn) func(datagram []byte) error {
 	if s, ok := c.(syscall.Conn); ok {

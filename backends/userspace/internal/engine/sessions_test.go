@@ -5,7 +5,6 @@ import (
 	"net"
 	"net/netip"
 	"slices"
-	"strconv"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -13,7 +12,6 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/vipkit/vipkit/internal/testing/snapshots"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -166,50 +164,5 @@ func TestSessionsEndAlone(t *testing.T) {
 	w.sessions.end(old)
 	if s := w.sessions.use(memoryFlow(), 0); s == nil || s == old {
 		t.Error("ending a session has ended the one that replaced it")
-	}
-}
-
-// The cost of changing a Service does not depend on the number of other Services' sessions.
-func TestApplyDoesNotScanOtherSessions(t *testing.T) {
-	const others, ports = 50_000, 300
-	apply := func(sessions int) time.Duration {
-		w := newMemory(t, Config{})
-		crowd := &service{engine: w.Engine}
-		w.sessions.mu.Lock() // The engine looks for silent sessions meanwhile.
-		for i := range sessions {
-			client := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)}), 1)
-			s := &session{
-				flow: Flow{Client: client, Frontend: memoryFrontend}, service: crowd, holder: holder{client.Addr(), crowd},
-				upstream: newFakeSocket(),
-			}
-			w.sessions.byFlow[s.key()] = s
-			w.sessions.idle.add(s)
-		}
-		w.sessions.mu.Unlock()
-		before, after := make([]*proxy.ServicePort, ports), make([]*proxy.ServicePort, ports)
-		for i := range ports {
-			p := *w.port
-			p.Name.Name = strconv.Itoa(i)
-			p.Cluster = snapshots.At(memoryEndpoint)
-			before[i] = &p
-			less := p
-			less.Cluster = nil
-			after[i] = &less
-		}
-		node := &proxy.Node{Name: "here"}
-		one, two := proxy.NewSnapshot(node, before...), proxy.NewSnapshot(node, after...)
-		least := time.Hour
-		for range 5 {
-			w.Apply(one)
-			start := time.Now()
-			w.Apply(two)
-			least = min(least, time.Since(start))
-		}
-		return least
-	}
-	alone, among := apply(0), apply(others)
-	t.Logf("%d service ports lose an endpoint in %v, and in %v among %d sessions of another one", ports, alone, among, others)
-	if among > 20*alone+10*time.Millisecond {
-		t.Errorf("%d service ports lose an endpoint in %v, and in %v among %d sessions of another one, want about the same", ports, alone, among, others)
 	}
 }

@@ -23,9 +23,9 @@ type Listener struct {
 }
 
 // Serve accepts connections, and connects them to endpoints, until the engine or the
-// listener is closed. It closes the listener.
-func (e *Engine) Serve(l Listener) error {
-	return e.receive(l.Listener, func() error {
+// listener is closed. It closes the listener. It does not wait.
+func (e *Engine) Serve(l Listener) {
+	e.listen(l.Listener, func() error {
 		conn, err := l.Accept()
 		if err == nil {
 			e.admit(conn, l)
@@ -75,22 +75,18 @@ func (e *Engine) serve(conn net.Conn, flow Flow) {
 	defer e.tasks.untrack(c)
 	e.counts.connections.Add(1)
 	defer e.counts.connections.Add(-1)
-	service, err := e.establish(c, flow)
-	if err != nil {
+	if err := e.establish(c, flow); err != nil {
 		e.counts.lost(err)
 		_ = c.Close()
 		return
 	}
-	if service == nil {
-		return // The connection was closed in the meantime.
-	}
-	defer service.unregister(c)
 	e.relay(c) // Called from here, the stack of a silent connection's goroutine stays small.
 }
 
 // lost counts a flow that did not reach an endpoint, by the cause.
 func (c *counts) lost(err error) {
 	switch {
+	case errors.Is(err, errClosed):
 	case errors.Is(err, errDenied):
 		c.denied.Add(1)
 	case errors.Is(err, ErrNoPort) || errors.Is(err, errNoResources):
@@ -117,37 +113,25 @@ func addrOf(a net.Addr) netip.AddrPort {
 	return netip.AddrPort{}
 }
 
-// establish connects a client to an endpoint, registers the connection with its service, and
-// returns the service: nil if the connection was closed in the meantime. An error means that
-// no endpoint was reached.
-func (e *Engine) establish(c *connection, flow Flow) (*service, error) {
+// establish connects a client to an endpoint. It returns errClosed if the connection was closed in the meantime.
+func (e *Engine) establish(c *connection, flow Flow) error {
 	decision := e.decide(flow)
 	if decision.route.Action != proxy.Forward {
 		var err error
 		if decision, err = e.awaitEndpoint(e.tasks.ctx, decision); err != nil {
-			return nil, err
+			return err
 		}
 	}
 	conn, endpoint, err := e.connect(e.tasks.ctx, &decision)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	if !c.attach(conn, endpoint.Addr) {
-		return nil, nil
+	if !c.attach(conn, endpoint.Addr, decision.port) {
+		return errClosed
 	}
 	c.touch(e.now())
 	c.relaying.Store(true)
-	if err := e.sendProxyHeader(c, &decision); err != nil {
-		return nil, err
-	}
-	e.register(c, &decision)
-	return decision.service, nil
-}
-
-// serves reports whether the decision's service port still has an endpoint. It requires e.mu.
-func (e *Engine) serves(d *decision, addr netip.AddrPort) bool {
-	p, ok := e.applied.Get(d.port.Name)
-	return ok && (p == d.port || find(p.Cluster, addr) != nil || find(p.Local, addr) != nil || find(p.Draining, addr) != nil)
+	return e.sendProxyHeader(c, &decision)
 }
 
 // sendProxyHeader sends the header of the PROXY protocol, if Hooks.ProxyProtocol returns a

@@ -31,7 +31,7 @@ func TestDataAndHalfClose(t *testing.T) {
 			_, _ = c.Write(all)
 		}
 	}))
-	random := testenv.Random(t)
+	random, sent := testenv.Random(t), uint64(0)
 	for _, size := range []int{0, 1, 1000, 16 << 10, 16<<10 + 1, 3 << 20, 4<<20 + 12345} {
 		data := make([]byte, size)
 		for i := range data {
@@ -53,6 +53,11 @@ func TestDataAndHalfClose(t *testing.T) {
 			t.Fatalf("%d bytes sent: got %d bytes and error %v, want the same back", size, len(got), err)
 		}
 		shut(c)
+		sent += uint64(size)
+	}
+	eventually(t, "no connection is left", func() bool { return len(w.connections()) == 0 })
+	if got := w.CountConnections(); got.BytesIn != sent || got.BytesOut != sent {
+		t.Errorf("bytes to the endpoint and back: got %d and %d, want %d", got.BytesIn, got.BytesOut, sent)
 	}
 }
 
@@ -183,62 +188,24 @@ func TestConnectionLimitMakesClientsWait(t *testing.T) {
 	readName(t, third)
 }
 
+// Connections to a removed endpoint end after the grace period, unless the endpoint returns before.
 func TestRemovedEndpointDrains(t *testing.T) {
 	t.Parallel()
 	const grace = time.Hour
-	w := newFixture(t, Config{Timeouts: Timeouts{Drain: grace, Session: 40 * time.Millisecond}}, v1.ProtocolTCP)
-	at := w.listen(t)
-	one, two := named(t), named(t)
-	w.serveAt(at, one)
-	_, old := serverNameAt(t, at)
-	w.serveAt(at, two)
-	if got, _ := serverNameAt(t, at); got != two.String() {
-		t.Fatalf("after removing %v: got %s, want %v", one, got, two)
-	}
-	if _, err := old.Write([]byte("?")); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := io.ReadFull(old, make([]byte, 1)); err != nil {
-		t.Errorf("within the grace period: got error %v, want an answer", err)
-	}
-	draining := 0
-	for _, l := range w.connections() {
-		end := time.Duration(l.end.Load())
-		if end == 0 {
-			continue
+	other := netip.MustParseAddrPort("10.1.0.2:80")
+	inMemory(t, Timeouts{Drain: grace}, func(w *fixture, client, endpoint halfCloser) {
+		for _, has := range []bool{false, true, false} {
+			w.serveAt(memoryFrontend, map[bool]netip.AddrPort{true: memoryEndpoint, false: other}[has])
+			time.Sleep(grace - time.Minute)
+			if !lives(client, endpoint) {
+				t.Fatalf("within the grace period, or with the endpoint (%t): got a closed connection, want an open one", has)
+			}
 		}
-		draining++
-		if left := end - w.now(); left > grace || left < grace-time.Minute {
-			t.Errorf("grace period of the connection to %v: got %v, want %v", one, left, grace)
+		time.Sleep(2 * time.Minute)
+		if lives(client, endpoint) {
+			t.Error("after the grace period: got an open connection, want a closed one")
 		}
-		l.end.Store(int64(w.now())) // as after the grace period
-	}
-	if draining != 1 {
-		t.Errorf("connections with a grace period: got %d, want the one to %v", draining, one)
-	}
-	if _, err := old.Read(make([]byte, 1)); !errors.Is(err, connectionReset) {
-		t.Errorf("after the grace period: got error %v, want %v", err, connectionReset)
-	}
-	eventually(t, "only the new connection is left", func() bool { return w.CountConnections().Connections == 1 })
-}
-
-func TestReturningEndpointKeepsItsConnections(t *testing.T) {
-	t.Parallel()
-	w := newFixture(t, Config{Timeouts: Timeouts{Drain: time.Hour}}, v1.ProtocolTCP)
-	at := w.listen(t)
-	one, two := named(t), named(t)
-	w.serveAt(at, one)
-	_, c := serverNameAt(t, at)
-	w.serveAt(at, two)
-	w.serveAt(at, one, two)
-	links := w.connections()
-	testenv.Same(t, 1, len(links), "connections")
-	for _, l := range links {
-		if end := l.end.Load(); end != 0 {
-			t.Errorf("end of the connection to %v, which has returned: got %v, want none", l.endpoint, time.Duration(end))
-		}
-	}
-	shut(c)
+	})
 }
 
 func TestClientKeepsItsEndpoint(t *testing.T) {

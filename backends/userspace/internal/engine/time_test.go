@@ -11,6 +11,9 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/vipkit/vipkit/internal/testing/snapshots"
+	"github.com/vipkit/vipkit/proxy"
 )
 
 // halfCloser is one end of a connection in memory that can be half-closed.
@@ -76,7 +79,7 @@ func inMemory(t *testing.T, timeouts Timeouts, f func(w *fixture, client, endpoi
 		}}, v1.ProtocolTCP)
 		w.serveAt(memoryFrontend, memoryEndpoint)
 		l := &memoryListener{make(chan net.Conn), make(chan struct{})}
-		w.open(t, Listener{Listener: l})
+		w.Serve(Listener{Listener: l})
 		client, outer := connected()
 		l.conns <- outer
 		synctest.Wait()
@@ -205,16 +208,20 @@ func TestWhenConnectionsAreOverdue(t *testing.T) {
 		"being dialed":               {dialing: true},
 		"being dialed after the end": {dialing: true, end: time.Second},
 	} {
-		l, timeouts := &connection{}, c.timeouts
+		p := snapshots.Port("web", "")
+		l, timeouts := &connection{port: p, end: c.end}, c.timeouts
 		if timeouts.Idle == 0 {
 			timeouts = Timeouts{Idle: idle, HalfClosed: halfClosed}
 		}
+		served := proxy.NewSnapshot(&proxy.Node{}, p)
+		if c.end != 0 {
+			served = proxy.NewSnapshot(&proxy.Node{})
+		}
 		l.relaying.Store(!c.dialing)
 		l.half.Store(c.half)
-		l.end.Store(int64(c.end))
 		l.touch(c.used)
 		for now := c.used; now < 2*time.Minute; now += time.Second {
-			if got, want := l.overdue(now, &timeouts), c.from != 0 && now >= c.from; got != want {
+			if got, want := l.overdue(now, &timeouts, served), c.from != 0 && now >= c.from; got != want {
 				t.Errorf("%s: overdue after %v: got %v, want %v", name, now, got, want)
 				break
 			}

@@ -2,8 +2,10 @@ package engine
 
 import (
 	"errors"
+	"maps"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -40,7 +42,7 @@ type sessions struct {
 
 func (t *sessions) begin(limit int) {
 	t.limit, t.byFlow, t.idle = limit, map[sessionKey]*session{}, idleIndex{}
-	t.sockets.limit = int64(limit + max(1, limit/endingShare))
+	t.sockets = make(bound, limit+max(1, limit/endingShare))
 }
 
 // endingShare is the divisor of the limit of sessions that gives how many more may be about
@@ -59,7 +61,9 @@ type session struct {
 	send     func(datagram []byte) error // does not wait
 	replier  Replier
 	used     atomic.Int64
-	entries  [3]*idleEntry // in the groups of the holder
+	// follows is the number of the Apply that the session follows.
+	follows atomic.Uint64
+	entries [3]*idleEntry // in the groups of the holder
 }
 
 // failureKey returns the key and the source under which a failure of the endpoint is recorded.
@@ -76,6 +80,9 @@ func (e *Engine) Datagram(f Flow, datagram []byte, r Replier) {
 		s := e.session(f, r)
 		if s == nil {
 			return
+		}
+		if !e.follow(s) {
+			continue
 		}
 		err := s.send(datagram)
 		switch {
@@ -121,7 +128,7 @@ func (e *Engine) session(f Flow, r Replier) *session {
 		e.counts.crowded.Add(1)
 		return nil
 	}
-	if e.sessions.makeRoom(d.holder()) {
+	if e.sessions.evict(func(i idleIndex) *session { return i.evict(e.sessions.limit, d.holder()) }) {
 		e.counts.crowded.Add(1)
 	}
 	return e.begin(f, &d, r, sync.OnceFunc(e.sessions.sockets.give))
@@ -132,25 +139,11 @@ func (d *decision) holder() holder {
 	return holder{clientKey(d.flow.Client.Addr(), d.flow.Origin), d.service}
 }
 
-// makeRoom ends a session if another one would exceed the limit or the share of the
-// holder, and reports whether it has ended one.
-func (t *sessions) makeRoom(to holder) bool {
+// evict ends the session that a function chooses, and reports whether it has chosen one.
+func (t *sessions) evict(choose func(idleIndex) *session) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	s := t.idle.evict(t.limit, to)
-	if s == nil {
-		return false
-	}
-	t.forget(s)
-	return true
-}
-
-// freePort ends a session of the holder's service port to free a source port, and reports
-// whether it has ended one.
-func (t *sessions) freePort(to holder) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	s := t.idle.evictForPort(to)
+	s := choose(t.idle)
 	if s == nil {
 		return false
 	}
@@ -163,7 +156,7 @@ func (t *sessions) freePort(to holder) bool {
 // before it returns if it opens none.
 func (e *Engine) begin(f Flow, d *decision, r Replier, leave func()) *session {
 	conn, endpoint, err := e.connect(e.tasks.ctx, d)
-	if errors.Is(err, ErrNoPort) && e.sessions.freePort(d.holder()) {
+	if errors.Is(err, ErrNoPort) && e.sessions.evict(func(i idleIndex) *session { return i.evictForPort(d.holder()) }) {
 		e.counts.crowded.Add(1)
 		conn, endpoint, err = e.connect(e.tasks.ctx, d)
 	}
@@ -177,22 +170,28 @@ func (e *Engine) begin(f Flow, d *decision, r Replier, leave func()) *session {
 		upstream: conn, send: sendNow(conn), replier: r,
 	}
 	s.used.Store(int64(e.now()))
-	if known := e.open(s, leave); known != s {
+	known := e.open(s, leave)
+	if known != s {
 		leave()
 		_ = conn.Close() // It was not used.
-		return known
 	}
-	if e.isMisrouted(s) {
-		e.sessions.end(s) // The Services have changed in the meantime.
-	}
-	return s
+	return known
 }
 
-// isMisrouted reports whether the flow of a session is denied, belongs to another service port, or may not
-// go on to the endpoint.
-func (e *Engine) isMisrouted(s *session) bool {
+// follow ends a session, and reports false, if its flow is denied, belongs to another service port, or may not go on
+// to the endpoint. That can only be after an Apply.
+func (e *Engine) follow(s *session) bool {
+	applies := e.applies.Load()
+	if s.follows.Load() == applies {
+		return true
+	}
 	d := e.decide(s.flow)
-	return d.service != s.service || find(d.endpoints, s.endpoint) == nil && !d.drains(s.endpoint)
+	if d.service != s.service || find(d.endpoints, s.endpoint) == nil && !d.drains(s.endpoint) {
+		e.sessions.end(s)
+		return false
+	}
+	s.follows.Store(applies)
+	return true
 }
 
 // drains reports whether existing flows may go on to an endpoint, although new ones do not get it.
@@ -237,6 +236,9 @@ func (e *Engine) answers(s *session) {
 	r := newReader(s.upstream)
 	for answered := false; ; {
 		buf, n, err := r.read(e.buffers.large)
+		if err == nil && !e.follow(s) {
+			err = net.ErrClosed
+		}
 		if err == nil {
 			if !answered {
 				answered = true
@@ -294,34 +296,16 @@ func (t *sessions) forget(s *session) {
 	_ = s.upstream.Close() // An error would change nothing.
 }
 
-// those returns the sessions for which a condition holds.
-func (t *sessions) those(which func(*session) bool) (all []*session) {
+// all returns the sessions.
+func (t *sessions) all() []*session {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	for _, s := range t.byFlow {
-		if which(s) {
-			all = append(all, s)
-		}
-	}
-	return all
-}
-
-// of returns the sessions of a service. It does not scan all sessions: clients decide how
-// many there are.
-func (t *sessions) of(service *service) (all []*session) {
-	t.mu.RLock()
-	defer t.mu.RUnlock()
-	if own := t.idle[service]; own != nil {
-		for _, p := range *own {
-			all = append(all, p.session)
-		}
-	}
-	return all
+	return slices.Collect(maps.Values(t.byFlow))
 }
 
 // endAll ends all sessions.
 func (t *sessions) endAll() {
-	for _, s := range t.those(func(*session) bool { return true }) {
+	for _, s := range t.all() {
 		t.end(s)
 	}
 }
@@ -329,10 +313,13 @@ func (t *sessions) endAll() {
 // closeSilent ends the sessions that were last used before a time. A datagram that finds its
 // session before that keeps it open: there may be an answer.
 func (t *sessions) closeSilent(before time.Duration) {
-	silent := func(s *session) bool { return s.used.Load() <= int64(before) }
-	for _, s := range t.those(silent) {
+	isSilent := func(s *session) bool { return s.used.Load() <= int64(before) }
+	for _, s := range t.all() {
+		if !isSilent(s) {
+			continue
+		}
 		t.mu.Lock()
-		if silent(s) {
+		if isSilent(s) {
 			t.forget(s)
 		}
 		t.mu.Unlock()

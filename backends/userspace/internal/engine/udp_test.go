@@ -2,7 +2,6 @@ package engine
 
 import (
 	"bytes"
-	"errors"
 	"net"
 	"net/netip"
 	"slices"
@@ -36,14 +35,7 @@ func (w *fixture) packetsFrom(t testing.TB, origin Origin) netip.AddrPort {
 	t.Helper()
 	c := udpSocket(t)
 	at := addrOf(c.LocalAddr())
-	done := make(chan error, 1)
-	go func() { done <- w.ServePackets(newPacketListener(c, origin)) }()
-	t.Cleanup(func() {
-		w.Close()
-		if err := <-done; err != nil && !errors.Is(err, net.ErrClosed) {
-			t.Errorf("ServePackets: %v", err)
-		}
-	})
+	w.ServePackets(newPacketListener(c, origin))
 	return at
 }
 
@@ -254,12 +246,12 @@ func TestSessionsFollowTheirFrontend(t *testing.T) {
 	closed.Frontends = slices.Clone(second.Frontends)
 	closed.Frontends[0].Restricted = true
 	w.Apply(proxy.NewSnapshot(&proxy.Node{}, idle, &closed))
-	eventually(t, "the session has ended, since the frontend allows no client", func() bool { return w.CountConnections().Sessions == 0 })
 	denied := w.CountConnections().Denied
 	if _, err := a.Write([]byte("?")); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "the client is denied", func() bool { return w.CountConnections().Denied > denied })
+	eventually(t, "the session has ended, since the frontend allows no client", func() bool { return w.CountConnections().Sessions == 0 })
 }
 
 // newPacketListener returns a listener for the datagrams that are sent to a socket.

@@ -3,7 +3,9 @@ package host
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
+	"net/netip"
 
 	v1 "k8s.io/api/core/v1"
 
@@ -19,6 +21,20 @@ func CheckProtocol(port *proxy.ServicePort) error {
 		return errSCTP
 	}
 	return nil
+}
+
+// Listen opens a socket: a [net.TCPListener], or a [net.UDPConn].
+func (s *Sockets) Listen(ctx context.Context, config *net.ListenConfig, protocol v1.Protocol, at netip.AddrPort) (socket io.Closer, err error) {
+	config.SetMultipathTCP(false) // Endpoints would not see more than one path, and such sockets have no SO_ORIGINAL_DST.
+	err = s.Do(func() error {
+		if protocol == v1.ProtocolUDP {
+			socket, err = config.ListenPacket(ctx, "udp", at.String())
+		} else {
+			socket, err = config.Listen(ctx, "tcp", at.String())
+		}
+		return err
+	})
+	return socket, err
 }
 
 // Reach makes a connection to an endpoint from any address of the node, as [engine.Hooks].Dial.

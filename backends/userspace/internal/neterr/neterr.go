@@ -2,6 +2,7 @@ package neterr
 
 import (
 	"errors"
+	"runtime"
 	"syscall"
 )
 
@@ -29,74 +30,52 @@ const (
 	Undelivered
 )
 
-// Of returns the cause of an error; [Other] for no error.
-func Of(err error) Cause { return causeOf(err, known()) }
+// Numbers of errors of Windows. Programs on other systems never get them.
+const (
+	portUnreachable syscall.Errno = 1234 // ERROR_PORT_UNREACHABLE
+	noResources     syscall.Errno = 1450 // ERROR_NO_SYSTEM_RESOURCES
+	workingSetQuota syscall.Errno = 1453 // ERROR_WORKING_SET_QUOTA
+	commitmentLimit syscall.Errno = 1455 // ERROR_COMMITMENT_LIMIT
+	wsaEACCES       syscall.Errno = 10013
+	wsaEMFILE       syscall.Errno = 10024
+	wsaEWOULDBLOCK  syscall.Errno = 10035
+	wsaEMSGSIZE     syscall.Errno = 10040
+	wsaEADDRINUSE   syscall.Errno = 10048
+	wsaEADDRNOT     syscall.Errno = 10049 // WSAEADDRNOTAVAIL
+	wsaENETRESET    syscall.Errno = 10052 // the time to live has expired
+	wsaECONNRESET   syscall.Errno = 10054 // the port is not in use
+	wsaENOBUFS      syscall.Errno = 10055
+	wsaECONNREFUSED syscall.Errno = 10061
+	wsaEPROCLIM     syscall.Errno = 10067
+)
 
-// IsDenied reports whether an error says that this host denies the operation. Where a port was chosen,
-// that is about the port: Windows returns it for ports that are reserved, or that a socket has for
-// itself alone.
-func IsDenied(err error) bool {
-	const accessDenied = syscall.Errno(10013) // WSAEACCES
-	return errors.Is(err, syscall.EACCES) || errors.Is(err, accessDenied)
-}
-
-// number is an error of the operating system, and its cause.
-type number struct {
-	errno syscall.Errno
-	cause Cause
-}
-
-func causeOf(err error, known []number) Cause {
-	if err == nil {
-		return Other
-	}
-	for _, n := range known {
-		if errors.Is(err, n.errno) {
-			return n.cause
+// Of returns the cause of an error; [Other] for no error. On Windows, only programs return the names that package
+// syscall has on every system.
+func Of(err error) Cause {
+	errno, _ := errors.AsType[syscall.Errno](err)
+	switch errno {
+	case syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.EPERM, syscall.EACCES,
+		noResources, workingSetQuota, commitmentLimit, wsaEACCES, wsaEMFILE, wsaENOBUFS, wsaEPROCLIM:
+		return Shortage
+	case syscall.EADDRNOTAVAIL, wsaEADDRNOT:
+		return NotLocal
+	case syscall.EADDRINUSE, wsaEADDRINUSE:
+		return InUse
+	case syscall.EMSGSIZE, wsaEMSGSIZE:
+		return TooLarge
+	case syscall.EAGAIN, wsaEWOULDBLOCK:
+		return Full
+	case syscall.ECONNREFUSED, portUnreachable, wsaENETRESET, wsaECONNRESET, wsaECONNREFUSED:
+		return Undelivered
+	case 4, 5, 8, 14: // ERROR_TOO_MANY_OPEN_FILES, ERROR_ACCESS_DENIED, ERROR_NOT_ENOUGH_MEMORY, ERROR_OUTOFMEMORY
+		if runtime.GOOS == "windows" {
+			return Shortage
 		}
 	}
 	return Other
 }
 
-// byName returns the errors whose names package syscall has on every system. On Windows only
-// programs return them, such as hooks.
-func byName() []number {
-	return []number{
-		{syscall.EMFILE, Shortage},
-		{syscall.ENFILE, Shortage},
-		{syscall.ENOBUFS, Shortage},
-		{syscall.ENOMEM, Shortage},
-		{syscall.EPERM, Shortage},
-		{syscall.EACCES, Shortage},
-		{syscall.EADDRNOTAVAIL, NotLocal},
-		{syscall.EADDRINUSE, InUse},
-		{syscall.EMSGSIZE, TooLarge},
-		{syscall.EAGAIN, Full},
-		{syscall.ECONNREFUSED, Undelivered},
-	}
-}
-
-// onWindows returns the errors of Windows. It is here for tests on other systems.
-func onWindows() []number {
-	return []number{
-		{4, Shortage},        // ERROR_TOO_MANY_OPEN_FILES
-		{5, Shortage},        // ERROR_ACCESS_DENIED
-		{8, Shortage},        // ERROR_NOT_ENOUGH_MEMORY
-		{14, Shortage},       // ERROR_OUTOFMEMORY
-		{1450, Shortage},     // ERROR_NO_SYSTEM_RESOURCES
-		{1453, Shortage},     // ERROR_WORKING_SET_QUOTA
-		{1455, Shortage},     // ERROR_COMMITMENT_LIMIT
-		{1234, Undelivered},  // ERROR_PORT_UNREACHABLE
-		{10013, Shortage},    // WSAEACCES
-		{10024, Shortage},    // WSAEMFILE
-		{10035, Full},        // WSAEWOULDBLOCK
-		{10040, TooLarge},    // WSAEMSGSIZE
-		{10048, InUse},       // WSAEADDRINUSE
-		{10049, NotLocal},    // WSAEADDRNOTAVAIL
-		{10052, Undelivered}, // WSAENETRESET: the time to live has expired
-		{10054, Undelivered}, // WSAECONNRESET: the port is not in use
-		{10055, Shortage},    // WSAENOBUFS
-		{10061, Undelivered}, // WSAECONNREFUSED
-		{10067, Shortage},    // WSAEPROCLIM
-	}
-}
+// IsDenied reports whether an error says that this host denies the operation. Where a port was chosen,
+// that is about the port: Windows returns it for ports that are reserved, or that a socket has for
+// itself alone.
+func IsDenied(err error) bool { return errors.Is(err, syscall.EACCES) || errors.Is(err, wsaEACCES) }

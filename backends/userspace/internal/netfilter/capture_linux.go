@@ -7,7 +7,6 @@ import (
 	"io"
 	"net"
 	"net/netip"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -41,8 +40,7 @@ type Capture struct {
 	// borrowing reaches endpoints from the addresses of clients, with TPROXY.
 	borrowing *borrowingDialer
 	opened    map[v1.IPFamily]*listeners
-	// serve has the engine serve the listeners.
-	serve func(engine.Listener, engine.PacketListener)
+	engine    *engine.Engine // serves the listeners
 }
 
 // New returns a capture in the network namespace of the calling thread. Its method ServeBy must be
@@ -73,14 +71,8 @@ func (c *Capture) Close() error {
 	return errors.Join(c.events.Close(), c.Conn.Close(), c.sockets.Close())
 }
 
-// ServeBy has an engine serve the listeners, by goroutines that the group counts. These end when their
-// listener is closed.
-func (c *Capture) ServeBy(e *engine.Engine, served *sync.WaitGroup) {
-	c.serve = func(tcp engine.Listener, udp engine.PacketListener) {
-		served.Go(func() { _ = e.Serve(tcp) })
-		served.Go(func() { _ = e.ServePackets(udp) })
-	}
-}
+// ServeBy has an engine serve the listeners.
+func (c *Capture) ServeBy(e *engine.Engine) { c.engine = e }
 
 // Configure adds how the engine reaches endpoints.
 func (c *Capture) Configure(config *engine.Config) {
@@ -91,8 +83,7 @@ func (c *Capture) Configure(config *engine.Config) {
 	}
 }
 
-// StartAt makes a port the next source port with TPROXY, for tests. Endpoints that have been reached
-// with UDP go on with their own next port.
+// StartAt makes a port the next source port with TPROXY, for tests.
 func (c *Capture) StartAt(port uint16) { c.borrowing.ports.startAt(port) }
 
 // listeners are the sockets of one IP family.
@@ -149,7 +140,8 @@ func (c *Capture) open(ctx context.Context, f v1.IPFamily, ls *listeners) error 
 				return to, err == nil // a datagram without a conntrack entry is dropped
 			}
 		}
-		c.serve(connections, datagrams)
+		c.engine.Serve(connections)
+		c.engine.ServePackets(datagrams)
 	}
 	return nil
 }
@@ -160,23 +152,30 @@ func (ls *listeners) listen(ctx context.Context, s *host.Sockets, at netip.AddrP
 	if translated {
 		claim = freeBind
 	}
-	// A program that this process starts has the sockets that an earlier backend of the process has
-	// closed, until it runs.
-	retry := func(open func() error) error { return host.Retry(ctx, neterr.InUse, time.Now().Add(time.Second), open) }
-	if err = retry(func() error {
-		tcp, err = listen(ctx, s, at, claim)
-		return err
-	}); err != nil {
-		return nil, nil, err
+	for _, x := range []struct {
+		protocol v1.Protocol
+		options  []func(fd int) error
+	}{{v1.ProtocolTCP, []func(int) error{keepAlive, claim}}, {v1.ProtocolUDP, []func(int) error{sentTo, makeRoom, claim}}} {
+		config := &net.ListenConfig{Control: control(x.options...), KeepAlive: -1}
+		// A program that this process starts has the sockets that an earlier backend of the process has
+		// closed, until it runs.
+		err = host.Retry(ctx, neterr.InUse, time.Now().Add(time.Second), func() error {
+			socket, err := s.Listen(ctx, config, x.protocol, at)
+			switch x := socket.(type) {
+			case *net.TCPListener:
+				tcp = x
+			case *net.UDPConn:
+				udp = x
+			}
+			if err == nil {
+				ls.sockets = append(ls.sockets, socket)
+			}
+			return err
+		})
+		if err != nil {
+			return nil, nil, err
+		}
 	}
-	ls.sockets = append(ls.sockets, tcp)
-	if err = retry(func() error {
-		udp, err = listenPacket(ctx, s, at, claim)
-		return err
-	}); err != nil {
-		return nil, nil, err
-	}
-	ls.sockets = append(ls.sockets, udp)
 	return tcp, udp, nil
 }
 

@@ -10,7 +10,7 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// Names of the chains that each table has, beside those of verdictChain.
+// Names of the chains that each table has, beside the chains of verdictChain.
 const (
 	chainPrerouting  = "prerouting"
 	chainOutput      = "output"
@@ -214,7 +214,7 @@ func (w chainWriter) unservedFlows() {
 	w.unserved()
 }
 
-// prerouting delivers packets to the sockets of the backend: first those of established
+// prerouting delivers packets to the sockets of the backend: first packets of established
 // connections, then new ones, which go to listeners. While no backend listens, it drops packets
 // that it would capture.
 func (w chainWriter) prerouting() {
@@ -235,8 +235,8 @@ func (w chainWriter) prerouting() {
 	w.Rule(w.ownSocket(), w.SetMark(), accept)
 	// The same, of connections that chain bridged has translated.
 	w.Rule(w.comesByBridge(expr.CmpOpEq), w.connectionState(expr.CtStateBitESTABLISHED), accept)
-	// A backend of another kind has served the connection first.
-	w.Rule(w.original(), w.destinationTranslated(), accept)
+	// A backend of another kind has served the connection first: sockets of this backend know nothing of it.
+	w.Rule(w.original(), w.Translated(), accept)
 	w.Rule(w.connectionState(expr.CtStateBitUNTRACKED), accept)
 	// Chain output has decided on all packets from the node to itself.
 	w.Rule(w.Interface(expr.MetaKeyIIFNAME, "lo", expr.CmpOpNeq), w.Jump(chainServices))
@@ -275,7 +275,7 @@ func (w chainWriter) output() {
 	// prerouting.
 	w.Rule(w.reply(), w.connectionMarked(expr.CmpOpEq), accept)
 	// A backend of another kind has served the connection first, as in prerouting.
-	w.Rule(w.original(), w.destinationTranslated(), accept)
+	w.Rule(w.original(), w.Translated(), accept)
 	w.Rule(w.connectionState(expr.CtStateBitUNTRACKED), accept)
 	w.Rule(w.Jump(chainServices))
 }

@@ -9,7 +9,6 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/backends"
-	"github.com/vipkit/vipkit/backends/internal/kinds"
 	"github.com/vipkit/vipkit/backends/userspace/internal/host"
 	"github.com/vipkit/vipkit/internal/ipaddr"
 	"github.com/vipkit/vipkit/proxy"
@@ -64,13 +63,6 @@ func (c *Config) actionFor(a proxy.Action) proxy.Action {
 	}
 	return a
 }
-
-// routingTable returns the number of the backend's routing table, which is also the metric of its
-// routes in the table of local addresses. It differs between instances in one network namespace.
-func (c *Config) routingTable() int { return kinds.RoutingTable(c.Identity.Mark) }
-
-// rulePriority returns the priority of the backend's routing rule.
-func (c *Config) rulePriority() int { return kinds.RulePriority(c.Identity.Mark) }
 
 // listenAddr returns the n-th address to listen at. It is derived from the name of the
 // identity, and other machines cannot send to it: in IPv4 it is a loopback address, in IPv6

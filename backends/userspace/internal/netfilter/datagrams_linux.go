@@ -1,7 +1,6 @@
 package netfilter
 
 import (
-	"context"
 	"encoding/binary"
 	"errors"
 	"net"
@@ -17,28 +16,9 @@ import (
 	"github.com/vipkit/vipkit/internal/ipaddr"
 )
 
-// listenPacket opens a listener for datagrams. Claim sets the socket option that allows binding
-// to the address.
-func listenPacket(ctx context.Context, s *host.Sockets, at netip.AddrPort, claim func(fd int) error) (p *net.UDPConn, err error) {
-	sent := func(fd int) error {
-		if at.Addr().Is6() {
-			return unix.SetsockoptInt(fd, unix.SOL_IPV6, unix.IPV6_RECVORIGDSTADDR, 1)
-		}
-		return unix.SetsockoptInt(fd, unix.SOL_IP, unix.IP_RECVORIGDSTADDR, 1)
-	}
-	err = s.Do(func() error {
-		config := net.ListenConfig{Control: control(sent, makeRoom, claim)}
-		c, err := config.ListenPacket(ctx, "udp", at.String())
-		if err != nil {
-			return err
-		}
-		var ok bool
-		if p, ok = c.(*net.UDPConn); !ok {
-			return errors.Join(errors.ErrUnsupported, c.Close())
-		}
-		return nil
-	})
-	return p, err
+// sentTo has a socket receive the destination of each datagram.
+func sentTo(fd int) error {
+	return setByFamily(fd, unix.IP_RECVORIGDSTADDR, unix.IPV6_RECVORIGDSTADDR)
 }
 
 // makeRoom enlarges the receive buffer of a socket that all clients share: while the process is

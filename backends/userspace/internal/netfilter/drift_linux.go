@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/vipkit/vipkit/backends/internal/kinds"
 	"github.com/vipkit/vipkit/internal/kernel/rawnetlink"
 )
 
@@ -94,7 +95,7 @@ func (c *Capture) concerns(m rawnetlink.Message) bool {
 		}
 		table, priority := number(unix.RTA_TABLE), number(unix.RTA_PRIORITY)
 		isRule := m.Type == unix.RTM_NEWRULE || m.Type == unix.RTM_DELRULE
-		return table == c.routingTable() || isRule && priority == c.rulePriority() || !isRule && priority == c.routingTable()
+		return table == kinds.RoutingTable(c.Identity.Mark) || isRule && priority == kinds.RulePriority(c.Identity.Mark) || !isRule && priority == kinds.RoutingTable(c.Identity.Mark)
 	}
 	return false
 }

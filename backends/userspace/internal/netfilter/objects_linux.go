@@ -28,7 +28,7 @@ const (
 type Key struct {
 	kind kind
 	fam  nfnetlink.Family
-	// level is the rank of a chain among those of its kind, name the name of a set or chain.
+	// level is the rank of a chain among the chains of its kind, name the name of a set or chain.
 	level uint8
 	name  string
 	// protocol and addr are a frontend; a node port has the address zero.

@@ -21,66 +21,59 @@ type path struct {
 type ports struct {
 	order []uint16
 
-	mu    sync.Mutex
-	start int // index of the next port of connections, and of the next path
-	lent  map[path]*loans
-}
-
-// loans are the ports of one path.
-type loans struct {
-	start, fresh int      // the first fresh ports from start on have been lent
-	back         []uint16 // returned ports, in that order
+	mu   sync.Mutex
+	at   int // index of the next port
+	lent map[path]map[uint16]bool
 }
 
 // newPorts returns the count ports from first on.
 func newPorts(first uint16, count int) *ports {
-	p := &ports{order: make([]uint16, count), lent: map[path]*loans{}}
+	p := &ports{order: make([]uint16, count), lent: map[path]map[uint16]bool{}}
 	for i, n := range rand.Perm(count) {
 		p.order[i] = first + uint16(n)
 	}
 	return p
 }
 
-// startAt makes a port the next one, except on paths that have ports.
+// startAt makes a port the next one.
 func (p *ports) startAt(port uint16) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.start = slices.Index(p.order, port)
+	p.at = slices.Index(p.order, port)
 }
 
 // next returns all ports in turn. The kernel knows which of them a connection may have.
 func (p *ports) next() uint16 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.order[p.step()]
+	return p.step()
 }
 
-// step returns the index start, and moves it on. It requires p.mu.
-func (p *ports) step() int {
-	i := p.start
-	p.start = (i + 1) % len(p.order)
-	return i
+// step returns the next port, and moves on. It requires p.mu.
+func (p *ports) step() uint16 {
+	port := p.order[p.at]
+	p.at = (p.at + 1) % len(p.order)
+	return port
 }
 
-// take lends a port, or fails with [engine.ErrNoPort]. Flows on different paths may use the same
-// port at a time, those on one path never. A returned port is lent again last.
+// take lends the next port that is not lent on a path, or fails with [engine.ErrNoPort]. Flows on different paths may
+// use the same port at a time.
 func (p *ports) take(on path) (uint16, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	start, l := p.step(), p.lent[on] // each loan, so that a path whose ports were all returned begins elsewhere
-	if l == nil {
-		l = &loans{start: start}
-		p.lent[on] = l
-	}
-	switch {
-	case l.fresh < len(p.order):
-		l.fresh++
-		return p.order[(l.start+l.fresh-1)%len(p.order)], nil
-	case len(l.back) == 0:
+	lent := p.lent[on]
+	if len(lent) == len(p.order) {
 		return 0, engine.ErrNoPort
 	}
-	port := l.back[0]
-	l.back = l.back[1:]
+	if lent == nil {
+		lent = map[uint16]bool{}
+		p.lent[on] = lent
+	}
+	port := p.step()
+	for lent[port] {
+		port = p.step()
+	}
+	lent[port] = true
 	return port, nil
 }
 
@@ -88,9 +81,7 @@ func (p *ports) take(on path) (uint16, error) {
 func (p *ports) give(on path, port uint16) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	l := p.lent[on]
-	l.back = append(l.back, port)
-	if len(l.back) == l.fresh {
+	if delete(p.lent[on], port); len(p.lent[on]) == 0 {
 		delete(p.lent, on)
 	}
 }

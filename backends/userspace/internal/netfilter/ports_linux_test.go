@@ -55,7 +55,7 @@ func TestPortsAreLentOncePerPath(t *testing.T) {
 	}
 }
 
-// Ports are lent again only after all ports have been lent once, in the order of their return.
+// Ports are lent in turn: a port is lent again only after all others.
 func TestPortsAreReusedInOrder(t *testing.T) {
 	t.Parallel()
 	p, on := newPorts(1, 10), path{to: netip.MustParseAddrPort("10.0.0.5:8080")}

@@ -41,7 +41,7 @@ func (r *routes) rule(f v1.IPFamily) *netlink.Rule {
 		return nil
 	}
 	rule, mask := netlink.NewRule(), r.Identity.Mark
-	rule.Family, rule.Priority, rule.Table = socketFamily(f), r.rulePriority(), r.routingTable()
+	rule.Family, rule.Priority, rule.Table = socketFamily(f), kinds.RulePriority(r.Identity.Mark), kinds.RoutingTable(r.Identity.Mark)
 	rule.Mark, rule.Mask = mask, &mask
 	return rule
 }
@@ -56,7 +56,7 @@ type destination struct {
 func (r *routes) want(f v1.IPFamily) map[destination]bool {
 	all := map[destination]bool{}
 	if !r.Redirect {
-		all[destination{r.routingTable(), netip.PrefixFrom(ipaddr.Unspecified(f), 0)}] = true
+		all[destination{kinds.RoutingTable(r.Identity.Mark), netip.PrefixFrom(ipaddr.Unspecified(f), 0)}] = true
 	}
 	for _, x := range r.listeners() {
 		if r.isTranslated(x) {
@@ -156,7 +156,7 @@ func (r *routes) put(f v1.IPFamily) error {
 			Dst: &net.IPNet{IP: d.to.Addr().AsSlice(), Mask: net.CIDRMask(d.to.Bits(), d.to.Addr().BitLen())},
 		}
 		if d.table == unix.RT_TABLE_LOCAL {
-			route.Protocol, route.Priority = kinds.RouteProtocol, r.routingTable()
+			route.Protocol, route.Priority = kinds.RouteProtocol, kinds.RoutingTable(r.Identity.Mark)
 		}
 		if err = r.handle.RouteReplace(route); err != nil {
 			break

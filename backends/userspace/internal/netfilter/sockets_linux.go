@@ -1,39 +1,12 @@
 package netfilter
 
 import (
-	"context"
 	"errors"
-	"net"
-	"net/netip"
 	"os"
 	"syscall"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/vipkit/vipkit/backends/userspace/internal/host"
 )
-
-// listen opens a listener for connections. Claim sets the socket option that allows binding to
-// the address.
-func listen(ctx context.Context, s *host.Sockets, at netip.AddrPort, claim func(fd int) error) (*net.TCPListener, error) {
-	var l net.Listener
-	err := s.Do(func() (err error) {
-		c := net.ListenConfig{Control: control(keepAlive, claim), KeepAlive: -1}
-		// Endpoints would not see more than one path, and multipath sockets have no
-		// SO_ORIGINAL_DST.
-		c.SetMultipathTCP(false)
-		l, err = c.Listen(ctx, "tcp", at.String())
-		return err
-	})
-	if err != nil {
-		return nil, err
-	}
-	tcp, ok := l.(*net.TCPListener)
-	if !ok {
-		return nil, errors.Join(errors.ErrUnsupported, l.Close())
-	}
-	return tcp, nil
-}
 
 // control returns a function for the Control fields of [net.ListenConfig] and [net.Dialer]
 // that sets socket options.

@@ -63,9 +63,10 @@ func TestListenersNoticeVanishedClients(t *testing.T) {
 	t.Parallel()
 	ns := netnstest.NewNS(t)
 	s := socketsIn(t, ns)
-	l, err := listen(t.Context(), s, netip.MustParseAddrPort("127.0.0.1:8081"), transparent)
+	ls := &listeners{}
+	l, _, err := ls.listen(t.Context(), s, netip.MustParseAddrPort("127.0.0.1:8081"), false)
 	testenv.NoError(t, err)
-	defer l.Close() //nolint:errcheck // the test is over
+	defer ls.close() //nolint:errcheck // the test is over
 	client, err := ns.Dial(t.Context(), "tcp", "127.0.0.1:8081")
 	testenv.NoError(t, err)
 	defer client.Close() //nolint:errcheck // the test is over

@@ -28,7 +28,7 @@ const rangesPerChain = 64
 // another version of the backend has left with another form are replaced.
 const sourcesForm = "1"
 
-// Levels of the chains of a list: the chain of the list leads to those of its parts.
+// Levels of the chains of a list: the chain of the list leads to the chains of its parts.
 const (
 	levelPart uint8 = iota
 	levelList

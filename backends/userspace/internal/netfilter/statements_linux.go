@@ -55,14 +55,7 @@ func (w chainWriter) replyBeside() nft.Statement {
 // sourceTranslated matches packets of connections whose source is translated, as by masquerading.
 func (w chainWriter) sourceTranslated() nft.Statement {
 	const srcNAT = 1 << 4 // IPS_SRC_NAT
-	return w.bits(expr.CtKeySTATUS, srcNAT, expr.CmpOpNeq)
-}
-
-// destinationTranslated matches packets of connections whose destination is translated to another one, as by a
-// backend that served before: sockets of the backend know nothing of such a connection.
-func (w chainWriter) destinationTranslated() nft.Statement {
-	const destNAT = 1 << 5 // IPS_DST_NAT
-	return w.bits(expr.CtKeySTATUS, destNAT, expr.CmpOpNeq)
+	return w.ConnectionBits(expr.CtKeySTATUS, srcNAT, expr.CmpOpNeq)
 }
 
 func (w chainWriter) setConnectionMark() nft.Statement {
@@ -75,13 +68,13 @@ func (w chainWriter) setConnectionMark() nft.Statement {
 // connectionMarked matches packets on connections that have the mark, or with
 // [expr.CmpOpEq] those that do not.
 func (w chainWriter) connectionMarked(op expr.CmpOp) nft.Statement {
-	return w.bits(expr.CtKeyMARK, w.Mark, op)
+	return w.ConnectionBits(expr.CtKeyMARK, w.Mark, op)
 }
 
 // connectionState matches packets in one of some states of connection tracking, such as
 // [expr.CtStateBitESTABLISHED]: of connections that have seen packets of both sides.
 func (w chainWriter) connectionState(states uint32) nft.Statement {
-	return w.bits(expr.CtKeySTATE, states, expr.CmpOpNeq)
+	return w.ConnectionBits(expr.CtKeySTATE, states, expr.CmpOpNeq)
 }
 
 // isPortless matches packets that are neither of TCP nor of UDP. In the place of ports they may
@@ -90,14 +83,6 @@ func (w chainWriter) isPortless() nft.Statement {
 	return w.Encode(nft.L4Proto(reg),
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: reg, Data: []byte{unix.IPPROTO_TCP}},
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: reg, Data: []byte{unix.IPPROTO_UDP}})
-}
-
-// bits compares some bits of a conntrack field with zero.
-func (w chainWriter) bits(key expr.CtKey, mask uint32, op expr.CmpOp) nft.Statement {
-	return w.Encode(
-		&expr.Ct{Key: key, Register: reg},
-		&expr.Bitwise{SourceRegister: reg, DestRegister: reg, Len: 4, Mask: native(mask), Xor: make([]byte, 4)},
-		&expr.Cmp{Op: op, Register: reg, Data: make([]byte, 4)})
 }
 
 // ownPort matches the ports from which the backend reaches endpoints, of TCP and UDP.

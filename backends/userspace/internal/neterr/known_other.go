@@ -1,5 +1,0 @@
-//go:build !windows
-
-package neterr
-
-func known() []number { return byName() }

@@ -1,3 +1,0 @@
-package neterr
-
-func known() []number { return append(onWindows(), byName()...) }
