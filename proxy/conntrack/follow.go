@@ -23,7 +23,7 @@ func (c *Cleaner) Follow(ctx context.Context, held proxy.Snapshot, full bool) er
 	}
 	if c.everything {
 		// The service ranges are swept once, for flows from before this process.
-		if err := c.clean(ctx, step{old: c.left(held), new: held, swept: serviceCIDRs(c.cleaned), all: true, again: !c.cleaned.IsZero(), retried: retried}); err != nil {
+		if err := c.clean(ctx, step{old: c.left(held), new: held, swept: serviceCIDRs(c.cleaned), again: !c.cleaned.IsZero(), retried: retried}); err != nil {
 			return err
 		}
 		c.found = nil
