@@ -190,7 +190,7 @@ func (s *Store) next(last int) []*commit {
 	return batch
 }
 
-// join adds the keys of a commit to those of a transaction, or reports false: a
+// join adds the keys of a commit to the keys of a transaction, or reports false: a
 // transaction can change a key only once.
 func (c *commit) join(keys map[allocator.Key]struct{}) bool {
 	for _, op := range c.ops {

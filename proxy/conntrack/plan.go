@@ -50,7 +50,7 @@ func (t target) isStale(f *flow, p *plan) bool {
 	case f.carried() && (!t.isNew || p.again):
 		return !t.owner.any(f, &p.origins, func(r proxy.TrafficRoute) bool { return r.Action == proxy.Forward })
 	}
-	return !t.owner.any(f, &p.origins, func(r proxy.TrafficRoute) bool { return t.owner.kept.of(r).has(f.server) })
+	return !t.owner.any(f, &p.origins, func(r proxy.TrafficRoute) bool { return t.owner.allowed.of(r).has(f.server) })
 }
 
 // plan is what one Clean looks for.
@@ -109,7 +109,7 @@ func onlyGrows(c proxy.Change) bool {
 	if !concerns(c.Old) || !concerns(c.New) || !slices.EqualFunc(c.Old.Frontends, c.New.Frontends, sameClients) {
 		return false
 	}
-	before, now := newKept(c.Old), newKept(c.New)
+	before, now := newAllowed(c.Old), newAllowed(c.New)
 	keeps := func(old, new proxy.TrafficRoute) bool {
 		for server := range before.of(old) {
 			if !now.of(new).has(server) {
@@ -155,7 +155,7 @@ func (p *plan) replace(change proxy.Change) {
 	if !concerns(change.New) {
 		return
 	}
-	had, before, now := keys(change.Old), change.Old.Servers(), newKept(change.New)
+	had, before, now := keys(change.Old), change.Old.Servers(), newAllowed(change.New)
 	for i := range change.New.Frontends {
 		f := &change.New.Frontends[i]
 		at := keyOf(change.New, f)
@@ -178,7 +178,7 @@ func (p *plan) addByNode(old *proxy.Node, s proxy.Snapshot) {
 		if !concerns(port) {
 			continue
 		}
-		now := newKept(port)
+		now := newAllowed(port)
 		for i := range port.Frontends {
 			f := &port.Frontends[i]
 			at := keyOf(port, f)

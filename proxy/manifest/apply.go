@@ -14,11 +14,11 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 )
 
-// handOver passes the differences between the files and f.held to the handler.
+// handOver passes the differences between the files and f.handed to the handler.
 func (f *follower) handOver(ctx context.Context) error {
 	wanted := f.merge()
 	f.changed, f.warnings = false, check(wanted)
-	gone := maps.Clone(f.held)
+	gone := maps.Clone(f.handed)
 	for _, o := range wanted {
 		delete(gone, o.key)
 		if err := ctx.Err(); err != nil {
@@ -27,7 +27,7 @@ func (f *follower) handOver(ctx context.Context) error {
 		f.pass(o)
 	}
 	for _, k := range slices.SortedFunc(maps.Keys(gone), key.compare) {
-		delete(f.held, k)
+		delete(f.handed, k)
 		switch k.kind { //nolint:exhaustive // deletions of Nodes are not handed over
 		case serviceKind:
 			f.Handler.DeleteService(k.NamespacedName)
@@ -47,9 +47,9 @@ func (f *follower) handOver(ctx context.Context) error {
 
 // pass passes an object to the handler unless that has it already.
 func (f *follower) pass(o object) {
-	held := f.held[o.key]
-	f.held[o.key] = o.value
-	if held == o.value || equality.Semantic.DeepEqual(held, o.value) {
+	before := f.handed[o.key]
+	f.handed[o.key] = o.value
+	if before == o.value || equality.Semantic.DeepEqual(before, o.value) {
 		return
 	}
 	switch value := o.value.(type) {
@@ -64,19 +64,19 @@ func (f *follower) pass(o object) {
 
 // merge returns the objects of all files, in the order of handing over (of two Services
 // that claim one address, the first gets it). An object of the same name in another file
-// replaces one that is kept only because its file has an error. merge records duplicates.
+// replaces one that is retained only because its file has an error. merge records duplicates.
 func (f *follower) merge() (wanted []object) {
-	var kept []object
+	var retained []object
 	for _, path := range slices.Sorted(maps.Keys(f.files)) {
 		for _, o := range f.files[path].objects {
-			if o.kept {
-				kept = append(kept, o)
+			if o.retained {
+				retained = append(retained, o)
 			} else {
 				wanted = append(wanted, o)
 			}
 		}
 	}
-	all := slices.Concat(wanted, kept)
+	all := slices.Concat(wanted, retained)
 	f.duplicates, wanted = nil, all[:0]
 	owner := make(map[key]object, len(all))
 	for _, o := range all {
@@ -85,7 +85,7 @@ func (f *follower) merge() (wanted []object) {
 		case !taken:
 			owner[o.key] = o
 			wanted = append(wanted, o)
-		case !o.kept:
+		case !o.retained:
 			f.duplicates = append(f.duplicates, o.problem(fmt.Errorf("duplicate, ignored: it is already in %s:%d", first.file, first.line)))
 		}
 	}

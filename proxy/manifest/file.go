@@ -130,7 +130,7 @@ func (c *content) keep(earlier []object) {
 	}
 	for _, o := range earlier {
 		if !shown[o.key] {
-			shown[o.key], o.kept = true, true
+			shown[o.key], o.retained = true, true
 			c.objects = append(c.objects, o)
 		}
 	}

@@ -27,7 +27,7 @@ type follower struct {
 	seen, read listing
 	waits      int                   // checks in a row that have waited
 	changed    bool                  // files has content that has not been handed over
-	held       map[key]metav1.Object // what the handler has
+	handed     map[key]metav1.Object // what the handler has
 	synced     bool
 	pathErr    error // of reading Path
 	duplicates []*DocumentError
@@ -45,7 +45,7 @@ func newFollower(s *Source) (*follower, error) {
 	case s.Interval < 0:
 		return nil, errors.New("manifest: Source.Interval is negative")
 	}
-	return &follower{Source: s, files: make(map[string]*file), held: make(map[key]metav1.Object)}, nil
+	return &follower{Source: s, files: make(map[string]*file), handed: make(map[key]metav1.Object)}, nil
 }
 
 // wait waits until the next check.

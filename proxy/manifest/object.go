@@ -74,8 +74,8 @@ type object struct {
 	// changed is the second in which its file was changed; files that are written
 	// together are equal.
 	changed int64
-	// kept says that its file lacks it, but has an error, and had it before.
-	kept bool
+	// retained says that its file lacks it, but has an error, and had it before.
+	retained bool
 }
 
 // problem returns an error of the object as a DocumentError.
