@@ -80,45 +80,60 @@ type file struct {
 	content
 }
 
-// readFiles reads the files, and forgets those that are not listed. It sets f.changed if there is new content.
-// It reports whether another read would find the same unless the states change. The only error is the context's.
-func (f *follower) readFiles(ctx context.Context, listed listing) (isSettled bool, err error) {
-	isSettled = true
+// readFiles reads the files, and forgets files that are not listed. It reports whether they are still the same
+// afterwards. The only error is the context's.
+func (f *follower) readFiles(ctx context.Context, listed listing) (same bool, err error) {
+	f.read = listed
 	for _, path := range slices.Sorted(maps.Keys(listed)) {
-		s, now := listed[path], time.Now()
-		var data []byte
-		unreadable := s.err
-		if unreadable == nil {
-			data, unreadable = os.ReadFile(path)
-			isSettled = isSettled && unreadable == nil && now.Sub(s.info.ModTime()).Abs() >= coarse
+		isSettled, err := f.readFile(ctx, path, listed[path])
+		if err != nil {
+			return false, err
 		}
-		var next content
-		if unreadable != nil {
-			data = []byte(unreadable.Error())
-			next.errs = []*DocumentError{{File: path, Item: noItem, Err: unreadable}}
+		if !isSettled {
+			f.read = nil
 		}
-		known, sum := f.files[path], sha256.Sum256(data)
-		if known != nil && known.digest == sum {
-			continue
-		}
-		if unreadable == nil {
-			if next, err = readContent(ctx, path, data); err != nil {
-				return false, err
-			}
-			for i := range next.objects {
-				next.objects[i].file, next.objects[i].changed = path, s.info.ModTime().Unix()
-			}
-		}
-		if known != nil && len(next.errs) > 0 {
-			next.keep(known.objects)
-		}
-		f.files[path], f.changed = &file{sum, next}, true
 	}
 	maps.DeleteFunc(f.files, func(path string, _ *file) bool {
 		_, isListed := listed[path]
 		f.changed = f.changed || !isListed
 		return !isListed
 	})
+	again, err := list(f.Path)
+	return err == nil && listed.same(again), nil
+}
+
+// readFile reads one file, and sets f.changed if its content is new. It reports whether another read would find the
+// same unless the state changes. The only error is the context's.
+func (f *follower) readFile(ctx context.Context, path string, s state) (isSettled bool, err error) {
+	isSettled = true
+	var data []byte
+	unreadable := s.err
+	if s.err == nil {
+		now := time.Now()
+		data, unreadable = os.ReadFile(path)
+		isSettled = unreadable == nil && now.Sub(s.info.ModTime()).Abs() >= coarse
+	}
+	var next content
+	if unreadable != nil {
+		data = []byte(unreadable.Error())
+		next.errs = []*DocumentError{{File: path, Item: noItem, Err: unreadable}}
+	}
+	known, sum := f.files[path], sha256.Sum256(data)
+	if known != nil && known.digest == sum {
+		return isSettled, nil
+	}
+	if unreadable == nil {
+		if next, err = readContent(ctx, path, data); err != nil {
+			return false, err
+		}
+	}
+	for i := range next.objects {
+		next.objects[i].file, next.objects[i].changed = path, s.info.ModTime().Unix()
+	}
+	if known != nil && len(next.errs) > 0 {
+		next.keep(known.objects)
+	}
+	f.files[path], f.changed = &file{sum, next}, true
 	return isSettled, nil
 }
 

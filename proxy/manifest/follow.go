@@ -68,8 +68,8 @@ func (f *follower) check(ctx context.Context) (stable bool, err error) {
 	if err := ctx.Err(); err != nil {
 		return false, err
 	}
-	listed, err := list(f.Path)
-	if f.pathErr = err; err != nil {
+	var listed listing
+	if listed, f.pathErr = list(f.Path); f.pathErr != nil {
 		return true, nil
 	}
 	stable = f.seen != nil && listed.same(f.seen)
@@ -79,15 +79,9 @@ func (f *follower) check(ctx context.Context) (stable bool, err error) {
 	}
 	isLast := f.waits >= maxWaits
 	if stable || isLast {
-		isSettled, err := f.readFiles(ctx, listed)
-		if err != nil {
+		if stable, err = f.readFiles(ctx, listed); err != nil {
 			return false, err
 		}
-		if f.read = nil; isSettled {
-			f.read = listed
-		}
-		again, err := list(f.Path)
-		stable = err == nil && listed.same(again)
 	}
 	if f.waits++; !stable && !isLast {
 		return false, nil

@@ -80,16 +80,13 @@ func (p part) open() (apiVersion, kind string, items []part, err error) {
 		}
 		return list.APIVersion, list.Kind, items, err
 	}
-	if p.node.Kind == yaml.AliasNode {
-		p.node = p.node.Alias
-	}
-	if p.node.Kind != yaml.MappingNode {
-		return "", "", nil, errNoObject
-	}
 	if _, list := child(p.node, "items"); list.Kind == yaml.SequenceNode {
 		for i, n := range list.Content {
 			items = append(items, part{line: p.before + n.Line, item: i, node: n, before: p.before})
 		}
+	}
+	if n := p.node; n.Kind != yaml.MappingNode && (n.Kind != yaml.AliasNode || n.Alias.Kind != yaml.MappingNode) {
+		return "", "", nil, errNoObject
 	}
 	_, apiVersionNode := child(p.node, "apiVersion")
 	_, kindNode := child(p.node, "kind")
