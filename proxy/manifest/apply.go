@@ -12,12 +12,17 @@ import (
 	v1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // handOver passes the differences between the files and f.handed to the handler.
 func (f *follower) handOver(ctx context.Context) error {
 	wanted := f.merge()
 	f.changed, f.warnings = false, check(wanted)
+	isFirst := f.handed == nil
+	if isFirst {
+		f.handed = make(map[key]metav1.Object)
+	}
 	gone := maps.Clone(f.handed)
 	for _, o := range wanted {
 		delete(gone, o.key)
@@ -35,8 +40,7 @@ func (f *follower) handOver(ctx context.Context) error {
 			f.Handler.DeleteEndpointSlice(k.NamespacedName)
 		}
 	}
-	if !f.synced {
-		f.synced = true
+	if isFirst {
 		f.Handler.Synced()
 	}
 	if f.Observe != nil {

@@ -27,9 +27,8 @@ type follower struct {
 	seen, read listing
 	waits      int                   // checks in a row that have waited
 	changed    bool                  // files has content that has not been handed over
-	handed     map[key]metav1.Object // what the handler has
-	synced     bool
-	pathErr    error // of reading Path
+	handed     map[key]metav1.Object // what the handler has; nil before the first objects
+	pathErr    error                 // of reading Path
 	duplicates []*DocumentError
 	warnings   []*DocumentError // about objects of several files
 	reported   problemlog.Log[error]
@@ -45,7 +44,7 @@ func newFollower(s *Source) (*follower, error) {
 	case s.Interval < 0:
 		return nil, errors.New("manifest: Source.Interval is negative")
 	}
-	return &follower{Source: s, files: make(map[string]*file), handed: make(map[key]metav1.Object)}, nil
+	return &follower{Source: s, files: make(map[string]*file)}, nil
 }
 
 // wait waits until the next check.
@@ -87,7 +86,7 @@ func (f *follower) check(ctx context.Context) (stable bool, err error) {
 		return false, nil
 	}
 	f.waits = 0
-	if f.changed || !f.synced {
+	if f.changed || f.handed == nil {
 		return stable, f.handOver(ctx)
 	}
 	return stable, nil

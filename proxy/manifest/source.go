@@ -89,10 +89,10 @@ func (s *Source) follow(ctx context.Context, once bool) error {
 			return err
 		case once && f.pathErr != nil:
 			return f.problems() // It is all that Load returns, and the caller logs it.
-		case f.synced || f.pathErr != nil:
+		case f.handed != nil || f.pathErr != nil:
 			f.report()
 		}
-		if once && f.synced {
+		if once && f.handed != nil {
 			return f.problems()
 		}
 		if err := f.wait(ctx, stable); err != nil {
