@@ -40,8 +40,7 @@
 //     [github.com/vipkit/vipkit/allocator/repair]: metrics of allocators, and the
 //     repair of allocations
 //   - [github.com/vipkit/vipkit/allocator/filestore],
-//     [github.com/vipkit/vipkit/allocator/kubestore],
-//     [github.com/vipkit/vipkit/allocator/rangemap], and the module
+//     [github.com/vipkit/vipkit/allocator/kubestore], and the module
 //     github.com/vipkit/vipkit/allocator/etcdstore: stores of allocations
 //   - [github.com/vipkit/vipkit/allocator/storetest]: tests of the contract of stores
 //   - [github.com/vipkit/vipkit/allocator]: allocates addresses and node ports, each

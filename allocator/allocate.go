@@ -25,7 +25,7 @@ func (p *Pool) Reserve(ctx context.Context, owner Owner, requests ...Request) ([
 
 // Allocate does the same as Reserve and Bind in one change. It is for owners that
 // exist already: if the caller crashes before it has recorded its keys, or the
-// outcome is unknown, only a repair finds that they are unused. The errors are those of
+// outcome is unknown, only a repair finds that they are unused. It returns the errors of
 // Reserve.
 func (p *Pool) Allocate(ctx context.Context, owner Owner, requests ...Request) ([]Claim, error) {
 	return p.allocate(ctx, Claim{Owner: owner, Since: instant(p.now())}, requests)

@@ -83,7 +83,7 @@ func (p *Pool) Release(ctx context.Context, claims ...Claim) error {
 }
 
 // nameAllocations fills in missing tokens. It leaves out claims that are free, and
-// those of another owner, for which foreign is the error.
+// claims of another owner, for which foreign is the error.
 func (p *Pool) nameAllocations(ctx context.Context, claims []Claim) (named []Claim, foreign, err error) {
 	if !slices.ContainsFunc(claims, lacksToken) {
 		return claims, nil, nil

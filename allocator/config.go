@@ -16,18 +16,13 @@ import (
 type Config struct {
 	// Prefix is a range of addresses. Bits beyond its length are ignored.
 	// The network address is not part of it, nor is the broadcast address of
-	// IPv4. A prefix of IPv6 has at most 64 host bits unless there is a Limit, one
-	// of IPv4 at most 30.
+	// IPv4. A prefix of IPv6 has at most 64 host bits, one of IPv4 at most 30.
 	Prefix netip.Prefix
 	// Addresses is a range of addresses by its ends, such as a pool of load balancers. All of them
 	// can be allocated.
 	Addresses Block
 	// FirstPort and LastPort are a range of ports, both included.
 	FirstPort, LastPort uint16
-	// Limit, unless 0, cuts an address range down to its first addresses, the
-	// network address counted. Kubernetes' allocation maps cover the first 65,536
-	// addresses of an IPv6 range.
-	Limit uint64
 	// Draining says that nothing new is allocated from the range; what is
 	// allocated stays so.
 	Draining bool
@@ -107,7 +102,7 @@ func (c Config) addresses() (size, n uint64, err error) {
 		edges, most = 2, 30 // and the broadcast address
 	}
 	hostBits := c.Prefix.Addr().BitLen() - c.Prefix.Bits()
-	if hostBits > most && c.Limit == 0 {
+	if hostBits > most {
 		return 0, 0, &RangeError{Reason: ErrTooLarge, Range: c.String()}
 	}
 	size = math.MaxUint64 // stands for 2^64 and more
@@ -115,9 +110,6 @@ func (c Config) addresses() (size, n uint64, err error) {
 	if hostBits < 64 {
 		size = 1 << hostBits
 		n = size - min(edges, size)
-	}
-	if c.Limit > 0 && c.Limit <= n {
-		size, n = c.Limit, c.Limit-1
 	}
 	return size, n, nil
 }

@@ -152,7 +152,7 @@ func (p *Pool) Claims() []Claim {
 	return claims
 }
 
-// Sync reads the whole store. The errors are those of the store, such as [ErrNoMap], and
+// Sync reads the whole store. It returns the errors of the store, such as [ErrNoMap], and
 // [ErrStale]; the pool's view is then unchanged.
 func (p *Pool) Sync(ctx context.Context) error {
 	doubts := p.doubts(nil)

@@ -66,15 +66,9 @@ func (r *Range) setAddresses() error {
 	n, borrow := bits.Sub64(binary.BigEndian.Uint64(last[8:]), r.lo, 0)
 	hi, _ := bits.Sub64(binary.BigEndian.Uint64(last[:8]), r.hi, borrow)
 	if hi > 0 || n == math.MaxUint64 {
-		if r.config.Limit == 0 {
-			return &RangeError{Reason: ErrTooLarge, Range: r.config.String()}
-		}
-		n = math.MaxUint64 - 1
+		return &RangeError{Reason: ErrTooLarge, Range: r.config.String()}
 	}
 	r.n = n + 1
-	if r.config.Limit > 0 {
-		r.n = min(r.n, r.config.Limit)
-	}
 	r.band = bandOf(r.n, ipShare, maxIPBand)
 	return nil
 }
@@ -92,8 +86,7 @@ func (r *Range) String() string { return r.config.String() }
 // Size is how many keys can be allocated.
 func (r *Range) Size() uint64 { return r.n }
 
-// Offset is the position of a key within the range, from 0: its bit in an
-// allocation map. It is false for keys that cannot be allocated.
+// Offset is the position of a key within the range, from 0. It is false for keys that cannot be allocated.
 func (r *Range) Offset(k Key) (uint64, bool) {
 	if k.Kind() != r.kind {
 		return 0, false

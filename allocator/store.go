@@ -18,7 +18,7 @@ type Claim struct {
 	Key Key
 	// Owner has it.
 	Owner Owner
-	// Token identifies this allocation, also among those of the same key by the
+	// Token identifies this allocation, also among the allocations of the same key by the
 	// same owner. It stays the same from the reservation to the release.
 	Token uint64
 	// Version is that of the last change of this claim. The store sets it.
@@ -106,7 +106,7 @@ type Store interface {
 	// is ErrUnknown: writes may be undone later, so the caller writes again what it
 	// keeps. Undoing has the version of the write as its precondition.
 	Commit(ctx context.Context, ops []Op) ([]Version, error)
-	// Watch yields the changes after a version, those of each key in their order,
+	// Watch yields the changes after a version, the changes of each key in their order,
 	// until ctx ends or the loop does. An error is the last item: after
 	// ErrCompacted the caller must Load. A store may leave out changes of a claim
 	// that were followed by others.

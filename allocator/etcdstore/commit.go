@@ -7,12 +7,13 @@ import (
 	"slices"
 	"time"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
+
 	"github.com/vipkit/vipkit/allocator"
 )
 
 const (
-	// maxOps bounds the claims that a transaction changes: etcd accepts 128 operations, and
-	// the maps need some of them.
+	// maxOps bounds the claims that a transaction changes: etcd accepts 128 operations.
 	maxOps = 120
 	// requestTime bounds a transaction.
 	requestTime = 10 * time.Second
@@ -20,8 +21,6 @@ const (
 	undoTime = 10 * time.Second
 	// maxYields is how often next yields to goroutines that may join a transaction.
 	maxYields = 64
-	// attempts is how often a transaction is tried when other processes change its maps.
-	attempts = 100
 )
 
 // commit is a change that waits for its transaction.
@@ -44,7 +43,7 @@ func (s *Store) Commit(ctx context.Context, ops []allocator.Op) ([]allocator.Ver
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	if err := s.check(ops); err != nil {
+	if err := allocator.CheckOps(ops); err != nil {
 		return nil, err
 	}
 	if len(ops) > maxOps {
@@ -55,18 +54,6 @@ func (s *Store) Commit(ctx context.Context, ops []allocator.Op) ([]allocator.Ver
 		return nil, err
 	}
 	return slices.Repeat([]allocator.Version{version}, len(ops)), nil
-}
-
-func (s *Store) check(ops []allocator.Op) error {
-	if err := allocator.CheckOps(ops); err != nil {
-		return err
-	}
-	for _, op := range ops {
-		if _, _, err := s.find(op.Claim.Key); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // commitOne waits until a transaction has made the change.
@@ -203,7 +190,7 @@ func (s *Store) next(last int) []*commit {
 	return batch
 }
 
-// join adds the keys of a commit to those of a transaction, or reports false: a
+// join adds the keys of a commit to the keys of a transaction, or reports false: a
 // transaction can change a key only once.
 func (c *commit) join(keys map[allocator.Key]struct{}) bool {
 	for _, op := range c.ops {
@@ -217,88 +204,85 @@ func (c *commit) join(keys map[allocator.Key]struct{}) bool {
 	return true
 }
 
-// send makes one transaction of a batch. It retries without the commits that conflict
+// send makes one transaction of a batch. It tries again without the commits that conflict
 // with the stored claims.
 func (s *Store) send(batch []*commit) {
-	var v view
-	for range attempts {
-		batch = slices.DeleteFunc(batch, func(c *commit) bool {
-			err := c.ctx.Err()
-			if err != nil {
-				c.end(err)
-			}
-			return err != nil
-		})
-		if len(batch) == 0 {
+	for len(batch) > 0 {
+		if batch = endEnded(batch); len(batch) == 0 {
 			return
 		}
-		var version allocator.Version
-		var err error
-		version, v, err = s.try(batch, v)
-		if err == nil && version == 0 {
-			batch = s.endConflicts(batch, v)
+		answer, err := s.try(batch)
+		if err == nil && !answer.Succeeded {
+			batch = s.endConflicts(batch, answer)
 			continue
 		}
 		for _, c := range batch {
-			c.version = version
+			if err == nil {
+				c.version = allocator.Version(answer.Header.Revision)
+			}
 			c.end(err)
 		}
 		return
 	}
-	for _, c := range batch {
-		c.end(fmt.Errorf("giving up after %d attempts, other processes changed a map each time: %w", attempts, allocator.ErrConflict))
-	}
 }
 
-// endConflicts ends the commits that conflict with the stored claims, and gives the
-// others.
-func (s *Store) endConflicts(batch []*commit, v view) []*commit {
+// endEnded ends the commits whose contexts have ended, and gives the others.
+func endEnded(batch []*commit) []*commit {
 	return slices.DeleteFunc(batch, func(c *commit) bool {
+		err := c.ctx.Err()
+		if err != nil {
+			c.end(err)
+		}
+		return err != nil
+	})
+}
+
+// try makes one transaction of a batch. If a precondition does not hold, the answer has the claims
+// of the batch.
+func (s *Store) try(batch []*commit) (*clientv3.TxnResponse, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), requestTime)
+	defer cancel()
+	compares := []clientv3.Cmp{s.isCreated()}
+	var writes []clientv3.Op
+	var keys []allocator.Key
+	for _, c := range batch {
+		for i, op := range c.ops {
+			path := s.claims + op.Claim.Key.String()
+			compares = append(compares, clientv3.Compare(clientv3.ModRevision(path), "=", int64(op.Claim.Version)))
+			if keys = append(keys, op.Claim.Key); op.Delete {
+				writes = append(writes, clientv3.OpDelete(path))
+			} else {
+				writes = append(writes, clientv3.OpPut(path, c.texts[i]))
+			}
+		}
+	}
+	otherwise := append(s.getsOf(keys), clientv3.OpGet(s.created))
+	answer, err := s.client.Txn(ctx).If(compares...).Then(writes...).Else(otherwise...).Commit()
+	if err != nil {
+		return nil, fmt.Errorf("writing to etcd: %w", err)
+	}
+	return answer, nil
+}
+
+// endConflicts ends the commits that conflict with the claims in an answer, and gives the
+// others. It ends all if the store was not set up.
+func (s *Store) endConflicts(batch []*commit, answer *clientv3.TxnResponse) []*commit {
+	stored := map[allocator.Key]allocator.Claim{}
+	for _, c := range s.claimsIn(answer) {
+		stored[c.Key] = c
+	}
+	isCreated := len(answer.Responses[len(answer.Responses)-1].GetResponseRange().Kvs) > 0
+	return slices.DeleteFunc(batch, func(c *commit) bool {
+		if !isCreated {
+			c.end(s.errNotCreated())
+			return true
+		}
 		for _, op := range c.ops {
-			if current := v.current(s, op.Claim.Key); current.Version != op.Claim.Version {
+			if current := stored[op.Claim.Key]; current.Version != op.Claim.Version {
 				c.end(&allocator.ConflictError{Key: op.Claim.Key, Current: current})
 				return true
 			}
 		}
 		return false
 	})
-}
-
-// try makes one transaction of a batch, from the view of the previous attempt. Version 0
-// without an error means that a precondition did not hold; the new view has the current
-// claims and maps.
-func (s *Store) try(batch []*commit, seen view) (allocator.Version, view, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), requestTime)
-	defer cancel()
-	p := s.plan(batch, seen)
-	if p == nil {
-		return s.refresh(ctx, batch)
-	}
-	answer, err := s.client.Txn(ctx).If(p.compares...).Then(p.writes...).Commit()
-	if err != nil {
-		s.known = nil
-		return 0, view{}, fmt.Errorf("writing to etcd: %w", err)
-	}
-	if answer.Succeeded {
-		s.known = p.after(s.known, answer.Header.Revision)
-		return allocator.Version(answer.Header.Revision), view{}, nil
-	}
-	return s.refresh(ctx, batch)
-}
-
-// refresh reads the maps and the claims of a batch.
-func (s *Store) refresh(ctx context.Context, batch []*commit) (allocator.Version, view, error) {
-	v, err := s.readView(ctx, keysOf(batch))
-	s.known = v.maps
-	return 0, v, err
-}
-
-func keysOf(batch []*commit) []allocator.Key {
-	var keys []allocator.Key
-	for _, c := range batch {
-		for _, op := range c.ops {
-			keys = append(keys, op.Claim.Key)
-		}
-	}
-	return keys
 }

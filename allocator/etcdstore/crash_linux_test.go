@@ -31,7 +31,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func openPool(t *testing.T, client *clientv3.Client) (*etcdstore.Store, *allocator.Pool) {
 	t.Helper()
 	contested := allocator.Config{Prefix: netip.MustParsePrefix("10.96.0.0/28")}
-	s := newStore(t, client, contested)
+	s := etcdstore.New(client, prefix)
 	p, err := allocator.NewPool(s, allocator.PoolOptions{Ranges: []allocator.Config{contested}, TTL: ttl})
 	testenv.NoError(t, err)
 	return s, p
@@ -113,7 +113,7 @@ func (v *victim) checkCrashed(t *testing.T, s *etcdstore.Store, p *allocator.Poo
 	}
 }
 
-// TestCrashes has processes that share a map and crash, and restarts etcd. No key may have two
+// TestCrashes has processes that share a store and crash, and restarts etcd. No key may have two
 // owners, and no claim may be left when all have crashed.
 func TestCrashes(t *testing.T) {
 	rnd, owners := testenv.Random(t), storetest.NewOwners(t)

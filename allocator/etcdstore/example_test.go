@@ -14,7 +14,7 @@ import (
 )
 
 // The example makes a store and its pool, and allocates an address. No etcd runs at this URL, so
-// that fails. With etcd, Create or a repair makes the maps first, once.
+// that fails. With etcd, Create or a repair sets the store up first, once.
 func Example() {
 	client, err := clientv3.New(clientv3.Config{Endpoints: []string{"127.0.0.1:1"}, Logger: zap.NewNop()})
 	if err != nil {
@@ -27,11 +27,7 @@ func Example() {
 		}
 	}()
 	services := allocator.Config{Prefix: netip.MustParsePrefix("10.96.0.0/16")}
-	store, err := etcdstore.New(client, "/example/allocator", services)
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
+	store := etcdstore.New(client, "/example/allocator")
 	pool, err := allocator.NewPool(store, allocator.PoolOptions{Ranges: []allocator.Config{services}})
 	if err != nil {
 		fmt.Println(err)

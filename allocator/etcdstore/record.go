@@ -49,8 +49,7 @@ func (s *Store) keyOf(path []byte) (allocator.Key, bool) {
 	return k, err == nil && k.String() == text
 }
 
-// decode reads a claim; false if the path is not that of a claim. Other paths do not
-// matter: a taken key has a bit in a map.
+// decode reads a claim; false if the path names no key.
 //
 // An unreadable claim keeps its key. Its age is unknown, so it is always dated now, and no
 // repair frees it.

@@ -4,9 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"iter"
 	"net/netip"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -17,7 +15,6 @@ import (
 
 	"github.com/vipkit/vipkit/allocator"
 	"github.com/vipkit/vipkit/allocator/etcdstore"
-	"github.com/vipkit/vipkit/allocator/rangemap"
 	"github.com/vipkit/vipkit/allocator/storetest"
 	"github.com/vipkit/vipkit/internal/testing/servertest"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
@@ -42,20 +39,13 @@ func connect(t testing.TB, url string) *clientv3.Client {
 	return client
 }
 
-func newStore(t testing.TB, client *clientv3.Client, ranges ...allocator.Config) *etcdstore.Store {
-	t.Helper()
-	s, err := etcdstore.New(client, prefix, ranges...)
-	testenv.NoError(t, err)
-	return s
-}
-
-// withMaps makes a store whose maps are empty.
-func withMaps(t testing.TB, client *clientv3.Client) *etcdstore.Store {
+// newStore makes an empty store.
+func newStore(t testing.TB, client *clientv3.Client) *etcdstore.Store {
 	t.Helper()
 	if _, err := client.Delete(context.Background(), prefix, clientv3.WithPrefix()); err != nil {
 		t.Fatal(err)
 	}
-	s := newStore(t, client, ranges()...)
+	s := etcdstore.New(client, prefix)
 	testenv.NoError(t, s.Create(context.Background()))
 	return s
 }
@@ -69,33 +59,24 @@ func newPool(t testing.TB, s allocator.Store) *allocator.Pool {
 
 func TestContract(t *testing.T) {
 	client := connect(t, servertest.StartEtcd(t).URL)
-	storetest.Run(t, func(t *testing.T) allocator.Store { return withMaps(t, client) })
+	storetest.Run(t, func(t *testing.T) allocator.Store { return newStore(t, client) })
 }
 
-// TestStore shares one etcd among tests that each begin with empty maps, or none.
+// TestStore shares one etcd among tests that each begin with nothing.
 func TestStore(t *testing.T) {
 	client := connect(t, servertest.StartEtcd(t).URL)
 	for name, test := range map[string]func(*testing.T, *clientv3.Client){
-		"no map":          testNoMap,
-		"bad maps":        testBadMaps,
+		"not created":     testNotCreated,
 		"layout":          testLayout,
-		"import":          testImport,
-		"imported ends":   testImportedEnds,
 		"create":          testCreate,
+		"create again":    testCreateAgain,
 		"parts":           testParts,
 		"combining":       testCombining,
 		"invalid":         testInvalid,
 		"watch compacted": testCompacted,
-		"half compacted":  testHalfCompacted,
-		"by hand":         testMapWrittenByHand,
-		"copied":          testCopied,
 		"unreadable":      testUnreadable,
-		"bit alone":       testBitAloneIsTaken,
 		"pages":           testPagesOfOneRevision,
-		"always conflict": testAlwaysConflict,
 		"many at once":    testManyPortsAtOnce,
-		"new range":       testNewRange,
-		"large maps":      testLargeMaps,
 	} {
 		t.Run(name, func(t *testing.T) {
 			if _, err := client.Delete(t.Context(), prefix, clientv3.WithPrefix()); err != nil {
@@ -106,11 +87,10 @@ func TestStore(t *testing.T) {
 	}
 }
 
-func testNoMap(t *testing.T, client *clientv3.Client) {
-	s := newStore(t, client, allocator.Config{Prefix: netip.MustParsePrefix("10.96.0.0/16")})
+func testNotCreated(t *testing.T, client *clientv3.Client) {
+	s := etcdstore.New(client, prefix)
 	_, err := newPool(t, s).Reserve(t.Context(), "me", allocator.Request{Kind: allocator.IPv4})
-	want := "no address or port can be allocated: reading the store: there is no allocation map at /test/maps/10.96.0.0/16 in etcd, " +
-		"so no key of 10.96.0.0/16 can be allocated"
+	want := "no address or port can be allocated: reading the store: there is no allocation map at /test/created in etcd, so no key can be allocated"
 	if !errors.Is(err, allocator.ErrNoMap) || err.Error() != want {
 		t.Errorf("got error\n%v, want\n%s", err, want)
 	}
@@ -133,55 +113,26 @@ func mustCommit(t testing.TB, s allocator.Store, ops []allocator.Op) []allocator
 	return versions
 }
 
-func testBadMaps(t *testing.T, client *clientv3.Client) {
-	c := allocator.Config{Prefix: netip.MustParsePrefix("10.96.0.0/29")}
-	for name, object := range map[string]struct {
-		text string
-		want error
-	}{
-		"no map":       {"hello", rangemap.ErrMalformed},
-		"other range":  {string(rangemap.Map{Range: "10.97.0.0/29"}.Marshal()), allocator.ErrInvalid},
-		"a bit beyond": {string(rangemap.Map{Range: "10.96.0.0/29", Data: []byte{0x40}}.Marshal()), rangemap.ErrOutOfRange},
-		"much beyond":  {string(rangemap.Map{Range: "10.96.0.0/29", Data: []byte{1, 0}}.Marshal()), rangemap.ErrOutOfRange},
-	} {
-		if _, err := client.Put(t.Context(), "/test/maps/10.96.0.0/29", object.text); err != nil {
-			t.Fatal(err)
-		}
-		s := newStore(t, client, c)
-		if _, err := s.Load(t.Context()); !errors.Is(err, object.want) {
-			t.Errorf("%s: got error %v, want %v", name, err, object.want)
-		}
-	}
-}
-
-// stored returns the keys whose bits are set in a map in etcd.
-func stored(t testing.TB, client *clientv3.Client, name string) []string {
+// stored returns the paths of all claims in etcd.
+func stored(t testing.TB, client *clientv3.Client) (all []string) {
 	t.Helper()
-	answer, err := client.Get(t.Context(), "/test/maps/"+name)
-	if err != nil || len(answer.Kvs) != 1 {
-		t.Fatalf("reading the map: %v, error %v", answer, err)
-	}
-	m, err1 := rangemap.Unmarshal(answer.Kvs[0].Value)
-	keys, err2 := m.Keys()
-	testenv.NoError(t, errors.Join(err1, err2))
-	var all []string
-	for _, k := range keys {
-		all = append(all, k.String())
+	answer, err := client.Get(t.Context(), "/test/claims/", clientv3.WithPrefix(), clientv3.WithKeysOnly())
+	testenv.NoError(t, err)
+	for _, kv := range answer.Kvs {
+		all = append(all, string(kv.Key))
 	}
 	return all
 }
 
-// testLayout compares the maps and claims in etcd.
+// testLayout compares the claims in etcd.
 func testLayout(t *testing.T, client *clientv3.Client) {
-	s := withMaps(t, client)
+	s := newStore(t, client)
 	since := time.Date(2024, 2, 29, 12, 0, 0, 5, time.UTC)
 	ops := []allocator.Op{
 		{Claim: allocator.Claim{Key: storetest.Key(10), Owner: "services/default/web", Token: 7, Since: since, Expires: since.Add(time.Minute)}},
 		{Claim: allocator.Claim{Key: allocator.PortKey(30080), Owner: "services/default/web", Token: 8, Since: since}},
 	}
 	versions := mustCommit(t, s, ops)
-	testenv.Same(t, []string{"10.96.0.10"}, stored(t, client, "10.96.0.0/16"), "addresses")
-	testenv.Same(t, []string{"30080"}, stored(t, client, "30000-32767"), "ports")
 	for path, want := range map[string]string{
 		"10.96.0.10": `{"owner":"services/default/web","token":"7","since":"2024-02-29T12:00:00.000000005Z","expires":"2024-02-29T12:01:00.000000005Z"}`,
 		"30080":      `{"owner":"services/default/web","token":"8","since":"2024-02-29T12:00:00.000000005Z"}`,
@@ -195,15 +146,15 @@ func testLayout(t *testing.T, client *clientv3.Client) {
 		ops[i].Claim.Version, ops[i].Delete = versions[i], true
 	}
 	mustCommit(t, s, ops)
-	if got := append(stored(t, client, "10.96.0.0/16"), stored(t, client, "30000-32767")...); len(got) != 0 {
-		t.Errorf("keys of the maps after the release: got %v, want none", got)
+	if got := stored(t, client); len(got) != 0 {
+		t.Errorf("claims after the release: got %v, want none", got)
 	}
 }
 
 // testCombining counts the transactions of many callers.
 func testCombining(t *testing.T, client *clientv3.Client) {
 	const callers, rounds = 64, 20
-	s := withMaps(t, client)
+	s := newStore(t, client)
 	begin := mustCommit(t, s, put(callers*rounds+1, 0))[0]
 	var wg sync.WaitGroup
 	for caller := range callers {
@@ -223,16 +174,11 @@ func testCombining(t *testing.T, client *clientv3.Client) {
 	if transactions > callers*rounds/4 {
 		t.Errorf("transactions: got %d, want at most %d", transactions, callers*rounds/4)
 	}
-	testenv.Same(t, callers*rounds+2, len(stored(t, client, "10.96.0.0/16")), "taken keys")
+	testenv.Same(t, callers*rounds+2, len(stored(t, client)), "taken keys")
 }
 
 func testInvalid(t *testing.T, client *clientv3.Client) {
-	s := withMaps(t, client)
-	beyond := put(1, 0)
-	beyond[0].Claim.Key = allocator.PortKey(80)
-	if _, err := s.Commit(t.Context(), beyond); !errors.Is(err, allocator.ErrNotInRange) {
-		t.Errorf("beyond the range: got error %v, want %v", err, allocator.ErrNotInRange)
-	}
+	s := newStore(t, client)
 	notUTF8 := put(1, 0)
 	notUTF8[0].Claim.Owner = "\xff"
 	if _, err := s.Commit(t.Context(), notUTF8); !errors.Is(err, allocator.ErrInvalid) {
@@ -243,32 +189,10 @@ func testInvalid(t *testing.T, client *clientv3.Client) {
 	if _, err := s.Commit(t.Context(), tooLong); !errors.Is(err, allocator.ErrInvalid) {
 		t.Errorf("an owner of 2 MiB: got error %.200v, want %v", err, allocator.ErrInvalid)
 	}
-	for name, c := range map[string][]allocator.Config{
-		"too many":      slices.Collect(singlePorts(9)),
-		"no range":      nil,
-		"too large":     {{Prefix: netip.MustParsePrefix("10.0.0.0/8")}},
-		"overlap":       {{Prefix: netip.MustParsePrefix("10.96.0.0/16")}, {Prefix: netip.MustParsePrefix("10.96.1.0/24")}},
-		"other overlap": {{FirstPort: 30000, LastPort: 30010}, {FirstPort: 29000, LastPort: 30000}},
-	} {
-		if _, err := etcdstore.New(client, prefix, c...); err == nil {
-			t.Errorf("%s: got no error, want one", name)
-		}
-	}
-}
-
-// singlePorts returns ranges of one port each.
-func singlePorts(n uint16) iter.Seq[allocator.Config] {
-	return func(yield func(allocator.Config) bool) {
-		for p := range n {
-			if !yield(allocator.Config{FirstPort: 30000 + p, LastPort: 30000 + p}) {
-				return
-			}
-		}
-	}
 }
 
 func testCompacted(t *testing.T, client *clientv3.Client) {
-	s := withMaps(t, client)
+	s := newStore(t, client)
 	now := mustCommit(t, s, put(1, 0))[0]
 	if _, err := client.Compact(t.Context(), int64(now)); err != nil {
 		t.Fatal(err)

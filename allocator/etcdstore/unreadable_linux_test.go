@@ -22,8 +22,7 @@ import (
 // as usual.
 func testUnreadable(t *testing.T, client *clientv3.Client) {
 	ports := allocator.Config{FirstPort: 30000, LastPort: 30003}
-	s := newStore(t, client, ports)
-	testenv.NoError(t, s.Create(t.Context()))
+	s := newStore(t, client)
 	p, err := allocator.NewPool(s, allocator.PoolOptions{Ranges: []allocator.Config{ports}})
 	testenv.NoError(t, err)
 	for _, port := range []uint16{30000, 30001, 30002} {
@@ -122,33 +121,5 @@ func testUnreadableIsHeld(t *testing.T, s *etcdstore.Store, p *allocator.Pool) {
 	}
 	if _, err := p.Allocate(t.Context(), "other", allocator.Request{Key: allocator.PortKey(30001)}); err != nil {
 		t.Errorf("allocating the released port: %v", err)
-	}
-}
-
-// testBitAloneIsTaken checks that a key without a claim whose bit is set in the map is taken,
-// also for a store that has read the map before and does not read it again.
-func testBitAloneIsTaken(t *testing.T, client *clientv3.Client) {
-	if _, err := client.Put(t.Context(), portsPath, portMap(30001)); err != nil {
-		t.Fatal(err)
-	}
-	s := newStore(t, client, allocator.Config{FirstPort: 30000, LastPort: 32767})
-	claim := func(port uint16) allocator.Claim {
-		return allocator.Claim{Key: allocator.PortKey(port), Owner: "you", Token: 1}
-	}
-	mustCommit(t, s, []allocator.Op{{Claim: claim(30000)}})
-	_, err := s.Commit(t.Context(), []allocator.Op{{Claim: claim(30001)}})
-	conflict, isConflict := errors.AsType[*allocator.ConflictError](err)
-	if !isConflict || conflict.Current.Owner != etcdstore.Imported {
-		t.Errorf("allocating it: got error %v, want a conflict with %q", err, etcdstore.Imported)
-	}
-	// A change of a key without a claim whose bit is not set is a conflict.
-	gone := claim(30002)
-	state, err := s.Get(t.Context(), allocator.PortKey(30001))
-	if err != nil || len(state.Claims) != 1 {
-		t.Fatalf("got %v, error %v, want one claim", state.Claims, err)
-	}
-	gone.Version = state.Claims[0].Version // the version of all bits without a claim
-	if _, err := s.Commit(t.Context(), []allocator.Op{{Claim: gone}}); !errors.Is(err, allocator.ErrConflict) {
-		t.Errorf("changing a free key: got error %v, want %v", err, allocator.ErrConflict)
 	}
 }

@@ -127,43 +127,6 @@ func TestUnreadableUseFreesNothing(t *testing.T) {
 	}
 }
 
-// TestImportedKeys checks that a pass gives the keys of an imported map, whose claims have no
-// date, to the owners that use them, however many there are, and does not free most of them.
-func TestImportedKeys(t *testing.T) {
-	const all = 100
-	for _, listed := range []int{all, 50, 49, 1} {
-		var state allocator.State
-		var list []repair.Use
-		for i := range all {
-			c := allocator.Claim{Key: allocator.PortKey(uint16(30000 + i)), Owner: "imported", Token: 7, Version: 1}
-			state.Claims = append(state.Claims, c)
-			if i < listed {
-				list = append(list, repair.Use{Text: c.Key.String(), Owner: "web"})
-			}
-		}
-		state.Version = 1
-		store := allocator.NewMemory(state, nil)
-		o := options(t)
-		o.Force = false
-		_, err := repair.Reconcile(t.Context(), store, func(context.Context) ([]repair.Use, error) { return list, nil }, o)
-		tooMany, isTooMany := errors.AsType[*repair.TooManyError](err)
-		left := listed
-		if listed < all/2 {
-			left = all
-		}
-		if isTooMany != (listed < all/2) || isTooMany && tooMany.Removals != all-listed {
-			t.Errorf("%d of %d keys used: got error %v, want a TooManyError: %t", listed, all, err, listed < all/2)
-		}
-		got := held(t, store)
-		if n := strings.Count(got, " web"); n != listed {
-			t.Errorf("%d of %d keys used: got %d keys with their owner", listed, all, n)
-		}
-		if n := len(strings.Split(got, "\n")); n != left {
-			t.Errorf("%d of %d keys used: got %d keys left, want %d", listed, all, n, left)
-		}
-	}
-}
-
 // picky is a store that refuses the claims of one owner.
 type picky struct {
 	allocator.Store

@@ -29,8 +29,7 @@ type Options struct {
 	Grace time.Duration
 	// Force allows a list without any use, and any number of claims that a pass takes from their
 	// owners. Otherwise a pass takes half of the bound claims at most, or [MinRemovals] if that is
-	// more, because an incomplete list of owners would free many. To give a key to the
-	// owner that uses it does not count if its claim has no date, as in an imported map.
+	// more, because an incomplete list of owners would free many.
 	Force bool
 	// Now is the clock, [time.Now] by default.
 	Now func() time.Time
@@ -213,7 +212,7 @@ func (p *pass) compareUsed(k allocator.Key, owners []allocator.Owner, c allocato
 		// The owner's object may not be stored yet.
 		p.found(Finding{Problem: WrongOwner, Key: k, Owner: rightful, Holder: c.Owner})
 	default:
-		p.change(Finding{Problem: WrongOwner, Key: k, Owner: rightful, Holder: c.Owner}, p.claimFor(rightful, c, k), !c.Since.IsZero())
+		p.change(Finding{Problem: WrongOwner, Key: k, Owner: rightful, Holder: c.Owner}, p.claimFor(rightful, c, k), true)
 	}
 }
 
@@ -271,7 +270,7 @@ func (p *pass) compareUnused(c allocator.Claim) {
 }
 
 // change records a finding and the operation that mends it, with whether that takes a bound key
-// from its owner. A claim without a date is a bit of an imported map: it had no owner.
+// from its owner.
 func (p *pass) change(f Finding, op allocator.Op, isRemoval bool) {
 	p.found(f)
 	// An unreadable use may stand for any key of its owner.

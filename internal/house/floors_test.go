@@ -39,7 +39,6 @@ func floors() map[string]int { //nolint:funlen // a table
 
 		"allocator/filestore":        2,
 		"allocator/kubestore":        2,
-		"allocator/rangemap":         2,
 		"allocator/repair":           2,
 		"allocator/storetest":        2,
 		"backends/kernelspace/hns":   2,

@@ -66,7 +66,12 @@ func TestClean(t *testing.T) { //nolint:funlen // a table
 			stale: []flow{to(protoUDP, vip, a), to(protoUDP, "192.0.2.1:30053", a)},
 			kept:  []flow{to(protoUDP, vip, b), to(protoUDP, "192.0.2.1:30053", b), to(protoUDP, "192.0.2.9:30053", x)},
 		},
-		"endpoint added": {old: dns(list(vip), list(a)), new: dns(list(vip), list(a, b)), dumps: 1, kept: []flow{to(protoUDP, vip, a)}},
+		"endpoint added": {old: dns(list(vip), list(a)), new: dns(list(vip), list(a, b)), kept: []flow{to(protoUDP, vip, a)}},
+		"endpoint added, and a VIP": {
+			old: dns(list(vip), list(a)), new: dns(list(vip, vip2), list(a, b)), dumps: 2,
+			stale: []flow{to(protoUDP, vip2, vip2)}, kept: []flow{to(protoUDP, vip, a)},
+		},
+		"first endpoint": {old: dns(list(vip), nil), new: dns(list(vip), list(a)), kept: []flow{to(protoUDP, vip, vip)}},
 		"scaled to zero": {old: dns(list(vip), list(a)), new: dns(list(vip), nil), dumps: 1, stale: []flow{to(protoUDP, vip, a)}},
 		"service removed": {
 			old: dns(list(vip, vip2), list(a)), new: proxy.NewSnapshot(n), dumps: 1,
@@ -166,7 +171,7 @@ func TestClean(t *testing.T) { //nolint:funlen // a table
 			kept:  []flow{to(protoUDP, vip, a), to(protoUDP, vip, x), to(protoUDP, foreignIP+":53", x), to(protoUDP, "203.0.113.5:53", x)},
 		},
 		"endpoint drains": {
-			old: dns(list(vip), list(a, b)), new: proxy.NewSnapshot(n, draining(port("dns", udp, list(vip), list(b)), a)), dumps: 1,
+			old: dns(list(vip), list(a, b)), new: proxy.NewSnapshot(n, draining(port("dns", udp, list(vip), list(b)), a)),
 			kept: []flow{to(protoUDP, vip, a), to(protoUDP, vip, b)},
 		},
 		"endpoint has drained": {

@@ -86,8 +86,7 @@ func (c *Cleaner) Close() error { return c.table.close() }
 // the same call removes them. Offloaded flows are no error: [Account] counts them.
 // When RetryDue reports so, Clean from the zero Snapshot looks for what is left.
 func (c *Cleaner) Clean(ctx context.Context, old, new proxy.Snapshot) error {
-	all := old.IsZero()
-	return c.clean(ctx, step{old: old, new: new, swept: serviceCIDRs(old), all: all, retried: all && c.startLook()})
+	return c.clean(ctx, step{old: old, new: new, swept: serviceCIDRs(old), retried: old.IsZero() && c.startLook()})
 }
 
 // step is what one Clean follows.
@@ -95,8 +94,8 @@ type step struct {
 	old, new proxy.Snapshot
 	// swept are the service ranges whose flows have been cleaned before.
 	swept []netip.Prefix
-	// all says that all frontends count as new; again, that this process has cleaned before.
-	all, again bool
+	// again says that this process has cleaned before.
+	again bool
 	// retried says that a Clean before has removed the untranslated flows, and this one looks for late replies.
 	retried bool
 }

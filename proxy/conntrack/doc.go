@@ -33,7 +33,7 @@
 //
 // # Cost
 //
-// Without changes of UDP and SCTP Services there is no system call. What is expensive is a dump: the
+// Without changes of UDP and SCTP Services there is no system call, nor if endpoints are only added. What is expensive is a dump: the
 // kernel walks its whole table, whatever its filter is. One dump for each family and protocol serves all
 // changed frontends, and a further one the replies under way, until there is none (eight at most).
 // A program that served a frontend before may reply still later. After an untranslated flow was removed,

@@ -11,24 +11,24 @@ import (
 
 // RemoveStale implements [proxy.FlowCleaner]. One Cleaner follows one Runner. Cleaning all
 // frontends would miss the removed ones, so RemoveStale cleans the changes first.
-func (c *Cleaner) RemoveStale(ctx context.Context, held proxy.Snapshot, full bool) error {
+func (c *Cleaner) RemoveStale(ctx context.Context, applied proxy.Snapshot, full bool) error {
 	retried := c.startLook()
 	c.everything = c.everything || full || retried || c.cleaned.IsZero()
 	if !c.cleaned.IsZero() {
-		changes := step{old: c.cleaned, new: held, swept: serviceCIDRs(c.cleaned)}
+		changes := step{old: c.cleaned, new: applied, swept: serviceCIDRs(c.cleaned)}
 		if err := c.clean(ctx, changes); err != nil {
 			return err
 		}
-		c.cleaned = held
+		c.cleaned = applied
 	}
 	if c.everything {
 		// The service ranges are swept once, for flows from before this process.
-		if err := c.clean(ctx, step{old: c.left(held), new: held, swept: serviceCIDRs(c.cleaned), all: true, again: !c.cleaned.IsZero(), retried: retried}); err != nil {
+		if err := c.clean(ctx, step{old: c.former(applied), new: applied, swept: serviceCIDRs(c.cleaned), again: !c.cleaned.IsZero(), retried: retried}); err != nil {
 			return err
 		}
 		c.found = nil
 	}
-	c.cleaned, c.everything = held, false
+	c.cleaned, c.everything = applied, false
 	return nil
 }
 
@@ -45,10 +45,10 @@ func (c *Cleaner) AddFrontends(found []*proxy.ServicePort) {
 	}
 }
 
-// left returns what an earlier process has left, as if it had been for the same node. Without anything it is the zero
-// Snapshot: either way, all frontends that are held are new.
-func (c *Cleaner) left(held proxy.Snapshot) proxy.Snapshot {
-	if len(c.found) == 0 || held.IsZero() {
+// former returns the frontends of an earlier process, as if it had been for the same node. Without anything it is the zero
+// Snapshot: either way, all frontends of applied are new.
+func (c *Cleaner) former(applied proxy.Snapshot) proxy.Snapshot {
+	if len(c.found) == 0 || applied.IsZero() {
 		return proxy.Snapshot{}
 	}
 	udp, sctp := &proxy.ServicePort{Name: proxy.ServicePortName{Protocol: v1.ProtocolUDP}}, &proxy.ServicePort{Name: proxy.ServicePortName{Protocol: v1.ProtocolSCTP}}
@@ -59,7 +59,7 @@ func (c *Cleaner) left(held proxy.Snapshot) proxy.Snapshot {
 		}
 		p.Frontends = append(p.Frontends, proxy.Frontend{Addr: at.addr})
 	}
-	return proxy.NewSnapshot(held.Node(), udp, sctp)
+	return proxy.NewSnapshot(applied.Node(), udp, sctp)
 }
 
 // RetryDue implements [proxy.FlowCleaner]: it reports whether flows that were offloaded may no longer be, or late replies

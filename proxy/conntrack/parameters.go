@@ -22,8 +22,8 @@ const maxFlows = 1 << 20
 // Parameters are the parameters of the kernel's connection tracking that kube-proxy's
 // configuration also has. A zero field leaves its parameter unchanged.
 type Parameters struct {
-	// MaxPerCore is how many flows the table may hold for each processor of the machine that
-	// is online, as the table is that of the machine; together not more than 1,048,576, but at least Min. Min alone changes nothing. The hash table gets
+	// MaxPerCore is how many flows the table may hold for each processor that this process may use;
+	// together not more than 1,048,576, but at least Min. Min alone changes nothing. The hash table gets
 	// room for a quarter as many, and never less than it has.
 	MaxPerCore, Min int
 	// The timeouts end flows without packets. They are rounded down to seconds.
@@ -38,30 +38,7 @@ type Parameters struct {
 // write a parameter that has the value already. If one fails, it sets the others; the error
 // names all that failed. Set requires Linux, a writable /proc/sys, and for the hash table a
 // writable /sys. It loads the module of connection tracking if that is needed.
-func (p Parameters) Set() error { return p.set("/", processors("/"), loadModule) }
-
-// processors returns how many processors of the machine are online. The process may be restricted to
-// some of them. If the kernel does not tell, it returns how many the process may use.
-func processors(root string) int {
-	text, err := os.ReadFile(filepath.Join(root, "sys/devices/system/cpu/online"))
-	if err != nil {
-		return runtime.NumCPU()
-	}
-	n := 0
-	for part := range strings.SplitSeq(strings.TrimSpace(string(text)), ",") {
-		first, last, isRange := strings.Cut(part, "-")
-		if !isRange {
-			last = first
-		}
-		from, err1 := strconv.ParseUint(first, 10, 16)
-		to, err2 := strconv.ParseUint(last, 10, 16)
-		if err1 != nil || err2 != nil || to < from {
-			return runtime.NumCPU()
-		}
-		n += int(to-from) + 1
-	}
-	return n
-}
+func (p Parameters) Set() error { return p.set("/", runtime.NumCPU(), loadModule) }
 
 // loadModule makes the kernel load connection tracking.
 func loadModule() error {

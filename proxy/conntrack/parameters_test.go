@@ -5,7 +5,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -16,23 +15,6 @@ import (
 // usual are the defaults of kube-proxy.
 func usual() Parameters {
 	return Parameters{MaxPerCore: 32 << 10, Min: 128 << 10, TCPEstablishedTimeout: 24 * time.Hour, TCPCloseWaitTimeout: time.Hour}
-}
-
-func TestProcessors(t *testing.T) {
-	t.Parallel()
-	for text, want := range map[string]int{
-		"0-3\n": 4, "0": 1, "0-1,3,5-6\n": 5, "": runtime.NumCPU(), "0-x": runtime.NumCPU(), "3-1": runtime.NumCPU(), "\n": runtime.NumCPU(),
-	} {
-		root := t.TempDir()
-		path := filepath.Join(root, "sys/devices/system/cpu/online")
-		testenv.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
-		if text != "" {
-			testenv.NoError(t, os.WriteFile(path, []byte(text), 0o600))
-		}
-		if got := processors(root); got != want {
-			t.Errorf("%q: got %d processors, want %d", text, got, want)
-		}
-	}
 }
 
 func TestParameters(t *testing.T) {

@@ -50,7 +50,7 @@ func (t target) isStale(f *flow, p *plan) bool {
 	case f.carried() && (!t.isNew || p.again):
 		return !t.owner.any(f, &p.origins, func(r proxy.TrafficRoute) bool { return r.Action == proxy.Forward })
 	}
-	return !t.owner.any(f, &p.origins, func(r proxy.TrafficRoute) bool { return t.owner.kept.of(r).has(f.server) })
+	return !t.owner.any(f, &p.origins, func(r proxy.TrafficRoute) bool { return t.owner.allowed.of(r).has(f.server) })
 }
 
 // plan is what one Clean looks for.
@@ -81,12 +81,14 @@ func (c *Cleaner) plan(s step) (*plan, error) {
 	if new.IsZero() {
 		return p, nil
 	}
-	for change := range new.Changes(old) {
+	changes := slices.Collect(new.Changes(old))
+	changes = slices.DeleteFunc(changes, onlyGrows)
+	for _, change := range changes {
 		for _, at := range keys(change.Old) {
 			p.targets[at] = target{}
 		}
 	}
-	for change := range new.Changes(old) {
+	for _, change := range changes {
 		p.replace(change)
 	}
 	if !old.IsZero() {
@@ -96,6 +98,34 @@ func (c *Cleaner) plan(s step) (*plan, error) {
 		p.ranges = slices.DeleteFunc(slices.Clone(serviceCIDRs(new)), func(r netip.Prefix) bool { return slices.Contains(s.swept, r) })
 	}
 	return p, p.resolve(c.table, old.Node(), new)
+}
+
+// onlyGrows reports whether a port has all endpoints to which its flows went before, and so no stale flow.
+func onlyGrows(c proxy.Change) bool {
+	sameClients := func(a, b proxy.Frontend) bool {
+		a.FromInside, a.FromOutside = b.FromInside, b.FromOutside
+		return a.Equal(b)
+	}
+	if !concerns(c.Old) || !concerns(c.New) || !slices.EqualFunc(c.Old.Frontends, c.New.Frontends, sameClients) {
+		return false
+	}
+	before, now := newAllowed(c.Old), newAllowed(c.New)
+	keeps := func(old, new proxy.TrafficRoute) bool {
+		for server := range before.of(old) {
+			if !now.of(new).has(server) {
+				return false
+			}
+		}
+		return true
+	}
+	for i := range c.New.Frontends {
+		pod1, node1, outside1 := c.Old.Frontends[i].Routes()
+		pod2, node2, outside2 := c.New.Frontends[i].Routes()
+		if !keeps(pod1, pod2) || !keeps(node1, node2) || !keeps(outside1, outside2) {
+			return false
+		}
+	}
+	return true
 }
 
 // serviceCIDRs returns the service ranges of a snapshot; none of the zero one.
@@ -125,7 +155,7 @@ func (p *plan) replace(change proxy.Change) {
 	if !concerns(change.New) {
 		return
 	}
-	had, before, now := keys(change.Old), change.Old.Servers(), newKept(change.New)
+	had, before, now := keys(change.Old), change.Old.Servers(), newAllowed(change.New)
 	for i := range change.New.Frontends {
 		f := &change.New.Frontends[i]
 		at := keyOf(change.New, f)
@@ -148,7 +178,7 @@ func (p *plan) addByNode(old *proxy.Node, s proxy.Snapshot) {
 		if !concerns(port) {
 			continue
 		}
-		now := newKept(port)
+		now := newAllowed(port)
 		for i := range port.Frontends {
 			f := &port.Frontends[i]
 			at := keyOf(port, f)

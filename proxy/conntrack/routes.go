@@ -8,19 +8,19 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// kept are the endpoints of one service port to which existing flows may go on, by what decides about
+// allowed are the endpoints of one service port to which existing flows may go on, by what decides about
 // them: the action and the pool of a route. Nothing is computed before it is needed.
-type kept struct {
+type allowed struct {
 	port *proxy.ServicePort
 	by   map[proxy.TrafficRoute]set[netip.AddrPort]
 }
 
-func newKept(p *proxy.ServicePort) *kept {
-	return &kept{port: p, by: map[proxy.TrafficRoute]set[netip.AddrPort]{}}
+func newAllowed(p *proxy.ServicePort) *allowed {
+	return &allowed{port: p, by: map[proxy.TrafficRoute]set[netip.AddrPort]{}}
 }
 
 // of returns the endpoints of one route.
-func (k *kept) of(r proxy.TrafficRoute) set[netip.AddrPort] {
+func (k *allowed) of(r proxy.TrafficRoute) set[netip.AddrPort] {
 	all, known := k.by[r]
 	if known {
 		return all
@@ -50,7 +50,7 @@ func isUniform(f *proxy.Frontend) bool {
 // owner is the frontend that a flow is for: what [proxy.Route] says about it.
 type owner struct {
 	frontend *proxy.Frontend
-	kept     *kept
+	allowed  *allowed
 }
 
 // any reports whether the frontend allows the source of a flow, and is is true of its route. A flow does

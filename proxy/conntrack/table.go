@@ -45,7 +45,7 @@ type interfaces interface {
 // flow is one entry of the table.
 type flow struct {
 	proto protocol
-	// source and dest are those of the first packet, before translation.
+	// source and dest are the addresses of the first packet, before translation.
 	source, dest netip.AddrPort
 	// server is the destination after translation.
 	server netip.AddrPort

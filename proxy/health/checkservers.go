@@ -108,8 +108,8 @@ func (s *checkServers) remove(name types.NamespacedName) {
 	}
 }
 
-// open opens the sockets that are missing, or have ended, and are due: those of the proxy itself
-// before those of Services, and these in the order of their names. It returns when the next
+// open opens the sockets that are missing, or have ended, and are due: the sockets of the proxy itself
+// before the sockets of Services, and these in the order of their names. It returns when the next
 // one is due; zero for never.
 func (s *checkServers) open(ctx context.Context) (next time.Time) {
 	now := time.Now()

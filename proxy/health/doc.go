@@ -1,6 +1,6 @@
 // Package health serves health checks for kubelets and load balancers: whether the proxy
 // works, whether its node should get new connections, and how many endpoints of a
-// Service the node has. The replies are byte for byte those of kube-proxy.
+// Service the node has. The replies are byte for byte the replies of kube-proxy.
 //
 // # The proxy
 //

@@ -34,7 +34,7 @@
 //	Packet        the [proxy.Packet] of the query, complete; null without one
 //	Verdict       the [proxy.Verdict] about it
 //	Error         what is wrong with the query; then the status is 400
-//	Problems      texts, at most 200, those of the node first
+//	Problems      texts, at most 200, first about the node
 //	Limits        texts, at most 200: what Services request and is kept only in part
 //	Refused       service ports that the last sync could not program, at most 200: Name and Error
 //	ServicePorts  those on the page, as [proxy.ServicePort]

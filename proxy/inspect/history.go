@@ -43,9 +43,9 @@ type syncRecord struct {
 
 // history is what the page keeps between requests: the numbers of syncs, and the last Sync whose Applied is known.
 type history struct {
-	mu    sync.Mutex
-	syncs syncs
-	held  proxy.Sync
+	mu      sync.Mutex
+	syncs   syncs
+	applied proxy.Sync
 	// beside are the limits of another Runner.
 	beside []*proxy.Problem
 }
@@ -54,9 +54,9 @@ type history struct {
 func (h *history) state() (proxy.Sync, syncs) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	held := h.held
-	held.Limits = slices.Concat(held.Limits, h.beside)
-	return held, h.syncs
+	applied := h.applied
+	applied.Limits = slices.Concat(applied.Limits, h.beside)
+	return applied, h.syncs
 }
 
 func (h *history) synced(s proxy.Sync) {
@@ -68,12 +68,12 @@ func (h *history) synced(s proxy.Sync) {
 		h.syncs.Failed++
 		h.syncs.Error, h.syncs.Errored = s.Err.Error(), end
 	}
-	if s.Full && s.Operations > 0 && !h.held.Applied.IsZero() {
+	if s.Full && s.Operations > 0 && !h.applied.Applied.IsZero() {
 		h.syncs.Repairs++
 	}
 	h.syncs.Last = &syncRecord{end, s.Duration, s.Full, s.Err != nil, s.Changed, int(s.Operations)}
 	if !s.Applied.IsZero() {
-		h.held, h.syncs.Held = s, end
+		h.applied, h.syncs.Held = s, end
 	}
 }
 

@@ -45,7 +45,7 @@ func (p *Page) Observer(tracker *proxy.ServiceChangeTracker) proxy.Observer {
 	}
 }
 
-// SetLimits replaces the limits that the page shows beside those of its Runner: what a second Runner,
+// SetLimits replaces the limits that the page shows beside the limits of its Runner: what a second Runner,
 // which serves a part of the same Services, does not serve. The page keeps the list. It may be called
 // from any goroutine.
 func (p *Page) SetLimits(limits []*proxy.Problem) { p.history.setBeside(limits) }
@@ -86,7 +86,7 @@ func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.Copy(w, &body) // The client notices a truncated response.
 }
 
-// view is what one response shows. Its fields, and those of the embedded structs, are the fields
+// view is what one response shows. Its fields, and the fields of the embedded structs, are the fields
 // of the JSON.
 type view struct {
 	Title      string

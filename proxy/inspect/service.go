@@ -45,33 +45,33 @@ func (v portView) Question() string {
 }
 
 // service returns the page of a Service, of a name such as default/web.
-func (p *Page) service(name string, held proxy.Sync) *serviceView {
+func (p *Page) service(name string, last proxy.Sync) *serviceView {
 	namespace, short, _ := strings.Cut(name, "/")
 	v := &serviceView{Name: name}
-	for port := range held.Applied.All() {
+	for port := range last.Applied.All() {
 		if port.Name.Namespace == namespace && port.Name.Name == short {
-			v.Ports = append(v.Ports, p.servicePort(port, held))
+			v.Ports = append(v.Ports, p.servicePort(port, last))
 		}
 	}
-	for name := range neverProgrammed(held) {
-		if port, ok := held.Snapshot.Get(name); ok && name.Namespace == namespace && name.Name == short {
-			v.Ports = append(v.Ports, p.servicePort(port, held))
+	for name := range neverProgrammed(last) {
+		if port, ok := last.Snapshot.Get(name); ok && name.Namespace == namespace && name.Name == short {
+			v.Ports = append(v.Ports, p.servicePort(port, last))
 		}
 	}
 	mine := func(x *proxy.Problem) bool {
 		return x.Kind == "Service" && x.Namespace == namespace && x.Name == short
 	}
-	v.Problems = appendTexts(nil, only(held.Applied.Problems(), mine))
-	v.Limits = appendTexts(nil, only(slices.Values(held.Limits), mine))
+	v.Problems = appendTexts(nil, only(last.Applied.Problems(), mine))
+	v.Limits = appendTexts(nil, only(slices.Values(last.Limits), mine))
 	return v
 }
 
 // neverProgrammed yields the refused service ports that the dataplane does not hold in an earlier
 // form either, in the order of names.
-func neverProgrammed(held proxy.Sync) iter.Seq[proxy.ServicePortName] {
-	names := slices.SortedFunc(maps.Keys(held.Refused), proxy.ServicePortName.Compare)
+func neverProgrammed(last proxy.Sync) iter.Seq[proxy.ServicePortName] {
+	names := slices.SortedFunc(maps.Keys(last.Refused), proxy.ServicePortName.Compare)
 	return only(slices.Values(names), func(name proxy.ServicePortName) bool {
-		_, programmed := held.Applied.Get(name)
+		_, programmed := last.Applied.Get(name)
 		return !programmed
 	})
 }
@@ -83,16 +83,16 @@ type refusal struct {
 }
 
 // refusals returns the first ones of a sync, in the order of names.
-func refusals(held proxy.Sync) (all []refusal) {
-	for _, name := range first(maxShown, slices.SortedFunc(maps.Keys(held.Refused), proxy.ServicePortName.Compare)) {
-		all = append(all, refusal{name, held.Refused[name].Error()})
+func refusals(last proxy.Sync) (all []refusal) {
+	for _, name := range first(maxShown, slices.SortedFunc(maps.Keys(last.Refused), proxy.ServicePortName.Compare)) {
+		all = append(all, refusal{name, last.Refused[name].Error()})
 	}
 	return all
 }
 
-func (p *Page) servicePort(port *proxy.ServicePort, held proxy.Sync) portView {
+func (p *Page) servicePort(port *proxy.ServicePort, last proxy.Sync) portView {
 	out := portView{ServicePort: port}
-	if err := held.Refused[port.Name]; err != nil {
+	if err := last.Refused[port.Name]; err != nil {
 		out.Refused = err.Error()
 	}
 	if tracker := p.tracker.Load(); tracker != nil {

@@ -40,7 +40,7 @@ type Events struct {
 	// event handler. It may be called from several goroutines at once.
 	Report func(error)
 
-	services, foreign, slices, nodes, cidrs kept
+	services, foreign, slices, nodes, cidrs inventory
 	theirs                                  addresses
 	ranges                                  *ranges // used by events of cidrs alone
 	synced                                  sync.Once
@@ -49,11 +49,11 @@ type Events struct {
 // Services returns the event handler for an informer of Services.
 func (e *Events) Services() cache.ResourceEventHandler {
 	ours := events[*v1.Service]{
-		kept: &e.services, generation: e.services.next(e.Handler.DeleteService), update: e.Handler.UpdateService, report: e.Report,
+		inventory: &e.services, generation: e.services.next(e.Handler.DeleteService), update: e.Handler.UpdateService, report: e.Report,
 		selects: func(s *v1.Service) bool { return e.isOurs(s) && s.Spec.ClusterIP != v1.ClusterIPNone },
 	}
 	others := events[*v1.Service]{
-		kept: &e.foreign, generation: e.foreign.next(e.theirs.remove), update: e.theirs.update,
+		inventory: &e.foreign, generation: e.foreign.next(e.theirs.remove), update: e.theirs.update,
 		selects: func(s *v1.Service) bool { return !e.isOurs(s) },
 	}
 	return cache.ResourceEventHandlerFuncs{
@@ -66,7 +66,7 @@ func (e *Events) Services() cache.ResourceEventHandler {
 // EndpointSlices returns the event handler for an informer of EndpointSlices.
 func (e *Events) EndpointSlices() cache.ResourceEventHandler {
 	return events[*discoveryv1.EndpointSlice]{
-		kept: &e.slices, generation: e.slices.next(e.Handler.DeleteEndpointSlice), update: e.Handler.UpdateEndpointSlice, report: e.Report,
+		inventory: &e.slices, generation: e.slices.next(e.Handler.DeleteEndpointSlice), update: e.Handler.UpdateEndpointSlice, report: e.Report,
 		selects: func(s *discoveryv1.EndpointSlice) bool {
 			_, isHeadless := s.Labels[v1.IsHeadlessService]
 			return !isHeadless
@@ -83,7 +83,7 @@ func (e *Events) Nodes() cache.ResourceEventHandler {
 		}
 	}
 	return events[*v1.Node]{
-		kept: &e.nodes, generation: e.nodes.next(remove), update: e.Handler.UpdateNode, report: e.Report,
+		inventory: &e.nodes, generation: e.nodes.next(remove), update: e.Handler.UpdateNode, report: e.Report,
 		selects: func(n *v1.Node) bool { return n.Name == e.NodeName },
 	}
 }
@@ -100,7 +100,7 @@ func (e *Events) ServiceCIDRs() cache.ResourceEventHandler {
 		e.ranges = newRanges(e.Handler.UpdateServiceCIDRs)
 	}
 	return events[*networkingv1.ServiceCIDR]{
-		kept: &e.cidrs, generation: e.cidrs.next(e.ranges.remove), update: e.ranges.update, report: e.Report,
+		inventory: &e.cidrs, generation: e.cidrs.next(e.ranges.remove), update: e.ranges.update, report: e.Report,
 		selects: func(*networkingv1.ServiceCIDR) bool { return true },
 	}
 }
@@ -119,7 +119,7 @@ func (e *Events) Foreign(a netip.Addr) bool {
 // start, removes objects of former event handlers that exist no more, and calls Synced of the
 // Handler, unless an earlier call has. It takes the method HasSynced of each
 // registration that AddEventHandler returned: that of an informer is true too early, when
-// events still wait for the handler. The registrations must be those of all event handlers
+// events still wait for the handler. The registrations must be of all event handlers
 // that were taken since the last call that succeeded, except that of ServiceCIDRs, see there.
 //
 // It returns the cause of the end of ctx if that comes first. It fails, and does not call Synced, if
@@ -129,7 +129,7 @@ func (e *Events) AwaitSynced(ctx context.Context, registrations ...cache.Informe
 	if len(registrations) == 0 {
 		return errors.New("kubewatch: AwaitSynced needs HasSynced of each registration, got none")
 	}
-	required := [...]*kept{&e.services, &e.foreign, &e.slices, &e.nodes}
+	required := [...]*inventory{&e.services, &e.foreign, &e.slices, &e.nodes}
 	var at [len(required)]int
 	for i, k := range required {
 		at[i] = k.newest()
@@ -160,7 +160,7 @@ func (e *Events) isOurs(s *v1.Service) bool {
 
 // events is the event handler for one kind of objects.
 type events[T object] struct {
-	*kept
+	*inventory
 	generation int
 	update     func(T)
 	selects    func(T) bool

@@ -36,7 +36,7 @@ type feedOptions[T object, L list] struct {
 	labels, fields string
 	client         any // may say that it cannot stream lists
 	events         func() cache.ResourceEventHandler
-	kept           []*kept // by the event handlers
+	inventories    []*inventory // by the event handlers
 	// isOptional says that the API server may not have this kind of objects, or may
 	// forbid this client to list them.
 	isOptional bool
@@ -45,11 +45,11 @@ type feedOptions[T object, L list] struct {
 // feed is the watch of one kind of objects. It is the store of its reflector, passes objects on and keeps only their
 // names. The reflector calls it from one goroutine.
 type feed struct {
-	lister cache.ListerWatcher
-	kind   object
-	events func() cache.ResourceEventHandler
-	kept   []*kept
-	newest cache.ResourceEventHandler
+	lister      cache.ListerWatcher
+	kind        object
+	events      func() cache.ResourceEventHandler
+	inventories []*inventory
+	newest      cache.ResourceEventHandler
 	// synced is called when the first list has been passed on, or when the API server
 	// refuses an optional one; perhaps more than once. It is set before run.
 	synced func()
@@ -57,7 +57,7 @@ type feed struct {
 
 func newFeed[T object, L list](o feedOptions[T, L], report func(error)) *feed {
 	var kind T
-	f := &feed{kind: kind, events: o.events, kept: o.kept}
+	f := &feed{kind: kind, events: o.events, inventories: o.inventories}
 	check := func(ctx context.Context, verb string, err error) error {
 		if err != nil {
 			err = fmt.Errorf("kubewatch: %s %T: %w", verb, kind, err)
@@ -150,7 +150,7 @@ func (f *feed) Replace(all []any, _ string) error {
 	for _, o := range all {
 		f.newest.OnAdd(o, true)
 	}
-	for _, k := range f.kept {
+	for _, k := range f.inventories {
 		k.removeFormer(k.newest())
 	}
 	f.synced()

@@ -14,7 +14,7 @@ import (
 func TestNothingIsKept(t *testing.T) {
 	h := newRecorder()
 	e := &Events{Handler: h}
-	p := &feed{events: e.EndpointSlices, kept: []*kept{&e.slices}, synced: func() {}}
+	p := &feed{events: e.EndpointSlices, inventories: []*inventory{&e.slices}, synced: func() {}}
 	passOn := func() (all []weak.Pointer[discoveryv1.EndpointSlice]) {
 		listed, watched := slice("a", "10.0.0.1"), slice("b", "10.0.0.2")
 		testenv.NoError(t, p.Replace([]any{listed}, "1"))

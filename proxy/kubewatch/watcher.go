@@ -113,23 +113,23 @@ func (s *Watcher) feeds(e *Events) []*feed {
 	services, slices, nodes := core.Services(""), s.Client.DiscoveryV1().EndpointSlices(""), core.Nodes()
 	feeds := []*feed{
 		newFeed(feedOptions[*v1.Service, *v1.ServiceList]{
-			list: services.List, watch: services.Watch, client: s.Client, events: e.Services, kept: []*kept{&e.services, &e.foreign},
+			list: services.List, watch: services.Watch, client: s.Client, events: e.Services, inventories: []*inventory{&e.services, &e.foreign},
 			fields: "spec.clusterIP!=" + v1.ClusterIPNone,
 		}, s.report),
 		newFeed(feedOptions[*discoveryv1.EndpointSlice, *discoveryv1.EndpointSliceList]{
-			list: slices.List, watch: slices.Watch, client: s.Client, events: e.EndpointSlices, kept: []*kept{&e.slices},
+			list: slices.List, watch: slices.Watch, client: s.Client, events: e.EndpointSlices, inventories: []*inventory{&e.slices},
 			labels: "!" + v1.IsHeadlessService,
 		}, s.report),
 	}
 	if s.NodeName != "" {
 		feeds = append(feeds, newFeed(feedOptions[*v1.Node, *v1.NodeList]{
-			list: nodes.List, watch: nodes.Watch, client: s.Client, events: e.Nodes, kept: []*kept{&e.nodes},
+			list: nodes.List, watch: nodes.Watch, client: s.Client, events: e.Nodes, inventories: []*inventory{&e.nodes},
 			fields: fields.OneTermEqualSelector(metav1.ObjectNameField, s.NodeName).String(),
 		}, s.report))
 	}
 	cidrs := s.Client.NetworkingV1().ServiceCIDRs()
 	return append(feeds, newFeed(feedOptions[*networkingv1.ServiceCIDR, *networkingv1.ServiceCIDRList]{
-		list: cidrs.List, watch: cidrs.Watch, client: s.Client, events: e.ServiceCIDRs, kept: []*kept{&e.cidrs},
+		list: cidrs.List, watch: cidrs.Watch, client: s.Client, events: e.ServiceCIDRs, inventories: []*inventory{&e.cidrs},
 		// API servers before 1.33 lack them; everything else works without.
 		isOptional: true,
 	}, s.report))

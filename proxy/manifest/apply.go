@@ -12,23 +12,27 @@ import (
 	v1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// handOver passes the differences between the files and f.held to the handler. It
-// observes them if they have changed.
-func (f *follower) handOver(ctx context.Context, changed bool) error {
+// handOver passes the differences between the files and f.handed to the handler.
+func (f *follower) handOver(ctx context.Context) error {
 	wanted := f.merge()
-	f.warnings, f.unassigned = check(wanted, f.Assign != nil), nil
-	gone := maps.Clone(f.held)
+	f.changed, f.warnings = false, check(wanted)
+	isFirst := f.handed == nil
+	if isFirst {
+		f.handed = make(map[key]metav1.Object)
+	}
+	gone := maps.Clone(f.handed)
 	for _, o := range wanted {
 		delete(gone, o.key)
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		f.pass(ctx, o)
+		f.pass(o)
 	}
 	for _, k := range slices.SortedFunc(maps.Keys(gone), key.compare) {
-		delete(f.held, k)
+		delete(f.handed, k)
 		switch k.kind { //nolint:exhaustive // deletions of Nodes are not handed over
 		case serviceKind:
 			f.Handler.DeleteService(k.NamespacedName)
@@ -36,33 +40,23 @@ func (f *follower) handOver(ctx context.Context, changed bool) error {
 			f.Handler.DeleteEndpointSlice(k.NamespacedName)
 		}
 	}
-	if !f.synced {
-		f.synced = true
+	if isFirst {
 		f.Handler.Synced()
 	}
-	if f.Observe != nil && changed {
+	if f.Observe != nil {
 		f.Observe(f.summary(wanted))
 	}
 	return nil
 }
 
-// pass passes an object to the handler unless that has it already. A Service whose ClusterIP
-// cannot be assigned is passed when that succeeds.
-func (f *follower) pass(ctx context.Context, o object) {
-	held, value := f.held[o.key], o.value
-	if held == value || equality.Semantic.DeepEqual(held, value) {
-		f.held[o.key] = value
+// pass passes an object to the handler unless that has it already.
+func (f *follower) pass(o object) {
+	before := f.handed[o.key]
+	f.handed[o.key] = o.value
+	if before == o.value || equality.Semantic.DeepEqual(before, o.value) {
 		return
 	}
-	if service, ok := value.(*v1.Service); ok && f.Assign != nil && needsClusterIP(service) {
-		service = service.DeepCopy()
-		if err := f.Assign(ctx, service); err != nil {
-			f.unassigned = append(f.unassigned, o.problem(err))
-			return
-		}
-		value = service
-	}
-	switch value := value.(type) {
+	switch value := o.value.(type) {
 	case *v1.Node:
 		f.Handler.UpdateNode(value)
 	case *v1.Service:
@@ -70,29 +64,23 @@ func (f *follower) pass(ctx context.Context, o object) {
 	case *discoveryv1.EndpointSlice:
 		f.Handler.UpdateEndpointSlice(value)
 	}
-	f.held[o.key] = o.value
-}
-
-// problem returns an error of the object as a DocumentError.
-func (o object) problem(err error) *DocumentError {
-	return &DocumentError{File: o.file, Line: o.line, Item: o.item, Err: fmt.Errorf("%v: %w", o.key, err)}
 }
 
 // merge returns the objects of all files, in the order of handing over (of two Services
 // that claim one address, the first gets it). An object of the same name in another file
-// replaces one that is kept only because its file has an error. merge records duplicates.
+// replaces one that is retained only because its file has an error. merge records duplicates.
 func (f *follower) merge() (wanted []object) {
-	var kept []object
-	for _, path := range f.paths() {
+	var retained []object
+	for _, path := range slices.Sorted(maps.Keys(f.files)) {
 		for _, o := range f.files[path].objects {
-			if o.kept {
-				kept = append(kept, o)
+			if o.retained {
+				retained = append(retained, o)
 			} else {
 				wanted = append(wanted, o)
 			}
 		}
 	}
-	all := slices.Concat(wanted, kept)
+	all := slices.Concat(wanted, retained)
 	f.duplicates, wanted = nil, all[:0]
 	owner := make(map[key]object, len(all))
 	for _, o := range all {
@@ -101,42 +89,28 @@ func (f *follower) merge() (wanted []object) {
 		case !taken:
 			owner[o.key] = o
 			wanted = append(wanted, o)
-		case !o.kept:
+		case !o.retained:
 			f.duplicates = append(f.duplicates, o.problem(fmt.Errorf("duplicate, ignored: it is already in %s:%d", first.file, first.line)))
 		}
 	}
 	slices.SortStableFunc(wanted, func(a, b object) int {
-		return cmp.Or(cmp.Compare(a.kind, b.kind), cmp.Compare(f.assigned(a), f.assigned(b)), cmp.Compare(a.changed, b.changed))
+		return cmp.Or(cmp.Compare(a.kind, b.kind), cmp.Compare(a.changed, b.changed))
 	})
 	return wanted
 }
 
-// assigned returns 1 for a Service whose ClusterIP f.Assign chooses, after all those that
-// files name, and otherwise 0.
-func (f *follower) assigned(o object) int {
-	if s, ok := o.value.(*v1.Service); ok && f.Assign != nil && s.Spec.ClusterIP == "" {
-		return 1
-	}
-	return 0
-}
-
 // problems joins all errors, in the order of files and lines.
-func (f *follower) problems() error { return errors.Join(f.allErrors()...) }
+func (f *follower) problems() error { return errors.Join(f.errors()...) }
 
-func (f *follower) allErrors() []error {
-	errs := f.inOrder(slices.Concat(f.duplicates, f.unassigned), func(c *content) []*DocumentError { return c.errs })
+func (f *follower) errors() []error {
+	errs := f.inOrder(f.duplicates, func(c *content) []*DocumentError { return c.errs })
 	if f.pathErr != nil {
 		errs = slices.Insert(errs, 0, fmt.Errorf("manifest: %w", f.pathErr))
 	}
 	return errs
 }
 
-// allWarnings returns all warnings, in the order of files and lines.
-func (f *follower) allWarnings() []error {
-	return f.inOrder(f.warnings, func(c *content) []*DocumentError { return c.warnings })
-}
-
-// inOrder returns errors about several files, and the errors of each file.
+// inOrder returns errors about several files, and the errors of each file, in the order of files and lines.
 func (f *follower) inOrder(several []*DocumentError, of func(*content) []*DocumentError) (errs []error) {
 	all := slices.Clone(several)
 	for _, file := range f.files {
@@ -153,8 +127,9 @@ func (f *follower) inOrder(several []*DocumentError, of func(*content) []*Docume
 
 // report logs the problems and the warnings that have begun or ended.
 func (f *follower) report() {
-	f.reported.Update(f.Logger, "manifest problem", f.allErrors(), describe)
-	f.warned.Update(f.Logger, "manifest warning", f.allWarnings(), describe)
+	warnings := f.inOrder(f.warnings, func(c *content) []*DocumentError { return c.warnings })
+	f.reported.Update(f.Logger, "manifest problem", f.errors(), describe)
+	f.warned.Update(f.Logger, "manifest warning", warnings, describe)
 }
 
 // describe returns the document of an error as keys and values of the log, and the reason.
@@ -171,16 +146,15 @@ func describe(err error) (place []any, reason error) {
 
 // summary counts what is in effect.
 func (f *follower) summary(wanted []object) Summary {
-	s := Summary{Files: len(f.files), Warnings: len(f.allWarnings()), Ignored: make(map[string]int)}
-	count := [...]*int{nodeKind: &s.Nodes, serviceKind: &s.Services, sliceKind: &s.EndpointSlices}
+	s := Summary{Files: len(f.files), Warnings: len(f.warnings), Ignored: make(map[string]int)}
 	for _, o := range wanted {
-		*count[o.kind]++
-		if o.kept {
-			s.Kept++
+		if o.kind == serviceKind {
+			s.Services++
 		}
 	}
 	for _, file := range f.files {
 		s.Errors += len(file.errs)
+		s.Warnings += len(file.warnings)
 		for k, n := range file.ignored {
 			s.Ignored[k] += n
 		}

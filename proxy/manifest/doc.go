@@ -5,22 +5,20 @@
 // # What is read
 //
 // [Watcher].Path is a file, or a folder whose files that end in .yaml, .yml or
-// .json are read. Subfolders, hidden files and backup files of editors (web.yaml~,
-// #web.yaml#, .web.yaml.swp) are not read. A file is in UTF-8. It has any number of YAML
-// documents, each of which begins with a line ---, or JSON values, and each of them is
+// .json are read. Subfolders and hidden files are not read. A file is in UTF-8. It has any number of YAML
+// documents, each of which begins with a line ---, or JSON values. Each document is
 //
 //   - a Service (v1), an EndpointSlice (discovery.k8s.io/v1) or a Node (v1),
 //   - a List, ServiceList, EndpointSliceList or NodeList of them, just as
 //     kubectl get services,endpointslices,nodes -A prints it with -o yaml or
 //     -o json,
 //   - or of any other kind, which is ignored and counted in [Summary]; a kind whose name
-//     is almost one of the above, such as Servce, is an error.
+//     is almost a known one, such as Servce, is an error.
 //
 // Fields that this version does not know are ignored, with a warning. A missing namespace
 // is "default", a missing protocol TCP, a missing name of an EndpointSlice's port
-// the empty name, as in the API server. [Watcher].Assign can give ClusterIPs to Services that
-// have none. No other default is filled in, and managedFields are dropped. A duplicate key in
-// a YAML mapping is an error; keys that << merges may be overridden. YAML is version 1.2: yes
+// the empty name, as in the API server. No other default is filled in, and managedFields are dropped.
+// A duplicate key in a YAML mapping is an error; keys that << merges may be overridden. YAML is version 1.2: yes
 // and no are texts.
 //
 // # Errors
@@ -36,31 +34,23 @@
 // Of duplicate objects the first one is used, in the order of file names and then of
 // lines; the others are reported.
 //
-// [Watcher].Logger names what was read and has no effect, such as an unknown field, or an
-// EndpointSlice without the label that names its Service, or whose Service no file has.
-//
 // # Services that claim the same address
 //
-// Objects of files mostly have no creation timestamp, so age does not decide which of two
-// Services gets an address that both claim. The Service that has it keeps it, even if its
-// file changes. The Service of a new file, or of an edited one, gets no address of another
-// Service: the snapshot's Problems name it, and it gets the address when the other Service
-// is deleted. Of two Services with a timestamp the older one gets the address.
-//
-// When a program starts, no Service has an address yet. Services are then handed over in the
-// order in which their files were changed last, those of one second by file name and line,
-// and the first one gets the address. So a restart changes owners only if the file of the old
-// owner was written again after that of the other Service; creation timestamps in the files
-// prevent that.
+// Of two Services with a creation timestamp, the older one gets an address that both claim. Objects of
+// files mostly have none: then the Service that has the address keeps it, and the snapshot's Problems name
+// the other one. When a program starts, no Service has an address yet. Services are then handed over in the
+// order in which their files were changed last, in seconds, and then by file name and line, and the first
+// one gets the address. So a restart changes owners only if the file of the old owner was written again
+// after the file of the other Service.
 //
 // # Detecting changes
 //
-// A Watcher checks the files every [Watcher].Interval: the folder's listing and, of each
+// A Watcher checks the files every [Watcher].Interval: the listing of the folder and, of each
 // file, after symbolic links, modification time, size and identity. So ConfigMap volumes,
 // network file systems and editors that rename all work. A change counts when two checks in
-// a row see the same state, the second of them a tenth of the interval after the first, so
-// that an unfinished write is no deletion. Only objects whose content changed are handed
-// over.
+// a row see the same files, the second of them a tenth of the interval after the first, so
+// that an unfinished write is no deletion. Files that change all the time are read every ten intervals.
+// Only objects whose content changed are handed over.
 //
 // # Limits
 //

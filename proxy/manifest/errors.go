@@ -1,7 +1,6 @@
 package manifest
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 )
@@ -44,24 +43,11 @@ func (e *DocumentError) Unwrap() error { return e.Err }
 // maxErrors bounds the errors, and the warnings, that are reported of one file.
 const maxErrors = 100
 
-// problems are errors of a file: the first maxErrors, and one that counts the others.
-type problems []*DocumentError
-
-// more is the number of errors that are not listed.
-type more int
-
-func (m more) Error() string { return fmt.Sprintf("%d more, which are not listed", int(m)) }
-
-// add adds an error.
-func (p *problems) add(line, item int, err error) {
-	switch n := len(*p); {
-	case n < maxErrors:
-		*p = append(*p, &DocumentError{Line: line, Item: item, Err: err})
-	case n == maxErrors:
-		*p = append(*p, &DocumentError{Item: noItem, Err: more(1)})
-	default:
-		last := (*p)[maxErrors]
-		m, _ := errors.AsType[more](last.Err)
-		last.Err = m + 1
+// firstErrors returns the first maxErrors errors of a file, and one that counts the others.
+func firstErrors(all []*DocumentError) []*DocumentError {
+	more := len(all) - maxErrors
+	if more <= 0 {
+		return all
 	}
+	return append(all[:maxErrors:maxErrors], &DocumentError{Item: noItem, Err: fmt.Errorf("%d more, which are not listed", more)})
 }

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/rogpeppe/go-internal/txtar"
@@ -124,7 +125,7 @@ func write(t testing.TB, dir, name, text string) {
 func load(t testing.TB, path string) (*recorder, error) {
 	t.Helper()
 	r := newRecorder(t)
-	err := (&Watcher{Path: path, Handler: r}).Load(context.Background())
+	err := (&Watcher{Path: path, Handler: r, Interval: time.Millisecond}).Load(context.Background())
 	return r, err
 }
 

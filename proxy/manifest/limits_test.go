@@ -74,7 +74,7 @@ func TestManyErrors(t *testing.T) {
 	if got, want := len(lines), maxErrors+1; got != want {
 		t.Fatalf("got %d errors, want %d", got, want)
 	}
-	if want := more(2 * maxErrors).Error(); !strings.Contains(err.Error(), want) {
+	if want := fmt.Sprintf("%d more, which are not listed", 2*maxErrors); !strings.Contains(err.Error(), want) {
 		t.Errorf("errors without %q: %s", want, lines[0])
 	}
 }

@@ -135,21 +135,34 @@ func TestUnreadableFiles(t *testing.T) {
 	testenv.Same(t, []string{"delete Service default/web"}, r.take(), "calls after deletion")
 }
 
-func TestReadFileUnsteady(t *testing.T) {
+// asking calls a function when it is asked whether it has ended.
+type asking struct {
+	context.Context
+	asked func()
+}
+
+func (a asking) Err() error { a.asked(); return a.Context.Err() }
+
+// A file that changes while it is read is read again before anything is handed over.
+func TestChangeDuringARead(t *testing.T) {
 	dir := t.TempDir()
-	path := filepath.Join(dir, "a.yaml")
 	write(t, dir, "a.yaml", service("web", 80))
-	seen := stateOf(path)
-	if data, err := readFile(path, seen); err != nil || string(data) != service("web", 80) {
-		t.Errorf("unchanged: got %q and error %v, want the content", data, err)
+	f, r := follow(t, dir)
+	if _, err := f.check(t.Context()); err != nil {
+		t.Fatalf("check: %v", err)
 	}
-	write(t, dir, "a.yaml", service("web", 8080))
-	if _, err := readFile(path, seen); !errors.Is(err, errUnsteady) {
-		t.Errorf("after a change: got error %v, want %v", err, errUnsteady)
+	asked := 0
+	ctx := asking{t.Context(), func() {
+		if asked++; asked == 2 { // The first question is at the start of the check.
+			write(t, dir, "a.yaml", service("web", 8080))
+		}
+	}}
+	if stable, err := f.check(ctx); err != nil || stable || asked != 2 || len(r.calls) > 0 {
+		t.Errorf("got stable %v, error %v and calls %q, want that nothing is handed over", stable, err, r.calls)
 	}
-	testenv.NoError(t, os.Remove(path))
-	if _, err := readFile(path, seen); !errors.Is(err, errUnsteady) {
-		t.Errorf("deleted: got error %v, want %v", err, errUnsteady)
+	untilStable(t, f)
+	if got := r.objects["Service default/web"]; !strings.Contains(got, "8080") {
+		t.Errorf("got %s, want the new port", got)
 	}
 }
 
@@ -168,39 +181,22 @@ func TestReadContentCanceled(t *testing.T) {
 	}
 }
 
-// At the start, Load waits for files that change while they are read, for a bounded number of
-// checks.
-func TestLoadUnsteady(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		dir := t.TempDir()
-		path := filepath.Join(dir, "a.yaml")
-		write(t, dir, "a.yaml", service("web", 80))
-		old := stateOf(path)
-		write(t, dir, "a.yaml", service("web", 8080))
-		f, r := follow(t, dir)
-		f.stat = func(string) state { return old }
-		for i := range firstChecks {
-			if r.synced {
-				t.Errorf("got Synced after %d checks, want %d", i, firstChecks)
+// Files that change at each check are read after a bounded number of checks: at the start, and later.
+func TestRestlessFiles(t *testing.T) {
+	dir := t.TempDir()
+	f, r := follow(t, dir)
+	for port, want := range [][]string{{"update Service default/web", "synced"}, {"update Service default/web"}} {
+		for check := range maxWaits + 1 {
+			if calls := r.take(); len(calls) > 0 {
+				t.Errorf("got calls %q after %d checks, want none", calls, check)
 			}
-			stable, err := f.check(t.Context())
-			if err != nil || stable != r.synced {
-				t.Errorf("check %d: got stable %v and error %v with synced %v", i, stable, err, r.synced)
+			write(t, dir, "a.yaml", service("web", 80+port)+strings.Repeat("\n", check))
+			if stable, err := f.check(t.Context()); err != nil || stable != (check == maxWaits) {
+				t.Errorf("check %d: got stable %v and error %v", check, stable, err)
 			}
 		}
-		if !r.synced {
-			t.Errorf("got no Synced after %d checks", firstChecks)
-		}
-		if err := f.problems(); !errors.Is(err, errUnsteady) {
-			t.Errorf("got problems %v, want %v", err, errUnsteady)
-		}
-		f.stat = stateOf
-		untilStable(t, f)
-		if err := f.problems(); err != nil {
-			t.Errorf("problems %v, want none", err)
-		}
-		testenv.Same(t, []string{"Service default/web"}, r.names(), "objects")
-	})
+		testenv.Same(t, want, r.take(), "calls")
+	}
 }
 
 // A file that changes twice within one tick of its file system's clock has the same state after
@@ -225,7 +221,7 @@ func TestCoarseClock(t *testing.T) {
 		testenv.Same(t, []string{"update Service default/web"}, r.take(), "calls")
 		time.Sleep(coarse)
 		untilStable(t, f)
-		if f.files[path].read.err != nil {
+		if f.read == nil {
 			t.Error("an unchanged file is read at each check, want once")
 		}
 	})

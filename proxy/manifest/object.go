@@ -2,17 +2,15 @@ package manifest
 
 import (
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"reflect"
+	"slices"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	kjson "sigs.k8s.io/json"
 
 	"github.com/vipkit/vipkit/internal/nearest"
 )
@@ -41,9 +39,9 @@ func (k kind) empty() metav1.Object {
 }
 
 // String returns the name of the kind in the API.
-func (k kind) String() string {
-	return [...]string{"object", "Node", "Service", "EndpointSlice"}[k]
-}
+func (k kind) String() string { return kinds()[k] }
+
+func kinds() []string { return []string{"object", "Node", "Service", "EndpointSlice"} }
 
 // key identifies an object.
 type key struct {
@@ -76,8 +74,13 @@ type object struct {
 	// changed is the second in which its file was changed; files that are written
 	// together are equal.
 	changed int64
-	// kept says that its file lacks it, but has an error, and had it before.
-	kept bool
+	// retained says that its file lacks it, but has an error, and had it before.
+	retained bool
+}
+
+// problem returns an error of the object as a DocumentError.
+func (o object) problem(err error) *DocumentError {
+	return &DocumentError{File: o.file, Line: o.line, Item: o.item, Err: fmt.Errorf("%v: %w", o.key, err)}
 }
 
 // classify returns the kind of an object, and whether it is a list of this kind or, if that is
@@ -85,16 +88,11 @@ type object struct {
 // that is almost a known one.
 func classify(apiVersion, typ string) (k kind, isList bool, err error) {
 	name, isList := strings.CutSuffix(typ, "List")
-	known, want := true, "v1"
-	switch name {
-	case "Node":
-		k = nodeKind
-	case "Service":
-		k = serviceKind
-	case "EndpointSlice":
-		k, want = sliceKind, discoveryv1.SchemeGroupVersion.String()
-	default:
-		known = typ == "List"
+	known := kinds()
+	k = kind(max(0, slices.Index(known, name)))
+	want := "v1"
+	if k == sliceKind {
+		want = discoveryv1.SchemeGroupVersion.String()
 	}
 	group, _, hasGroup := strings.Cut(apiVersion, "/")
 	switch {
@@ -104,15 +102,15 @@ func classify(apiVersion, typ string) (k kind, isList bool, err error) {
 		return otherKind, false, fmt.Errorf("%s without apiVersion", typ)
 	case hasGroup && group != discoveryv1.GroupName:
 		return otherKind, false, nil
-	case known && apiVersion != want:
+	case k == otherKind && typ != "List":
+		if like, ok := nearest.Name(name, known[1:]...); ok {
+			err = fmt.Errorf("unknown kind %s: did you mean %s?", typ, like+strings.TrimPrefix(typ, name))
+		}
+		return otherKind, false, err
+	case apiVersion != want:
 		return otherKind, false, fmt.Errorf("%s of apiVersion %q, want %q", typ, apiVersion, want)
-	case known:
-		return k, isList, nil
 	}
-	if like, ok := nearest.Name(name, "Node", "Service", "EndpointSlice"); ok {
-		return otherKind, false, fmt.Errorf("unknown kind %s: did you mean %s?", typ, like+strings.TrimPrefix(typ, name))
-	}
-	return otherKind, false, nil
+	return k, isList, nil
 }
 
 // withDefaults returns an object with those defaults of the API server that files need.
@@ -136,35 +134,4 @@ func withDefaults(value metav1.Object) metav1.Object {
 		return o.DeepCopy() // The decoder leaves room for more endpoints.
 	}
 	return value
-}
-
-// fieldOf returns the path of the field of a decoder's error, or the empty one.
-func fieldOf(err error) string {
-	if strict, ok := errors.AsType[kjson.FieldError](err); ok {
-		return strict.FieldPath()
-	}
-	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
-		return wrong.Field
-	}
-	return ""
-}
-
-// inWords returns an error about a value of a wrong type without types of Go, and another one as it is.
-func inWords(err error) error {
-	wrong, ok := errors.AsType[*json.UnmarshalTypeError](err)
-	if !ok || wrong.Field == "" {
-		return err
-	}
-	want := wrong.Type.Kind().String()
-	switch wrong.Type.Kind() { //nolint:exhaustive // the others have the names of JSON
-	case reflect.Int32, reflect.Int64:
-		want = fmt.Sprintf("a whole number of %d bits", wrong.Type.Bits())
-	case reflect.Bool:
-		want = "true or false" // a user of YAML 1.1 may have written yes
-	case reflect.Slice:
-		want = "array"
-	case reflect.Map, reflect.Struct:
-		want = "object"
-	}
-	return fmt.Errorf("field %s: got %s, want %s", wrong.Field, wrong.Value, want)
 }

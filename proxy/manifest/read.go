@@ -11,13 +11,12 @@ import (
 	"slices"
 	"unicode/utf8"
 
-	"go.yaml.in/yaml/v3"
 	"k8s.io/apimachinery/pkg/types"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	kjson "sigs.k8s.io/json"
 )
 
-// maxObjects bounds the documents, the items of a List and the objects of a file.
+// maxObjects bounds the documents of a file, and its objects.
 const maxObjects = 1 << 20
 
 var (
@@ -28,7 +27,7 @@ var (
 // content is the content of a file.
 type content struct {
 	objects        []object
-	errs, warnings problems
+	errs, warnings []*DocumentError
 	ignored        map[string]int
 }
 
@@ -37,20 +36,21 @@ func readContent(ctx context.Context, path string, text []byte) (content, error)
 	c := content{ignored: make(map[string]int)}
 	text = bytes.TrimPrefix(text, []byte("\ufeff"))
 	if !utf8.Valid(text) {
-		c.errs.add(0, noItem, errEncoding)
+		c.fail(part{item: noItem}, errEncoding)
 		text = nil
 	}
 	count := 0
 	for doc := range documents(text) {
-		c.read(ctx, doc)
+		c.read(doc)
 		if err := ctx.Err(); err != nil {
 			return content{}, err
 		}
 		if count++; max(count, len(c.objects)) > maxObjects {
-			c.errs.add(doc.line, noItem, errTooMany)
+			c.fail(part{line: doc.line, item: noItem}, errTooMany)
 			break
 		}
 	}
+	c.errs, c.warnings = firstErrors(c.errs), firstErrors(c.warnings)
 	for _, e := range slices.Concat(c.errs, c.warnings) {
 		e.File = path
 	}
@@ -83,109 +83,89 @@ func documents(text []byte) iter.Seq[document] {
 }
 
 // read reads a document. Text that looks like JSON may be YAML in flow style.
-func (c *content) read(ctx context.Context, doc document) {
+func (c *content) read(doc document) {
 	if utilyaml.IsJSONBuffer(doc.text) {
-		doc = c.readJSON(ctx, doc)
+		doc = c.readJSON(doc)
 	}
-	c.readYAML(ctx, doc)
+	c.readYAML(doc)
 }
 
 // readJSON reads the JSON values that a document begins with, and returns the rest.
-func (c *content) readJSON(ctx context.Context, doc document) (rest document) {
-	d := kjson.NewDecoderCaseSensitivePreserveInts(bytes.NewReader(doc.text))
-	rest = doc
+func (c *content) readJSON(rest document) document {
+	d := kjson.NewDecoderCaseSensitivePreserveInts(bytes.NewReader(rest.text))
 	for {
 		var value json.RawMessage
 		before := d.InputOffset()
 		if err := d.Decode(&value); err != nil {
 			if len(rest.text) > maxYAML && !errors.Is(err, io.EOF) {
-				c.errs.add(rest.line, noItem, err)
+				c.fail(part{line: rest.line, item: noItem}, err)
 				return document{}
 			}
 			return rest
 		}
 		rest = rest.from(int(d.InputOffset()-before) - len(value))
-		c.add(ctx, part{line: rest.line, item: noItem, data: value}, otherKind)
+		c.add(part{line: rest.line, item: noItem, raw: value}, otherKind)
 		rest = rest.from(len(value))
 	}
 }
 
-// part is an object, or a List of them, as JSON.
-type part struct {
-	line int // of the file where it begins
-	item int // position in its List, or noItem
-	data []byte
-	// node is the part if it is in YAML, and before the lines of the file before those that its nodes count.
-	node   *yaml.Node
-	before int
-	// items are the items of a List in YAML, whose data has none.
-	items []*yaml.Node
+// fail records that a part cannot be read.
+func (c *content) fail(p part, err error) {
+	c.errs = append(c.errs, &DocumentError{Line: p.line, Item: p.item, Err: err})
 }
 
 // add adds an object or the items of a List, or counts what is of another kind. What a List of one kind
 // has is of that kind unless it names another.
-func (c *content) add(ctx context.Context, p part, listed kind) {
-	var frame struct {
-		APIVersion string            `json:"apiVersion"`
-		Kind       string            `json:"kind"`
-		Items      []json.RawMessage `json:"items"`
-	}
-	k, isList, err := listed, false, kjson.UnmarshalCaseSensitivePreserveInts(p.data, &frame)
-	if err == nil && (listed == otherKind || frame.APIVersion != "" || frame.Kind != "") {
-		k, isList, err = classify(frame.APIVersion, frame.Kind)
+func (c *content) add(p part, listed kind) {
+	apiVersion, typ, items, err := p.open()
+	k, isList := listed, false
+	if err == nil && (listed == otherKind || apiVersion != "" || typ != "") {
+		k, isList, err = classify(apiVersion, typ)
 	}
 	switch {
-	case ctx.Err() != nil:
-	case p.data[0] != '{':
-		c.errs.add(p.line, p.item, errors.New("not an object"))
 	case err != nil:
-		c.errs.add(p.line, p.item, inWords(err))
+		c.fail(p, err)
 	case isList && p.item != noItem:
-		c.errs.add(p.line, p.item, errors.New("a List in a List"))
-	case isList && len(c.objects)+len(frame.Items)+len(p.items) > maxObjects:
-		c.errs.add(p.line, p.item, errTooMany)
+		c.fail(p, errors.New("a List in a List"))
+	case isList && len(c.objects)+len(items) > maxObjects:
+		c.fail(p, errTooMany)
 	case isList:
-		c.addItems(ctx, p, frame.Items, k)
+		for _, item := range items {
+			c.add(item, k)
+		}
 	case k == otherKind:
-		c.ignored[frame.APIVersion+" "+frame.Kind]++
+		c.ignored[apiVersion+" "+typ]++
 	default:
 		c.addObject(p, k)
 	}
 }
 
-// addItems adds the items of a List: the raw items of a part in JSON, the nodes of a part in YAML.
-func (c *content) addItems(ctx context.Context, list part, items []json.RawMessage, k kind) {
-	for i, data := range items {
-		c.add(ctx, part{line: list.line, item: i, data: data}, k)
-	}
-	for i, n := range list.items {
-		list.items[i] = nil // It is not needed any more.
-		c.addNode(ctx, part{item: i, node: n, before: list.before}, k)
-	}
-}
-
 // addObject adds an object of a known kind.
 func (c *content) addObject(p part, k kind) {
+	data, err := p.json()
+	if err != nil {
+		line, reason := syntaxError(err)
+		p.line = max(p.line, p.before+line)
+		c.fail(p, reason)
+		return
+	}
 	o := object{value: k.empty(), line: p.line, item: p.item}
-	unknown, err := kjson.UnmarshalStrict(p.data, o.value)
+	unknown, err := kjson.UnmarshalStrict(data, o.value)
 	o.value = withDefaults(o.value)
 	o.key = key{k, types.NamespacedName{Namespace: o.value.GetNamespace(), Name: o.value.GetName()}}
 	switch {
 	case err != nil:
-		c.errs.add(p.lineOf(fieldOf(err)), p.item, fmt.Errorf("%v: %w", o.key, inWords(err)))
+		p.line = p.lineOf(fieldOf(err))
+		c.fail(p, fmt.Errorf("%v: %w", o.key, err))
 		return
 	case o.Name == "":
-		c.errs.add(p.line, p.item, fmt.Errorf("%v without metadata.name", k))
+		c.fail(p, fmt.Errorf("%v without metadata.name", k))
 		return
 	}
 	c.objects = append(c.objects, o)
 	for _, err := range unknown {
-		c.warnings.add(p.lineOf(fieldOf(err)), p.item, fmt.Errorf("%v: %w", o.key, err))
-	}
-	if len(unknown) > 0 {
-		return // What the object seems to lack may have the name that is unknown.
-	}
-	if field, err := lacking(o.value); err != nil {
-		c.warnings.add(p.lineOf(field), p.item, fmt.Errorf("%v: %w", o.key, err))
+		warning := o.problem(err)
+		warning.Line = p.lineOf(fieldOf(err))
+		c.warnings = append(c.warnings, warning)
 	}
 }

@@ -26,7 +26,7 @@ type running struct {
 	end       func() error // ends Run and returns its error
 }
 
-// run starts to follow path in the bubble and waits for the first check.
+// run starts to follow path in the bubble and waits for the check that confirms the first one.
 func run(t *testing.T, path string) *running {
 	t.Helper()
 	r := &running{t: t, recorder: newRecorder(t)}
@@ -44,6 +44,7 @@ func run(t *testing.T, path string) *running {
 		cancel()
 		return <-done
 	}
+	time.Sleep(interval / confirmFraction)
 	synctest.Wait()
 	return r
 }
@@ -136,8 +137,8 @@ func TestRunReports(t *testing.T) {
 			filepath.Join("DIR", "a.yaml")+":1: not an object resolved",
 			filepath.Join("DIR", "a.yaml")+":1: did not find expected node content",
 			filepath.Join("DIR", "a.yaml")+":1: did not find expected node content resolved")
-		if got, want := r.summaries[1].Kept, 1; got != want {
-			t.Errorf("got %d objects kept, want %d", got, want)
+		if got, want := r.summaries[1].Services, 1; got != want {
+			t.Errorf("got %d Services while the file is broken, want %d that is kept", got, want)
 		}
 		if got, want := len(r.summaries), 5; got != want {
 			t.Errorf("got %d summaries, want %d: one for each new content", got, want)

@@ -28,16 +28,12 @@ type Handler interface {
 type Summary struct {
 	// Files counts the files that exist, good or bad.
 	Files int
-	// Errors counts what could not be read: files, documents and list items. The objects that
-	// they have are unknown unless they are kept.
+	// Services counts the Services in effect, with those that are kept because their file has an error.
+	Services int
+	// Errors counts what could not be read: files, documents and list items.
 	Errors int
 	// Warnings counts what was read and has no effect.
 	Warnings int
-	// Services, EndpointSlices and Nodes count the objects in effect, with those
-	// that are kept because their file has an error.
-	Services, EndpointSlices, Nodes int
-	// Kept counts those of them that are kept because of an error.
-	Kept int
 	// Ignored counts the documents and list items of other kinds, by
 	// apiVersion and kind: "apps/v1 Deployment".
 	Ignored map[string]int
@@ -54,18 +50,11 @@ type Watcher struct {
 	Interval time.Duration
 	// Handler receives the objects.
 	Handler Handler
-	// Assign, if set, is called with a copy of each Service that is new or has changed and
-	// is served at a ClusterIP, those whose files name one first. It sets spec.clusterIP,
-	// spec.clusterIPs and spec.ipFamilies of the others. After an error the Service is not
-	// handed over, the error is reported with its file and line, and the next check calls
-	// Assign again.
-	Assign func(context.Context, *v1.Service) error
-	// Logger gets a line for each error that begins or ends: of the files, and of Path itself. It gets
-	// one for each warning, too, which is about a part that was read and has no effect: an unknown
+	// Logger gets a line for each error that begins or ends: of the files, and of Path itself. It also
+	// gets one for each warning, which is about a part that was read and has no effect: an unknown
 	// field; an EndpointSlice without the label of its Service, or with a port that its Service does
-	// not have; a Service without ports or, if Assign is not set, without ClusterIP. Warnings are no
-	// errors of Load. Of errors and of warnings, it gets at most a hundred lines in a minute each. The
-	// zero value discards all lines.
+	// not have; a Service without ports or ClusterIP. Warnings are no errors of Load. Of errors and of
+	// warnings, it gets at most a hundred lines in a minute each. The zero value discards all lines.
 	Logger logr.Logger
 	// Observe, if set, is called after each pass that read something new, after the
 	// handler.
@@ -100,10 +89,10 @@ func (s *Watcher) follow(ctx context.Context, once bool) error {
 			return err
 		case once && f.pathErr != nil:
 			return f.problems() // It is all that Load returns, and the caller logs it.
-		case f.synced || f.pathErr != nil:
+		case f.handed != nil || f.pathErr != nil:
 			f.report()
 		}
-		if once && f.synced {
+		if once && f.handed != nil {
 			return f.problems()
 		}
 		if err := f.wait(ctx, stable); err != nil {

@@ -2,7 +2,6 @@ package manifest
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,6 +10,7 @@ import (
 	"strings"
 
 	yaml "go.yaml.in/yaml/v3"
+	kjson "sigs.k8s.io/json"
 )
 
 const (
@@ -21,10 +21,21 @@ const (
 	maxExpanded = 2 * maxYAML
 )
 
+// part is a document or an item of a List: a node of YAML, or raw JSON.
+type part struct {
+	line int // of the file where it begins
+	item int // position in its List, or noItem
+	raw  json.RawMessage
+	node *yaml.Node
+	// before is the number of lines in the file before the text whose lines the node counts.
+	before int
+}
+
 // readYAML reads YAML, of which a line with ... may end a document.
-func (c *content) readYAML(ctx context.Context, text document) {
+func (c *content) readYAML(text document) {
+	p := part{line: text.line, item: noItem, before: text.line - 1}
 	if size := len(text.text); size > maxYAML {
-		c.errs.add(text.line, noItem, fmt.Errorf("too large for a YAML document: %d bytes, limit %d; separate objects by lines with ---, or write JSON", size, maxYAML))
+		c.fail(p, fmt.Errorf("too large for a YAML document: %d bytes, limit %d; separate objects by lines with ---, or write JSON", size, maxYAML))
 		return
 	}
 	for d := yaml.NewDecoder(bytes.NewReader(text.text)); ; {
@@ -34,39 +45,64 @@ func (c *content) readYAML(ctx context.Context, text document) {
 		} else if err != nil {
 			line, reason := syntaxError(err)
 			last := text.from(len(bytes.TrimRight(text.text, " \r\n")))
-			c.errs.add(min(text.line-1+line, last.line), noItem, reason)
+			p.line = min(p.before+line, last.line)
+			c.fail(p, reason)
 			return
 		}
-		root := node.Content[0]
-		if root.Tag == "!!null" {
-			continue
+		p.node = node.Content[0]
+		p.line = p.before + p.node.Line
+		switch {
+		case p.node.Tag == "!!null":
+		case prepare(p.node, make(map[*yaml.Node]int)) > maxExpanded:
+			c.fail(p, fmt.Errorf("with aliases expanded, larger than %d bytes", maxExpanded))
+		default:
+			c.add(p, otherKind)
 		}
-		if prepare(root, make(map[*yaml.Node]int)) > maxExpanded {
-			c.errs.add(text.line-1+root.Line, noItem, fmt.Errorf("with aliases expanded, larger than %d bytes", maxExpanded))
-			continue
-		}
-		c.addNode(ctx, part{item: noItem, node: root, before: text.line - 1}, otherKind)
 	}
 }
 
-// addNode adds an object in YAML, or a List. The items of a List are taken out of it, and each is converted when
-// the one before is read: the nodes of a large List take much memory, and its JSON would take as much again.
-func (c *content) addNode(ctx context.Context, p part, listed kind) {
-	p.line = p.before + p.node.Line
-	if _, items := child(p.node, "items"); items != nil && items.Kind == yaml.SequenceNode {
-		p.items, items.Content = items.Content, nil
+var errNoObject = errors.New("not an object")
+
+// open returns the type of an object, and the items of a List.
+func (p part) open() (apiVersion, kind string, items []part, err error) {
+	if p.node == nil {
+		var list struct {
+			APIVersion string            `json:"apiVersion"`
+			Kind       string            `json:"kind"`
+			Items      []json.RawMessage `json:"items"`
+		}
+		if p.raw[0] != '{' {
+			return "", "", nil, errNoObject
+		}
+		err = kjson.UnmarshalCaseSensitivePreserveInts(p.raw, &list)
+		for i, raw := range list.Items {
+			items = append(items, part{line: p.line, item: i, raw: raw})
+		}
+		return list.APIVersion, list.Kind, items, err
+	}
+	if _, list := child(p.node, "items"); list.Kind == yaml.SequenceNode {
+		for i, n := range list.Content {
+			items = append(items, part{line: p.before + n.Line, item: i, node: n, before: p.before})
+		}
+	}
+	if n := p.node; n.Kind != yaml.MappingNode && (n.Kind != yaml.AliasNode || n.Alias.Kind != yaml.MappingNode) {
+		return "", "", nil, errNoObject
+	}
+	_, apiVersionNode := child(p.node, "apiVersion")
+	_, kindNode := child(p.node, "kind")
+	return apiVersionNode.Value, kindNode.Value, items, nil
+}
+
+// json returns the part as JSON.
+func (p part) json() ([]byte, error) {
+	if p.node == nil {
+		return p.raw, nil
 	}
 	var value any
-	err := p.node.Decode(&value)
-	if err == nil {
-		p.data, err = json.Marshal(value)
+	if err := p.node.Decode(&value); err != nil {
+		return nil, err
 	}
-	if err != nil {
-		line, reason := syntaxError(err)
-		c.errs.add(max(p.line, p.before+line), p.item, reason)
-		return
-	}
-	c.add(ctx, p, listed)
+	return json.Marshal(value)
 }
 
 // prepare makes texts of keys and times, as JSON has them, and returns the size of a node with its aliases
@@ -116,7 +152,7 @@ func (p part) lineOf(path string) int {
 	line, at := p.node.Line, p.node
 	for step := range strings.FieldsFuncSeq(path, func(c rune) bool { return c == '.' || c == '[' || c == ']' }) {
 		mark, value := child(at, step)
-		if value == nil {
+		if mark == nil {
 			break
 		}
 		line, at = mark.Line, value
@@ -125,7 +161,7 @@ func (p part) lineOf(path string) int {
 }
 
 // child returns the value of a key of a mapping and the key, or the entry of a sequence at an index,
-// twice; nil if there is none.
+// twice. If there is none, mark is nil and value is the zero Node.
 func child(n *yaml.Node, step string) (mark, value *yaml.Node) {
 	if n.Kind == yaml.AliasNode {
 		n = n.Alias
@@ -138,5 +174,16 @@ func child(n *yaml.Node, step string) (mark, value *yaml.Node) {
 			return n.Content[i], n.Content[i+1]
 		}
 	}
-	return nil, nil
+	return nil, &yaml.Node{}
+}
+
+// fieldOf returns the path of the field of a decoder's error, or the empty one.
+func fieldOf(err error) string {
+	if strict, ok := errors.AsType[kjson.FieldError](err); ok {
+		return strict.FieldPath()
+	}
+	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
+		return wrong.Field
+	}
+	return ""
 }

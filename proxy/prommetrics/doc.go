@@ -7,7 +7,7 @@
 //
 //   - A sync programs both IP families at once. Its duration counts once, with the ip_family of
 //     the node's first address, so that sums over ip_family are right; a failure and the
-//     timestamps are those of both. The change of a Service or EndpointSlice counts once.
+//     timestamps are the same for both. The change of a Service or EndpointSlice counts once.
 //
 //   - kubeproxy_network_programming_duration_seconds has an observation for each
 //     change, also if its first sync fails, and no bucket of 0 seconds, which is always empty.
@@ -23,7 +23,7 @@
 //     last sync wrote, in both tables: 0 if everything was there.
 //
 //   - kubeproxy_sync_full_proxy_rules_duration_seconds and kubeproxy_sync_partial_proxy_rules_duration_seconds
-//     are there in all modes, as are those of connection tracking on Linux.
+//     are there in all modes, as are the metrics of connection tracking on Linux.
 //
 // There are no kubeproxy_iptables_ct_state_invalid_dropped_packets_total and
 // kubeproxy_iptables_localhost_nodeports_accepted_packets_total: no backend counts packets in nfacct, and a

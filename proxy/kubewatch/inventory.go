@@ -9,9 +9,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// kept are the objects of one kind that event handlers have passed on. Only the newest event handler
+// inventory has the objects of one kind that event handlers have passed on. Only the newest event handler
 // may change it: events of a former informer may still arrive, and are out of date.
-type kept struct {
+type inventory struct {
 	mu         sync.Mutex
 	generation int                          // of the newest event handler, from 1
 	known      map[types.NamespacedName]int // the generation that has passed the object on last
@@ -22,7 +22,7 @@ type kept struct {
 }
 
 // next returns the generation of a new event handler.
-func (k *kept) next(remove func(types.NamespacedName)) int {
+func (k *inventory) next(remove func(types.NamespacedName)) int {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.generation++; k.known == nil {
@@ -33,21 +33,21 @@ func (k *kept) next(remove func(types.NamespacedName)) int {
 }
 
 // restart begins a Run of a Watcher, whose lists follow each other.
-func (k *kept) restart() {
+func (k *inventory) restart() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.isComplete, k.isRelisted = false, true
 }
 
 // newest returns the generation of the newest event handler, 0 without one.
-func (k *kept) newest() int {
+func (k *inventory) newest() int {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.generation
 }
 
 // passOn calls update for an object, unless the event handler has a successor.
-func (k *kept) passOn(generation int, name types.NamespacedName, update func()) {
+func (k *inventory) passOn(generation int, name types.NamespacedName, update func()) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if generation == k.generation {
@@ -57,7 +57,7 @@ func (k *kept) passOn(generation int, name types.NamespacedName, update func()) 
 }
 
 // forget removes an object that is known, or must be gone, unless the event handler has a successor.
-func (k *kept) forget(generation int, name types.NamespacedName, isGone bool) {
+func (k *inventory) forget(generation int, name types.NamespacedName, isGone bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if _, isKnown := k.known[name]; generation == k.generation && (isKnown || isGone) {
@@ -68,7 +68,7 @@ func (k *kept) forget(generation int, name types.NamespacedName, isGone bool) {
 
 // removeFormer removes the objects that the event handler of a generation, which has synced, has not
 // passed on. It returns false, and removes nothing, if the event handler has a successor.
-func (k *kept) removeFormer(at int) bool {
+func (k *inventory) removeFormer(at int) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if at != k.generation {
@@ -85,7 +85,7 @@ func (k *kept) removeFormer(at int) bool {
 }
 
 // hasAny reports whether the event handler of a generation has passed on an object that still exists.
-func (k *kept) hasAny(at int) bool {
+func (k *inventory) hasAny(at int) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, generation := range k.known {
@@ -96,7 +96,7 @@ func (k *kept) hasAny(at int) bool {
 	return false
 }
 
-// addresses are the ClusterIPs of Services for other proxies. The lock of what is kept of these
+// addresses are the ClusterIPs of Services for other proxies. The lock of the inventory of these
 // Services guards them.
 type addresses struct {
 	services map[types.NamespacedName][]netip.Addr
