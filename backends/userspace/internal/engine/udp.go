@@ -236,22 +236,12 @@ func (e *Engine) answers(s *session) {
 	r := newReader(s.upstream)
 	for answered := false; ; {
 		buf, n, err := r.read(e.buffers.large)
-		if err == nil && !e.follow(s) {
-			err = net.ErrClosed
-		}
 		if err == nil {
 			if !answered {
 				answered = true
 				e.failures.recordSuccess(s.failureKey())
 			}
-			s.used.Store(int64(e.now()))
-			err = s.replier.Reply(s.flow, (*buf)[:n])
-			switch {
-			case err == nil:
-				e.counts.bytes[toClient].Add(uint64(n)) //nolint:gosec // never negative
-			case !isFatal(err):
-				err = nil // This answer is lost.
-			}
+			err = e.answer(s, (*buf)[:n])
 		}
 		e.buffers.large.Put(buf)
 		switch {
@@ -264,6 +254,22 @@ func (e *Engine) answers(s *session) {
 			return
 		}
 	}
+}
+
+// answer carries one datagram of an endpoint to the client.
+func (e *Engine) answer(s *session, datagram []byte) error {
+	if !e.follow(s) {
+		return net.ErrClosed
+	}
+	s.used.Store(int64(e.now()))
+	err := s.replier.Reply(s.flow, datagram)
+	switch {
+	case err == nil:
+		e.counts.bytes[toClient].Add(uint64(len(datagram)))
+	case !isFatal(err):
+		err = nil // This answer is lost.
+	}
+	return err
 }
 
 // isFatal reports whether the socket is closed, so that nothing more can be sent.

@@ -71,8 +71,10 @@ func Of(err error) Cause {
 		if runtime.GOOS == "windows" {
 			return Shortage
 		}
+		return Other
+	default:
+		return Other
 	}
-	return Other
 }
 
 // IsDenied reports whether an error says that this host denies the operation. Where a port was chosen,
