@@ -41,6 +41,8 @@ type Conn struct {
 	seq     uint32 // last used sequence number
 	unread  uint32 // last sequence number of a request whose replies were not all read; 0 is none
 	request []byte
+	// monitor is nil if nobody asks about commits of other programs.
+	monitor *Monitor
 	busy    atomic.Bool
 	closed  bool
 }
@@ -109,8 +111,12 @@ func (c *Conn) Commit(ctx context.Context, b *Batch) error {
 	if b.Empty() {
 		return nil
 	}
-	if n := b.Len(); n > c.max {
+	n := b.Len()
+	if n > c.max {
 		return &SizeError{Size: n, Max: c.max}
+	}
+	if m := c.monitor; m != nil && n >= bulk && m.listening {
+		return m.Apart(ctx, func() (int, error) { return 1, c.Commit(ctx, b) })
 	}
 	if err := c.enter(); err != nil {
 		return err

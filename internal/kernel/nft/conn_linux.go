@@ -44,7 +44,7 @@ func Open(tables ...string) (*Conn, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("%w: %w", proxy.ErrUnsupported, err), conn.Close())
 	}
-	return &Conn{Netlink: conn, Transact: monitor.Commit, Await: AwaitPackets, monitor: monitor}, nil
+	return &Conn{Netlink: conn, Transact: conn.Commit, Await: AwaitPackets, monitor: monitor}, nil
 }
 
 // Close ends the connection, and a WaitDrift that is running.
