@@ -15,21 +15,17 @@ import (
 func (l *lister) set(s *nfnetlink.SetInfo) error {
 	o := key{kind: kindSet, name: handleOf(s.Name)}
 	hash := nft.SetHash(s.SetSpec)
-	fixed := s.SetSpec
+	at, sets, fixed := fixedSetAt(s.Name), fixedSets(), s.SetSpec
 	fixed.Size = 0
 	var err error
 	switch {
-	case slices.ContainsFunc(fixedSets(), func(f nfnetlink.Set) bool {
-		return f.Spec(l.fam) == fixed
-	}):
+	case at < setCount && sets[at].Spec(l.fam) == fixed:
 		hash = nft.SetHash(fixed)
 		before := len(l.objects)
 		l.objects = slices.Grow(l.objects, max(s.Count, 0))
-		err = l.fixedSet(s.Name)
-		if f := l.tables.fills.byName(l.fam, s.Name); f != nil {
-			*f = fill{count: len(l.objects) - before, size: int(s.Size)}
-		}
-		if s.Name == setRecorders || s.Name == setNodePortRecorders {
+		err = l.fixedSet(at)
+		l.tables.fills.of(l.fam)[at] = fill{count: len(l.objects) - before, size: int(s.Size)}
+		if at == atRecorders || at == atNodePortRecorders {
 			l.recorders = append(l.recorders, l.objects[before:]...)
 		}
 	case strings.HasPrefix(s.Name, sourcesSet("")):
@@ -41,15 +37,15 @@ func (l *lister) set(s *nfnetlink.SetInfo) error {
 		if !strings.HasSuffix(s.Name, affinityPortMap("")) {
 			err = l.clients(s.Name)
 		}
-	case fixedSetAt(s.Name) < 0:
+	case at == setCount:
 		err = nft.MustReplace("set " + s.Name + ", which this backend did not make,")
 	}
 	l.add(o, value{hash: hash})
 	return err
 }
 
-func (l *lister) fixedSet(name string) error {
-	switch at := fixedSetAt(name); at {
+func (l *lister) fixedSet(at int) error {
+	switch name := setName(at); at {
 	case atClusterIPs:
 		return l.elements(name, func(e *nfnetlink.Element) bool { return l.address(e, kindClusterIP) })
 	case atHairpins:

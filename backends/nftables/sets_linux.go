@@ -4,7 +4,6 @@ import (
 	"crypto/sha256"
 	"encoding/base32"
 	"net/netip"
-	"slices"
 	"strings"
 
 	"github.com/vipkit/vipkit/internal/ipaddr"
@@ -28,14 +27,10 @@ const (
 
 // endpointsMap names the map of the slots of a pool: frontend . slot : endpoint.
 func endpointsMap(pool proxy.Pool, nodePort bool) string {
-	name := "endpoints"
-	if pool == proxy.PoolLocal {
-		name = "local-" + name
-	}
 	if nodePort {
-		name = "nodeport-" + name
+		return setName(endpointsAt(pool) + 1)
 	}
-	return name
+	return setName(endpointsAt(pool))
 }
 
 // affinityMap names the map of the clients of a service port: client : endpoint.
@@ -95,26 +90,28 @@ type addrRange struct {
 	open bool
 }
 
-// fixedSets returns the sets that every table has.
-func fixedSets() []nfnetlink.Set {
+// fixedSets returns the sets that every table has, by their numbers.
+func fixedSets() [setCount]nfnetlink.Set {
 	frontend, target := frontendFields(), targetFields()
-	nodePort := frontend[1:]
-	sets := []nfnetlink.Set{
-		{Name: setClusterIPs, Key: frontend[:1]},
-		{Name: setHairpins, Key: []nfnetlink.Selector{nfnetlink.SourceAddr, nfnetlink.DestAddr}},
-		{Name: setRestrictions, Key: frontend, Verdicts: true},
-		{Name: setServices, Key: frontend, Verdicts: true},
-		{Name: setNodePorts, Key: nodePort, Verdicts: true},
-		{Name: setRecorders, Key: frontend, Verdicts: true},
-		{Name: setNodePortRecorders, Key: nodePort, Verdicts: true},
-		{Name: setNodePortClients, Key: append(slices.Clone(nodePort), target...)},
+	slots := append(frontendFields(), nfnetlink.RandomIndex)
+	all := [setCount]nfnetlink.Set{
+		atClusterIPs:             {Key: frontend[:1]},
+		atHairpins:               {Key: []nfnetlink.Selector{nfnetlink.SourceAddr, nfnetlink.DestAddr}},
+		atRestrictions:           {Key: frontend, Verdicts: true},
+		atServices:               {Key: frontend, Verdicts: true},
+		atNodePorts:              {Key: frontend[1:], Verdicts: true},
+		atRecorders:              {Key: frontend, Verdicts: true},
+		atNodePortRecorders:      {Key: frontend[1:], Verdicts: true},
+		atNodePortClients:        {Key: append(frontendFields()[1:], target...)},
+		atEndpoints:              {Key: slots, Data: target},
+		atNodePortEndpoints:      {Key: slots[1:], Data: target},
+		atLocalEndpoints:         {Key: slots, Data: target},
+		atNodePortLocalEndpoints: {Key: slots[1:], Data: target},
 	}
-	for _, pool := range []proxy.Pool{proxy.PoolCluster, proxy.PoolLocal} {
-		sets = append(sets,
-			nfnetlink.Set{Name: endpointsMap(pool, false), Key: append(frontendFields(), nfnetlink.RandomIndex), Data: target},
-			nfnetlink.Set{Name: endpointsMap(pool, true), Key: append(frontendFields()[1:], nfnetlink.RandomIndex), Data: target})
+	for at := range all {
+		all[at].Name = setName(at)
 	}
-	return sets
+	return all
 }
 
 func frontendFields() []nfnetlink.Selector {

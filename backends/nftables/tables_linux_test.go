@@ -138,11 +138,7 @@ func (s *stage) leaveHalfway(t *testing.T, snapshot proxy.Snapshot, finished boo
 		}
 		defer k.Close() //nolint:errcheck // as if the process had ended
 		k.limits.list = 0
-		err = backends.New(k.render, interrupted{k, finished}).Apply(t.Context(), proxy.Snapshot{}, snapshot)
-		if err != nil {
-			return err
-		}
-		return nil
+		return backends.New(k.render, interrupted{k, finished}).Apply(t.Context(), proxy.Snapshot{}, snapshot)
 	})
 	testenv.NoError(t, err)
 }
@@ -176,8 +172,7 @@ func (r interruptedReplacement) Finish(ctx context.Context) error {
 	if !r.finished {
 		return nil
 	}
-	_, _, err := r.kernel.commitTo(ctx, r.next, r.bases)
-	return err
+	return r.kernel.Commit(ctx, r.bases).Err()
 }
 
 // Cleanup also removes the tables of an unfinished replacement.
