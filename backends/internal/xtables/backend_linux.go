@@ -30,7 +30,7 @@ type Backend struct {
 	// nft reads the tables of all families that use nf_tables, and commits watches them. Both are nil if
 	// none does.
 	nft     *nfnetlink.Conn
-	commits *watch
+	commits *nfnetlink.Monitor
 	// held is what Close closes.
 	held []io.Closer
 	// lacksIPv6 says that IPv6 is left out, because the kernel does not have it.
@@ -68,6 +68,9 @@ func (b *Backend) add(c *Config, f Family) error {
 		return nil
 	}
 	k := &kernel{Family: f, names: c.Names, programs: p, around: c.Around}
+	if k.around == nil {
+		k.around = func(run func() error) error { return run() }
+	}
 	if p.flavour == Legacy {
 		w := &legacyWatch{look: func() map[Table]legacytables.Info { all, _ := p.sizes(c.Names); return all }}
 		k.watch, b.watchers, b.held = w, append(b.watchers, w), append(b.held, w)
@@ -92,7 +95,11 @@ func (b *Backend) openNFT(n Names) (err error) {
 		return err
 	}
 	b.held = append(b.held, b.nft)
-	if b.commits, err = newWatch(b.nft, n); err == nil {
+	var names []string
+	for _, t := range n.tables() {
+		names = append(names, t.String())
+	}
+	if b.commits, err = b.nft.Monitor(names...); err == nil {
 		b.watchers, b.held = append(b.watchers, b.commits), append(b.held, b.commits)
 	}
 	return err
@@ -146,7 +153,7 @@ func (b *Backend) Apply(ctx context.Context, old, new proxy.Snapshot) error {
 		if err := k.refresh(ctx); err != nil {
 			return err
 		}
-		k.watch.begin()
+		_ = k.watch.Begin() // after an error, it has noticed something
 	}
 	errs := make([]error, len(b.families))
 	for i, f := range b.families {
@@ -170,7 +177,7 @@ func (b *Backend) waitDrift(ctx context.Context) error {
 	results := make(chan error, len(b.watchers))
 	var all sync.WaitGroup
 	for _, w := range b.watchers {
-		all.Go(func() { results <- w.wait(waiting) })
+		all.Go(func() { results <- w.Wait(waiting) })
 	}
 	first := <-results
 	stop()
@@ -180,7 +187,7 @@ func (b *Backend) waitDrift(ctx context.Context) error {
 
 // Drifted is Drifted of [proxy.Abilities]. A missing extension may have become available.
 func (b *Backend) Drifted(context.Context) bool {
-	return slices.ContainsFunc(b.kernels, func(k *kernel) bool { return len(k.missingExtensions) > 0 || k.watch.drifted() })
+	return slices.ContainsFunc(b.kernels, func(k *kernel) bool { return len(k.missingExtensions) > 0 || k.watch.Noticed() })
 }
 
 func (b *Backend) flows() (all []*proxy.ServicePort) {

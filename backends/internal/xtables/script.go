@@ -16,7 +16,7 @@ import (
 // nat have been added: first additions to filter, then nat, then removals from filter. If
 // nat only gets additions, it is first, because the other order makes a first load slow in
 // the flavour that uses nf_tables. Table mangle, which neither refuses nor translates, is
-// before all others. At once, each table is one commit, and filter the last one.
+// before all others.
 //
 // New chains, which no packet reaches yet, may be committed ahead of everything else, in pieces.
 type script struct {
@@ -39,10 +39,10 @@ type script struct {
 const pieceSize = 256 << 10
 
 // Script returns the input of iptables-restore --noflush for some operations.
-func Script(ops []Op) string { return string(newScript(ops, 0, gently).text) }
+func Script(ops []Op) string { return string(newScript(ops, 0).text) }
 
 // newScript writes a script with pieces of a size.
-func newScript(ops []Op, piece int, how scope) *script {
+func newScript(ops []Op, piece int) *script {
 	var marks, before, after []Op
 	during := make([]Op, 0, len(ops)) // nearly all of them
 	for i := range ops {
@@ -52,7 +52,7 @@ func newScript(ops []Op, piece int, how scope) *script {
 			marks = append(marks, *o)
 		case o.Key.Table == NAT:
 			during = append(during, *o)
-		case how == atOnce, o.Kind == backends.Remove, o.Key.Rule == "" && o.Key.Back, o.Key.Rule != "" && o.Kind == backends.Replace:
+		case o.Kind == backends.Remove, o.Key.Rule == "" && o.Key.Back, o.Key.Rule != "" && o.Kind == backends.Replace:
 			after = append(after, *o)
 		default:
 			before = append(before, *o)
