@@ -198,32 +198,6 @@ func TestNoEndpointForAllClients(t *testing.T) {
 	}
 }
 
-// A flush is noticed after own commits of any kind and size.
-func TestDriftedNoticesFlushAfterCommits(t *testing.T) {
-	t.Parallel()
-	snapshot := proxy.NewSnapshot(stagetest.Node(), stagetest.Port(v1.IPv4Protocol, 0, 2))
-	for name, next := range map[string]proxy.Snapshot{
-		"nothing":         snapshot,
-		"an endpoint":     proxy.NewSnapshot(stagetest.Node(), stagetest.Port(v1.IPv4Protocol, 0, 3)),
-		"new chains":      proxy.NewSnapshot(stagetest.Node(), stagetest.Port(v1.IPv4Protocol, 0, 20)),
-		"affinity":        proxy.NewSnapshot(stagetest.Node(), stickyPort(v1.IPv4Protocol, 0, 2)),
-		"many Services":   proxy.NewSnapshot(stagetest.Node(), manyPorts(500)...),
-		"a new table set": proxy.NewSnapshot(stagetest.Node(), manyPorts(3000)...),
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			w := newWatched(t, listLimit)
-			w.Apply(t, snapshot)
-			w.Apply(t, next)
-			w.drifted(t, "after our own commits", false)
-			w.nft(t, "flush ruleset")
-			w.drifted(t, "after a flush", true)
-			w.repair(t, next)
-			w.drifted(t, "after the repair", false)
-		})
-	}
-}
-
 // Removing clients that have expired meanwhile hides no later commit of another program.
 func TestDriftedAfterNothingWasRemoved(t *testing.T) {
 	t.Parallel()

@@ -10,59 +10,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
-	"github.com/vipkit/vipkit/internal/kernel/nfnetlink"
-	"github.com/vipkit/vipkit/internal/testing/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
-
-const foreignTables = `table inet somebody-elses {
-	comment "not ours"
-	counter hits { comment "of something" }
-	quota much { over 25 mbytes }
-	set noted { type ipv4_addr; counter; comment "x"; elements = { 192.0.2.1 comment "y" }; }
-	map services { type ipv4_addr . inet_proto . inet_service : verdict; elements = { 10.128.0.1 . tcp . 80 : drop }; }
-	chain prerouting {
-		type nat hook prerouting priority -90; policy accept;
-		counter name "hits" quota name "much" comment "odd"
-		ip daddr . meta l4proto . th dport vmap @services
-		tcp dport { 22, 443 } meter m { ip saddr limit rate 5/second } accept
-	}
-}
-table ip6 somebody-elses {
-	chain vipkit { jhash ip6 saddr mod 3 vmap { 0 : accept, 1 : drop, 2 : return }; }
-}
-table arp odd { chain input { type filter hook input priority 0; arp operation request counter accept; }; }
-`
-
-// addOddTable adds a table whose rules have user data in no known format.
-func addOddTable(t *testing.T, c *nfnetlink.Conn) {
-	t.Helper()
-	var b nfnetlink.Batch
-	table := nfnetlink.Table{Family: nfnetlink.IPv4, Name: "odd"}
-	b.AddTable(table)
-	b.AddChain(table, nfnetlink.Chain{Name: "c"})
-	b.AddRule(table, "c", nil, []byte{200, 3, 1, 2, 3, 99})
-	b.AddRule(table, "c", nil, []byte{0x76, 12, 1})
-	testenv.NoError(t, c.Commit(t.Context(), &b))
-}
-
-// Foreign tables do not disturb the backend, and stay unchanged.
-func TestForeignTablesAreLeftAlone(t *testing.T) {
-	t.Parallel()
-	s := newStage(t, Options{})
-	s.load(t, foreignTables)
-	addOddTable(t, s.conn(t))
-	foreign := s.listing(t)
-	snapshot := sampleSnapshot()
-	for range 2 {
-		s.Apply(t, snapshot)
-		s.Restart(t)
-	}
-	if err := s.Backend.Cleanup(t.Context()); err != nil {
-		t.Fatalf("Cleanup: got error %v, want none", err)
-	}
-	s.holds(t, foreign, "after Cleanup")
-}
 
 // A restart under the same name applies another priority and mark.
 func TestIdentityChanges(t *testing.T) {
