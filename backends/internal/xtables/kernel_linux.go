@@ -50,12 +50,8 @@ func (k *kernel) List(context.Context) iter.Seq2[Object, error] {
 // Commit implements [backends.Target]. It does not find out what became of a change that a program
 // refused, nor why: an Apply from the zero snapshot does.
 func (k *kernel) Commit(ctx context.Context, ops []Op) backends.Outcome {
-	return backends.Stopped(0, len(ops), k.commit(ctx, ops))
-}
-
-func (k *kernel) commit(ctx context.Context, ops []Op) error {
 	if k.programs.flavour == NFT && hasManyRemovals(ops) {
-		return fmt.Errorf("%w: too many rules of a chain to remove one by one", backends.ErrReplace)
+		return backends.Stopped(0, len(ops), fmt.Errorf("%w: too many rules of a chain to remove one by one", backends.ErrReplace))
 	}
 	s := newScript(ops, k.piece)
 	err := k.restore(ctx, s)
@@ -63,9 +59,9 @@ func (k *kernel) commit(ctx context.Context, ops []Op) error {
 		k.counts.hold(ops, false)
 	}
 	if _, stopped := errors.AsType[*stopError](err); stopped && (s.commits > 1 || !errors.Is(err, backends.ErrUnavailable)) {
-		return fmt.Errorf("%w: a change was refused: %w", proxy.ErrDataplaneLost, err)
+		err = fmt.Errorf("%w: a change was refused: %w", proxy.ErrDataplaneLost, err)
 	}
-	return err
+	return backends.Stopped(0, len(ops), err)
 }
 
 func hasManyRemovals(ops []Op) bool {
