@@ -67,36 +67,6 @@ func TestNewRefusesOptions(t *testing.T) {
 	}
 }
 
-// collidingPort returns a service port that claims the address of port 0, a conflict that
-// only the kernel detects.
-func collidingPort(i, n int) *proxy.ServicePort {
-	p := stagetest.Port(v1.IPv4Protocol, i, n)
-	p.Frontends[0].Addr = stagetest.Port(v1.IPv4Protocol, 0, 0).Frontends[0].Addr
-	return p
-}
-
-// New chains for existing frontends are committed first. If the kernel refuses the second
-// transaction, they stay until the next change.
-func TestRefusedServiceBesideNewChains(t *testing.T) {
-	t.Parallel()
-	refused := collidingPort(9, 1)
-	s := newStage(t, Options{})
-	before := proxy.NewSnapshot(stagetest.Node(), stagetest.Port(v1.IPv4Protocol, 0, 3), stagetest.Port(v1.IPv4Protocol, 1, 3))
-	s.Apply(t, before)
-	grown := proxy.NewSnapshot(stagetest.Node(), stagetest.Port(v1.IPv4Protocol, 0, 9), stagetest.Port(v1.IPv4Protocol, 1, 20), refused)
-	s.applyRefused(t, before, grown, refused.Name)
-
-	without := proxy.NewSnapshot(stagetest.Node(), stagetest.Port(v1.IPv4Protocol, 0, 9), stagetest.Port(v1.IPv4Protocol, 1, 20))
-	if err := s.Backend.Apply(t.Context(), without, without); err != nil {
-		t.Fatalf("Apply of nothing: got error %v, want none", err)
-	}
-	fresh := newStage(t, Options{})
-	fresh.Apply(t, without)
-	if diff := cmp.Diff(fresh.listing(t), s.listing(t)); diff != "" {
-		t.Errorf("ruleset without the refused port (-want +got):\n%s", diff)
-	}
-}
-
 // applyRefused applies a snapshot, and expects that one port is refused, at the latest by an
 // Apply from the zero snapshot.
 func (s *stage) applyRefused(t *testing.T, start, want proxy.Snapshot, name proxy.ServicePortName) {

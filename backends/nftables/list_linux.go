@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"iter"
-	"slices"
 	"strings"
 
 	"github.com/vipkit/vipkit/internal/ipaddr"
@@ -158,7 +157,7 @@ func chainKind(name string) kind {
 	case chainServices, chainRemember, chainUnserved:
 		return kindDispatchChain
 	}
-	if slices.Contains(baseChains(), name) {
+	if (&Options{}).baseChain(name) != (nfnetlink.BaseChain{}) {
 		return kindBaseChain
 	}
 	for _, p := range [...]struct {

@@ -91,23 +91,6 @@ func TestBigTablesAreReplaced(t *testing.T) {
 	s.counts(t, map[string]int{setServices: services, "endpoints": services * hosts, setHairpins: hosts, setClusterIPs: services})
 }
 
-// A new process knows the fill of the sets that it adopts, and makes larger ones in time.
-func TestSetsGrowAfterRestart(t *testing.T) {
-	t.Parallel()
-	var all []*proxy.ServicePort
-	for i := range leastSize + leastSize/4 {
-		all = append(all, stagetest.Port(v1.IPv4Protocol, i, 1))
-	}
-	s := newStage(t, Options{})
-	few := proxy.NewSnapshot(stagetest.Node(), all[:leastSize/2]...)
-	s.Apply(t, few)
-	s.Restart(t)
-	s.Apply(t, few)
-	s.Apply(t, proxy.NewSnapshot(stagetest.Node(), all[:leastSize*3/4]...))
-	s.Apply(t, proxy.NewSnapshot(stagetest.Node(), all...))
-	s.counts(t, map[string]int{setServices: len(all), setClusterIPs: len(all), "endpoints": len(all)})
-}
-
 // An element that a transaction removes or replaces needs its space until the end of the
 // transaction.
 func TestRoomInSets(t *testing.T) {

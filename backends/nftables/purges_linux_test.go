@@ -155,7 +155,7 @@ func (c *connecting) serving(t *testing.T) (names []string) {
 		if err := c.conn.Chains(t.Context(), table, nfnetlink.Collect(&chains)); err != nil {
 			t.Error(err)
 		}
-		if !slices.ContainsFunc(chains, c.kernel.isOwnBase) {
+		if !slices.Contains(chains, c.kernel.options.baseChains()[0]) {
 			continue
 		}
 		names = append(names, name)

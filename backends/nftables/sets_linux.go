@@ -77,18 +77,15 @@ func sourcesSet(ranges string) string { return "sources-" + ranges }
 type setDefinition struct {
 	set nfnetlink.Set
 	// ranges are the elements of a set of intervals.
-	ranges []addrRange
+	ranges ranges
 	// fixed is true if each table has the set. Its size is then chosen when it is
 	// created.
 	fixed bool
 }
 
-// addrRange is a range of addresses; behind is the one after its last address.
-type addrRange struct {
-	first, behind [16]byte
-	// open is true if the range includes the highest address.
-	open bool
-}
+// ranges are ranges of addresses: the first address of each, and behind the address after the last one of each. If
+// the last range includes the highest address, it has none behind.
+type ranges struct{ first, behind [][16]byte }
 
 // fixedSets returns the sets that every table has, by their numbers.
 func fixedSets() [setCount]nfnetlink.Set {
@@ -138,28 +135,18 @@ func sourceSet(fam nfnetlink.Family, sources []netip.Prefix) (object, string) {
 		set:    nfnetlink.Set{Key: []nfnetlink.Selector{nfnetlink.SourceAddr}, Flags: nfnetlink.SetInterval},
 		ranges: rangesOf(fam, sources),
 	}
-	var starts, ends [][16]byte
-	for _, r := range d.ranges {
-		starts = append(starts, r.first)
-		if !r.open {
-			ends = append(ends, r.behind)
-		}
-	}
-	d.set.Name = sourcesName(starts, ends, fam.AddrLen())
+	d.set.Name = sourcesName(d.ranges, fam.AddrLen())
 	return setObject(fam, d), d.set.Name
 }
 
 // rangesOf returns the addresses of prefixes as sorted ranges with gaps between them, as
 // the kernel requires.
-func rangesOf(fam nfnetlink.Family, prefixes []netip.Prefix) []addrRange {
-	var all []addrRange
+func rangesOf(fam nfnetlink.Family, prefixes []netip.Prefix) (all ranges) {
 	for _, r := range ipaddr.Ranges(prefixes) {
-		behind := r.Last.Next()
-		out := addrRange{first: bytesOf(fam, r.First), open: !behind.IsValid()}
-		if !out.open {
-			out.behind = bytesOf(fam, behind)
+		all.first = append(all.first, bytesOf(fam, r.First))
+		if behind := r.Last.Next(); behind.IsValid() {
+			all.behind = append(all.behind, bytesOf(fam, behind))
 		}
-		all = append(all, out)
 	}
 	return all
 }

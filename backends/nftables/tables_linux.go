@@ -78,12 +78,12 @@ func (k *kernel) serving(ctx context.Context, fam nfnetlink.Family) (serves, idl
 	return all[0], all[1], err
 }
 
-// hasOwnBase reports whether a table has a base chain of this backend. It does not list the chains:
-// while other programs commit all the time, a list of many is never complete.
+// hasOwnBase reports whether a table has a base chain of this backend: a table with one serves. A foreign table
+// under the backend's second name may have other base chains. It does not list the chains: while other programs commit all the time, a list of many is never complete.
 func (k *kernel) hasOwnBase(ctx context.Context, t nfnetlink.Table) (bool, error) {
-	for _, name := range baseChains() {
-		c, err := k.Netlink.Chain(ctx, t, name)
-		if err == nil && k.isOwnBase(c) {
+	for _, want := range k.options.baseChains() {
+		c, err := k.Netlink.Chain(ctx, t, want.Name)
+		if err == nil && c == want {
 			return true, nil
 		}
 		if err != nil && !errors.Is(err, unix.ENOENT) {
@@ -91,12 +91,6 @@ func (k *kernel) hasOwnBase(ctx context.Context, t nfnetlink.Table) (bool, error
 		}
 	}
 	return false, nil
-}
-
-// isOwnBase reports whether a chain is a base chain of this backend: a table with one
-// serves. A foreign table under the backend's second name may have other base chains.
-func (k *kernel) isOwnBase(c nfnetlink.Chain) bool {
-	return c.Base.Type != "" && c.Base == k.options.baseChain(c.Name)
 }
 
 // Replace is Replace of [backends.Abilities].

@@ -189,22 +189,6 @@ func TestCleanupRemovesBothTables(t *testing.T) {
 	}
 }
 
-// Until the new tables are complete, no packet traverses them, and the old ones are
-// unchanged.
-func TestReplacementKeepsServingTables(t *testing.T) {
-	t.Parallel()
-	s := newStage(t, Options{})
-	s.Apply(t, proxy.NewSnapshot(stagetest.Node(), manyPorts(3)...))
-	before := s.nft(t, "list", "table", "ip", "vipkit")
-	s.leaveHalfway(t, proxy.NewSnapshot(stagetest.Node(), manyPorts(20)...), false)
-	if diff := cmp.Diff(before, s.nft(t, "list", "table", "ip", "vipkit")); diff != "" {
-		t.Errorf("serving table (-before +after):\n%s", diff)
-	}
-	if got := s.nft(t, "list", "table", "ip", "vipkit_2"); strings.Contains(got, "hook") || !strings.Contains(got, "10.128.0.21") {
-		t.Errorf("new table: got\n%s\nwant all objects except base chains", got)
-	}
-}
-
 // A foreign table under the second name is removed, whatever it has, and the serving table
 // is kept.
 func TestForeignSecondTable(t *testing.T) {

@@ -94,12 +94,12 @@ func (w *writer) writeSet(o *op) error {
 	}
 	w.batch.AddSet(t, &set)
 	n := o.Key.fam.AddrLen()
-	for _, r := range d.ranges {
+	for i, first := range d.ranges.first {
 		e := w.into(nfnetlink.OpAdd, o.Key.fam, name)
-		e.Key(r.first[:n])
+		e.Key(first[:n])
 		w.count++
-		if !r.open {
-			e.KeyEnd(r.behind[:n])
+		if i < len(d.ranges.behind) {
+			e.KeyEnd(d.ranges.behind[i][:n])
 		}
 	}
 	return nil

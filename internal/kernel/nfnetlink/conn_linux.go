@@ -167,9 +167,7 @@ func (c *Conn) acknowledge(b *Batch, first uint32) error {
 			c.unread = 0
 			return nil
 		}
-		c.drain()
-		c.unread = 0
-		return b.describe(index, r)
+		return b.describe(index, r) // the next call reads the errors of further messages
 	}
 	return fmt.Errorf("%w: too many replies to earlier requests", ErrUnknownOutcome)
 }
@@ -188,16 +186,6 @@ func findReply(buf messages, first uint32, n int) (r outcome, index uint32, ok b
 		}
 		if r, err := m.Outcome(); err == nil {
 			return r, index, true
-		}
-	}
-}
-
-// drain empties the queue: the kernel replies to a refused transaction with an error for
-// each wrong message, and has queued all of them by now.
-func (c *Conn) drain() {
-	for range maxStale {
-		if _, err := c.socket.Receive(unix.MSG_DONTWAIT); err != nil && !errors.Is(err, unix.ENOBUFS) {
-			return
 		}
 	}
 }
