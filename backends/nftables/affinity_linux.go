@@ -8,7 +8,7 @@ import (
 
 // affinityState is what is known of the affinity maps of both tables, each with the key of its set.
 type affinityState struct {
-	// endpoints are those to which the clients of a map may have affinity.
+	// endpoints are the endpoints to which the clients of a map may have affinity.
 	endpoints map[key]map[slot]bool
 	// suspects are the sets that may have clients of other endpoints, if they are affinity maps.
 	suspects map[key]bool

@@ -44,11 +44,11 @@ type lister struct {
 	ctx   context.Context
 	fam   nfnetlink.Family
 	yield func(object, error) bool
-	// objects are those of the current part of the listing, which a commit of another
+	// objects are the objects of the current part of the listing, which a commit of another
 	// program may start again.
 	objects []object
 	indexes []uint32
-	// recorders are the listed objects of kindRecord, and sticky those of kindSticky.
+	// recorders are the listed objects of kindRecord, and sticky the objects of kindSticky.
 	recorders []object
 	sticky    map[key]struct{}
 }

@@ -9,7 +9,7 @@ import (
 
 // Every fixed set is created with a size. The kernel then uses a hash table of fixed size:
 // filling it takes less than half the time that a growing table needs, and a listing is correct
-// right afterwards, unlike that of a growing table. A full set is not an error: the backend
+// right afterwards, unlike the listing of a growing table. A full set is not an error: the backend
 // replaces the tables, with sets of twice the size that is needed.
 
 // The numbers of the fixed sets. If a set has a counterpart for node ports, the counterpart has the next number.

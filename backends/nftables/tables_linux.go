@@ -26,7 +26,7 @@ const secondSuffix = kinds.SecondSuffix
 // tables is the known state of the tables of both families: their names, the slot of each
 // endpoint, the fill of the sets, and the endpoints of session affinity.
 type tables struct {
-	// names are by family; that of an identity unless set.
+	// names are by family; the name of the identity unless set.
 	names    [2]string
 	slots    map[slotPool][]slot
 	fills    perSet[fill]
@@ -154,8 +154,8 @@ type replacement struct {
 	kernel *kernel
 	// old are the tables that serve until the end.
 	old []nfnetlink.Table
-	// begun is true after the tables of an earlier attempt, if any, have been removed.
-	begun bool
+	// started is true after the tables of an earlier attempt, if any, have been removed.
+	started bool
 	// bases are the withheld operations that add base chains.
 	bases []op
 }
@@ -165,7 +165,7 @@ func (*replacement) Pieces() int { return 0 }
 
 // Commit implements [backends.Replacement].
 func (r *replacement) Commit(ctx context.Context, ops []op) backends.Outcome {
-	if !r.begun {
+	if !r.started {
 		var idle []nfnetlink.Table
 		for _, fam := range nft.Families() {
 			idle = append(idle, r.kernel.tables.table(fam))
@@ -173,7 +173,7 @@ func (r *replacement) Commit(ctx context.Context, ops []op) backends.Outcome {
 		if err := r.kernel.removeTables(ctx, idle); err != nil {
 			return nft.Replacing(backends.Stopped(0, len(ops), err))
 		}
-		r.begun = true
+		r.started = true
 	}
 	rest, indexes := r.withoutBases(ops)
 	return nft.Replacing(r.kernel.Commit(ctx, rest)).At(indexes)

@@ -31,8 +31,8 @@ type Backend struct {
 	// none does.
 	nft     *nfnetlink.Conn
 	commits *nfnetlink.Monitor
-	// held is what Close closes.
-	held []io.Closer
+	// closers are what Close closes.
+	closers []io.Closer
 	// lacksIPv6 says that IPv6 is left out, because the kernel does not have it.
 	lacksIPv6 bool
 }
@@ -48,7 +48,7 @@ func New(c Config) (*Backend, error) {
 	if err != nil {
 		return nil, fmt.Errorf("iptables: %w", err)
 	}
-	b := &Backend{at: at, held: []io.Closer{at}}
+	b := &Backend{at: at, closers: []io.Closer{at}}
 	for _, f := range c.Families {
 		if err := b.add(&c, f); err != nil {
 			return nil, errors.Join(err, b.Close())
@@ -73,7 +73,7 @@ func (b *Backend) add(c *Config, f Family) error {
 	}
 	if p.flavour == Legacy {
 		w := &legacyWatch{look: func() map[Table]legacytables.Info { all, _ := p.sizes(c.Names); return all }}
-		k.watch, b.watchers, b.held = w, append(b.watchers, w), append(b.held, w)
+		k.watch, b.watchers, b.closers = w, append(b.watchers, w), append(b.closers, w)
 	} else {
 		if err := b.openNFT(c.Names); err != nil {
 			return fmt.Errorf("iptables: %w: %w", proxy.ErrUnsupported, err)
@@ -94,13 +94,13 @@ func (b *Backend) openNFT(n Names) (err error) {
 	if b.nft, err = nfnetlink.Open(); err != nil {
 		return err
 	}
-	b.held = append(b.held, b.nft)
+	b.closers = append(b.closers, b.nft)
 	var names []string
 	for _, t := range n.tables() {
 		names = append(names, t.String())
 	}
 	if b.commits, err = b.nft.Monitor(names...); err == nil {
-		b.watchers, b.held = append(b.watchers, b.commits), append(b.held, b.commits)
+		b.watchers, b.closers = append(b.watchers, b.commits), append(b.closers, b.commits)
 	}
 	return err
 }
@@ -227,7 +227,7 @@ func (b *Backend) Operations() (n uint64) {
 // Close implements [proxy.Backend]. It closes in reverse, as what was opened later uses what was opened before.
 func (b *Backend) Close() error {
 	var errs []error
-	for _, c := range slices.Backward(b.held) {
+	for _, c := range slices.Backward(b.closers) {
 		errs = append(errs, c.Close())
 	}
 	return errors.Join(errs...)

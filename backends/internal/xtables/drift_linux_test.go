@@ -52,7 +52,7 @@ func TestWatchTellsCommitsApart(t *testing.T) {
 		{"a foreign commit", 0, nil, foreign, true},
 	} {
 		testenv.NoError(t, w.Begin())
-		err := w.Apart(t.Context(), func() (int, error) {
+		err := w.Pause(t.Context(), func() (int, error) {
 			for _, script := range c.during {
 				load(script)
 			}

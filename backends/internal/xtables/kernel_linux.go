@@ -167,13 +167,13 @@ func (k *kernel) write(ctx context.Context, ops []Op) error {
 	return k.restore(ctx, newScript(ops, k.piece))
 }
 
-// restore runs a script, unless it is empty, apart from the watch.
+// restore runs a script, unless it is empty, while the watch pauses.
 func (k *kernel) restore(ctx context.Context, s *script) error {
 	if s.commits == 0 {
 		return nil
 	}
 	ran := false
-	err := k.watch.Apart(ctx, func() (int, error) {
+	err := k.watch.Pause(ctx, func() (int, error) {
 		ran = true
 		return s.commits, k.around(func() error { return k.programs.restore(ctx, s.text) })
 	})

@@ -45,8 +45,8 @@ func (w *legacyWatch) Begin() error {
 	return nil
 }
 
-// Apart implements [watcher].
-func (w *legacyWatch) Apart(_ context.Context, run func() (int, error)) error {
+// Pause implements [watcher].
+func (w *legacyWatch) Pause(_ context.Context, run func() (int, error)) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.compare()

@@ -16,8 +16,8 @@ func TestClosedLegacyWatch(t *testing.T) {
 	testenv.NoError(t, w.Begin())
 	testenv.NoError(t, w.Close())
 	ran := false
-	if err := w.Apart(t.Context(), func() (int, error) { ran = true; return 1, nil }); err != nil || !ran {
-		t.Errorf("Apart: got error %v, ran %t, want none, true", err, ran)
+	if err := w.Pause(t.Context(), func() (int, error) { ran = true; return 1, nil }); err != nil || !ran {
+		t.Errorf("Pause: got error %v, ran %t, want none, true", err, ran)
 	}
 	if err := w.Wait(t.Context()); !errors.Is(err, os.ErrClosed) {
 		t.Errorf("waiting: got error %v, want one that is os.ErrClosed", err)

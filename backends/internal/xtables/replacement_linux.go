@@ -20,8 +20,8 @@ func (k *kernel) Replace(context.Context, proxy.Snapshot, bool) backends.Replace
 // Finish writes the accepted ones.
 type replacement struct {
 	kernel *kernel
-	// begun is true after the first commit, and whole if it succeeded.
-	begun, whole bool
+	// started is true after the first commit, and whole if it succeeded.
+	started, whole bool
 	// keeps is true if the kernel refused a part without a reason, such as a lack of memory: then existing
 	// rules stay.
 	keeps bool
@@ -40,12 +40,12 @@ func (r *replacement) Commit(ctx context.Context, ops []Op) backends.Outcome {
 
 func (r *replacement) commit(ctx context.Context, ops []Op) error {
 	k := r.kernel
-	if r.begun {
+	if r.started {
 		err := r.try(ctx, ops)
 		r.keeps = r.keeps || k.programs.flavour == Legacy && isKernels(err)
 		return err
 	}
-	r.begun = true
+	r.started = true
 	woken, err := k.native.wake(ctx)
 	if err != nil {
 		return fmt.Errorf("%w: waking dormant tables: %w", backends.ErrUnavailable, err)

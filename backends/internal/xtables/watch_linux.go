@@ -7,9 +7,9 @@ import "context"
 type watcher interface {
 	// Begin is called before everything is read: later changes count.
 	Begin() error
-	// Apart runs a program that makes a number of commits, which run returns. They do not count. It
+	// Pause runs a program that makes a number of commits, which run returns. They do not count. It
 	// returns the error of run.
-	Apart(ctx context.Context, run func() (commits int, err error)) error
+	Pause(ctx context.Context, run func() (commits int, err error)) error
 	// Noticed reports whether there may have been changes since Begin.
 	Noticed() bool
 	// Wait returns nil when there has been one. It may run beside all other methods.

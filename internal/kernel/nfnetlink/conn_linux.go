@@ -116,7 +116,7 @@ func (c *Conn) Commit(ctx context.Context, b *Batch) error {
 		return &SizeError{Size: n, Max: c.max}
 	}
 	if m := c.monitor; m != nil && n >= bulk && m.listening {
-		return m.Apart(ctx, func() (int, error) { return 1, c.Commit(ctx, b) })
+		return m.Pause(ctx, func() (int, error) { return 1, c.Commit(ctx, b) })
 	}
 	if err := c.enter(); err != nil {
 		return err

@@ -178,10 +178,10 @@ const pollInterval = time.Second
 // wake makes Wait check again. On a closed monitor it does nothing: Wait has ended.
 func (m *Monitor) wake() { _ = m.file.SetReadDeadline(time.Now()) }
 
-// Apart makes commits while the monitor does not listen, as many as commit returns if it
+// Pause makes commits while the monitor does not listen, as many as commit returns if it
 // succeeds, and none otherwise. If the generation of the ruleset then shows that others have
 // committed to any table, that counts as noticed.
-func (m *Monitor) Apart(ctx context.Context, commit func() (commits int, err error)) error {
+func (m *Monitor) Pause(ctx context.Context, commit func() (commits int, err error)) error {
 	before, err := m.conn.Generation(ctx)
 	if err != nil {
 		return err

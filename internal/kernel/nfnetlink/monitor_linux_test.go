@@ -337,7 +337,7 @@ func TestMonitorNoticesCommitsBesideLargeOnes(t *testing.T) {
 	// A foreign commit while the monitor does not listen shows in the generation.
 	ended := make(chan error, 1)
 	go func() { ended <- m.Wait(t.Context()) }()
-	err := m.Apart(t.Context(), func() (int, error) {
+	err := m.Pause(t.Context(), func() (int, error) {
 		nft(t, "add", "table", "ip", "somebody")
 		return 1, c.Commit(t.Context(), b)
 	})
