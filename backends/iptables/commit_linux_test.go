@@ -4,8 +4,6 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"strconv"
-	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -65,30 +63,4 @@ func TestRefusedChange(t *testing.T) {
 			}
 		}
 	})
-}
-
-// A long first load is committed in pieces. If the last one is refused, the rules are as in one commit
-// after the next Apply.
-func TestFirstLoadInPieces(t *testing.T) {
-	s := newStage(t, Options{Flavour: NFT, Families: []v1.IPFamily{v1.IPv4Protocol}})
-	commits := filepath.Join(t.TempDir(), "commits")
-	flag, _ := failing(t, s, `script=$(cat); n=$(echo "$script" | grep -c ^COMMIT)
-		if [ ! -e `+commits+` ]; then
-			echo $n >`+commits+`; line=$(echo "$script" | grep -n ^COMMIT | tail -1 | sed 's/:.*//')
-			echo "$script" | awk -v n=$n '{print} /^COMMIT/ && ++i == n-1 {exit}' | $real "$@" || exit
-			echo "iptables-restore: line $line failed" >&2; exit 1
-		fi
-		exit 1`)
-	setFlag(t, flag)
-	all := proxy.NewSnapshot(stagetest.Node(), newPorts(v1.IPv4Protocol, 300, 10)...)
-	if err := s.Backend.Apply(t.Context(), proxy.Snapshot{}, all); err == nil {
-		t.Fatal("Apply: got no error, want one")
-	}
-	text, err := os.ReadFile(commits)
-	if n, bad := strconv.Atoi(strings.TrimSpace(string(text))); err != nil || bad != nil || n < 4 {
-		t.Errorf("commits of the first load: got %q, error %v, want 4 or more", text, err)
-	}
-	testenv.NoError(t, os.Remove(flag))
-	s.Apply(t, all)
-	s.holds(t, all, "after a refused first load")
 }

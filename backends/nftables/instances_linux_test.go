@@ -13,23 +13,6 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// A restart under the same name applies another priority and mark.
-func TestIdentityChanges(t *testing.T) {
-	t.Parallel()
-	s := newStage(t, Options{})
-	snapshot := sampleSnapshot()
-	s.Apply(t, snapshot)
-	s.Options.Identity = identity("", 0x8000, -5)
-	s.Restart(t)
-	s.repair(t, snapshot)
-	changed := s.listing(t)
-	fresh := newStage(t, s.Options)
-	fresh.Apply(t, snapshot)
-	if diff := cmp.Diff(fresh.listing(t), changed); diff != "" {
-		t.Errorf("ruleset of a first load and after adoption (-first load +adopted):\n%s", diff)
-	}
-}
-
 func TestFamilies(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

@@ -133,7 +133,7 @@ func (k *kernel) Cleanup(ctx context.Context) error {
 }
 
 // removalTries limits how many programs try to remove chains of which the kernel refuses some.
-const removalTries = 64
+const removalTries = 32
 
 // removeChains removes empty chains to which no rule leads. Its error is a refusal if a chain stays.
 func (k *kernel) removeChains(ctx context.Context, e *existing, chains []chainRef) error {
