@@ -39,32 +39,36 @@ func (a *affinityState) add(sticky *key) {
 // kernel evaluated during the commit, or between two transactions, may have added clients of any removed
 // endpoint.
 func (a *affinityState) note(ops []op, whole bool) {
-	var added []key
 	removes, unsettled, loses := false, a.beside || a.halfway || !whole, [2]bool{}
 	for i := range ops {
-		k, kind := &ops[i].Key, ops[i].Kind
-		removes = removes || kind == backends.Remove
-		switch {
-		case k.kind == kindEndpoint && kind == backends.Remove:
-			loses[familyAt(k.fam)] = true
-		case k.kind == kindSet && kind == backends.Add:
-			added = append(added, *k)
-		case k.kind == kindSet && kind == backends.Remove:
-			delete(a.endpoints, *k)
-			delete(a.suspects, *k)
-		case k.kind == kindSticky && kind == backends.Remove:
-			delete(a.endpoints[mapOf(k)], k.slot())
-			a.suspect(mapOf(k))
-		case k.kind == kindSticky:
-			a.add(k)
+		o := &ops[i]
+		a.noteOne(o)
+		if o.Kind == backends.Remove {
+			removes = true
+			loses[familyAt(o.Key.fam)] = loses[familyAt(o.Key.fam)] || o.Key.kind == kindEndpoint
 		}
 	}
-	for _, set := range added {
-		if unsettled || loses[familyAt(set.fam)] {
-			a.suspect(set)
+	for i := range ops {
+		if k := &ops[i].Key; k.kind == kindSet && ops[i].Kind == backends.Add && (unsettled || loses[familyAt(k.fam)]) {
+			a.suspect(*k)
 		}
 	}
 	a.beside, a.halfway = a.beside && !removes, !whole
+}
+
+// noteOne records the maps and endpoints of an operation.
+func (a *affinityState) noteOne(o *op) {
+	k := &o.Key
+	switch {
+	case k.kind == kindSet && o.Kind == backends.Remove:
+		delete(a.endpoints, *k)
+		delete(a.suspects, *k)
+	case k.kind == kindSticky && o.Kind == backends.Remove:
+		delete(a.endpoints[mapOf(k)], k.slot())
+		a.suspect(mapOf(k))
+	case k.kind == kindSticky:
+		a.add(k)
+	}
 }
 
 func (a *affinityState) suspect(set key) {

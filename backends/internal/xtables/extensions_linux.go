@@ -77,18 +77,25 @@ func (k *kernel) missing(ctx context.Context, of []Extension) (missing []Extensi
 			}
 			continue
 		}
-		for _, e := range some {
-			if err := k.probe(ctx, t, e.Rule); isRefusal(err) {
-				missing = append(missing, e)
-			} else if err != nil {
-				return nil, err
-			}
+		lacks, err := k.missingIn(ctx, t, some)
+		if err != nil {
+			return nil, err
 		}
-		if err := k.write(ctx, []Op{{Kind: backends.Remove, Key: Key{Table: t, Chain: k.names.Canary()}}}); err != nil {
+		missing = append(missing, lacks...)
+	}
+	return missing, nil
+}
+
+// missingIn returns which of some extensions a table lacks that exists itself.
+func (k *kernel) missingIn(ctx context.Context, t Table, some []Extension) (missing []Extension, err error) {
+	for _, e := range some {
+		if err := k.probe(ctx, t, e.Rule); isRefusal(err) {
+			missing = append(missing, e)
+		} else if err != nil {
 			return nil, err
 		}
 	}
-	return missing, nil
+	return missing, k.write(ctx, []Op{{Kind: backends.Remove, Key: Key{Table: t, Chain: k.names.Canary()}}})
 }
 
 // probe tries a rule, or a table without one.
