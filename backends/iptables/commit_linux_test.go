@@ -25,11 +25,12 @@ func (s *stage) holds(t *testing.T, want proxy.Snapshot, when string) {
 }
 
 // failing installs a stub of iptables-restore that runs a script while the file $flag exists.
-// It returns the path of that file, and a file with a line for each program that was started.
-func failing(t *testing.T, s *stage, script string) (flag, started string) {
+// It returns the path of that file.
+func failing(t *testing.T, s *stage, script string) (flag string) {
 	t.Helper()
 	flag = filepath.Join(t.TempDir(), "fail")
-	return flag, stubRestore(t, s, "flag="+flag+"; if [ -e $flag ]; then "+script+"; fi")
+	stubRestore(t, s, "flag="+flag+"; if [ -e $flag ]; then "+script+"; fi")
+	return flag
 }
 
 func setFlag(t *testing.T, flag string) {
@@ -50,7 +51,7 @@ func TestRefusedChange(t *testing.T) {
 		} {
 			for _, to := range [][]*proxy.ServicePort{{empty, other}, {empty, moved(other, 1000)}} {
 				s.Restart(t)
-				flag, _ := failing(t, s, script)
+				flag := failing(t, s, script)
 				s.Apply(t, proxy.NewSnapshot(stagetest.Node(), full, other))
 				setFlag(t, flag)
 				next := proxy.NewSnapshot(stagetest.Node(), to...)

@@ -131,7 +131,7 @@ func TestMissingExtensionOfSome(t *testing.T) {
 // no extension counts as missing.
 func TestRefusalsWithoutReason(t *testing.T) {
 	eachFlavourInTurn(t, func(t *testing.T, s *stage) {
-		flag, _ := failing(t, s, `cat >/dev/null; echo "iptables-restore: line 4 failed" >&2; exit 1`)
+		flag := failing(t, s, `cat >/dev/null; echo "iptables-restore: line 4 failed" >&2; exit 1`)
 		setFlag(t, flag)
 		all := proxy.NewSnapshot(stagetest.Node(), newPorts(v1.IPv4Protocol, 4, 2)...)
 		if err := s.Backend.Apply(t.Context(), proxy.Snapshot{}, all); err == nil || errors.Is(err, proxy.ErrUnsupported) {

@@ -186,7 +186,7 @@ func TestAdoptionRepairs(t *testing.T) {
 	for _, c := range tamperings() {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			s := newStage(t, Options{})
+			s := newStage(t)
 			s.Apply(t, snapshot)
 			want := s.listing(t)
 			c.do(t, s)
@@ -236,7 +236,7 @@ func TestOlderLayoutIsAdopted(t *testing.T) {
 	if connections == 0 {
 		t.Error("connections during the adoption: got none, want some")
 	}
-	fresh := newStage(t, Options{})
+	fresh := newStage(t)
 	fresh.Apply(t, want)
 	s.holds(t, fresh.listing(t), "after the adoption of layout 4")
 	if got := s.table(t).Name; got != "vipkit" {

@@ -105,7 +105,7 @@ func TestClientsForgetRemovedEndpoints(t *testing.T) {
 		for _, restart := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, restart: %t", fam, restart), func(t *testing.T) {
 				t.Parallel()
-				s := newStage(t, Options{})
+				s := newStage(t)
 				three, other := stickyPort(fam, 0, 3), stickyPort(fam, 1, 2)
 				s.Apply(t, proxy.NewSnapshot(stagetest.Node(), three, other))
 				s.addClients(t, three, 30)
@@ -139,7 +139,7 @@ func TestClientsForgetOnePortOfAnAddress(t *testing.T) {
 		for _, restart := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, restart: %t", fam, restart), func(t *testing.T) {
 				t.Parallel()
-				s := newStage(t, Options{})
+				s := newStage(t)
 				p := stickyPort(fam, 0, 1)
 				p.Cluster = append(p.Cluster, stagetest.Endpoint(fam, 1, 9090))
 				s.Apply(t, proxy.NewSnapshot(stagetest.Node(), p))
@@ -185,7 +185,7 @@ func TestManyClients(t *testing.T) {
 	for _, fam := range bothFamilies() {
 		t.Run(string(fam), func(t *testing.T) {
 			t.Parallel()
-			s := newStage(t, Options{})
+			s := newStage(t)
 			p := stickyPort(fam, 0, 7)
 			s.Apply(t, proxy.NewSnapshot(stagetest.Node(), p))
 			s.addClients(t, p, clients)

@@ -26,7 +26,7 @@ type watched struct {
 
 func newWatched(t *testing.T, limit int) *watched {
 	t.Helper()
-	w := &watched{stage: newStage(t, Options{})}
+	w := &watched{stage: newStage(t)}
 	err := w.NS.Do(func() (err error) {
 		w.kernel, err = newKernel(w.Options)
 		return err
@@ -121,7 +121,7 @@ func TestDriftedNoticesOwnTables(t *testing.T) {
 			}
 			w.repair(t, snapshot)
 			w.drifted(t, "after the repair", false)
-			fresh := newStage(t, Options{})
+			fresh := newStage(t)
 			fresh.Apply(t, snapshot)
 			if diff := cmp.Diff(fresh.listing(t), strings.ReplaceAll(w.listing(t), "vipkit_2", "vipkit")); diff != "" {
 				t.Errorf("ruleset after the repair and of a first load (-first load +got):\n%s", diff)
@@ -135,7 +135,7 @@ func TestDriftedNoticesOwnTables(t *testing.T) {
 func TestEditedSetsAreRepaired(t *testing.T) {
 	t.Parallel()
 	snapshot := sampleSnapshot()
-	fresh := newStage(t, Options{})
+	fresh := newStage(t)
 	fresh.Apply(t, snapshot)
 	want := fresh.listing(t)
 	w := newWatched(t, listLimit)

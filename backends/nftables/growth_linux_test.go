@@ -32,7 +32,7 @@ func TestGrowth(t *testing.T) {
 
 func testGrowth(t *testing.T, limits limits, maxBatch int) {
 	r := testenv.Random(t)
-	s := newStage(t, Options{})
+	s := newStage(t)
 	d := stagetest.DisturbNFT(func() { s.nft(t, "flush ruleset") })
 	g := stagetest.Growth{
 		Sizes: stagetest.SizesAround(4, 8, smallSet/2, smallSet, 2*smallSet, 4*smallSet, 8*smallSet),
@@ -54,7 +54,7 @@ func testGrowth(t *testing.T, limits limits, maxBatch int) {
 		Fault: d.Set,
 		Dump:  func() string { return s.dump(t) },
 		Fresh: func(want proxy.Snapshot) string {
-			fresh := newStage(t, Options{})
+			fresh := newStage(t)
 			fresh.Apply(t, want)
 			return fresh.dump(t)
 		},

@@ -24,7 +24,7 @@ func TestFamilies(t *testing.T) {
 		{[]v1.IPFamily{v1.IPv6Protocol}, []string{"table ip6 vipkit"}},
 		{[]v1.IPFamily{v1.IPv6Protocol, v1.IPv4Protocol}, []string{"table ip vipkit", "table ip6 vipkit"}},
 	} {
-		s := newStage(t, Options{})
+		s := newStage(t)
 		s.Apply(t, sampleSnapshot())
 		s.Options.Families = c.families
 		s.Restart(t)
@@ -71,7 +71,7 @@ func (s *stage) applyRefused(t *testing.T, start, want proxy.Snapshot, name prox
 func TestSCTP(t *testing.T) {
 	t.Parallel()
 	listing := func(protocol v1.Protocol) string {
-		s := newStage(t, Options{})
+		s := newStage(t)
 		p := stagetest.Port(v1.IPv4Protocol, 0, 3)
 		p.Frontends = append(p.Frontends, stagetest.NodePort(v1.IPv4Protocol, 30000))
 		p.Name.Protocol = protocol

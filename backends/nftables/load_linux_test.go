@@ -61,7 +61,7 @@ func (s *stage) countElements(t testing.TB, set string) int {
 // Tables that are too large to be listed are replaced by new ones.
 func TestBigTablesAreReplaced(t *testing.T) {
 	t.Parallel()
-	s := newStage(t, Options{})
+	s := newStage(t)
 	s.Apply(t, bigSnapshot(stagetest.HostIP(v1.IPv4Protocol, 1)))
 	s.Restart(t)
 	start := time.Now()

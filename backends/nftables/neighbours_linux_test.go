@@ -13,7 +13,7 @@ import (
 // Rules identify pods also if the route of pods and that of the node are the same.
 func TestPodsAndNodeWithTheSameRoute(t *testing.T) {
 	t.Parallel()
-	s := newStage(t, Options{})
+	s := newStage(t)
 	p := stagetest.Port(v1.IPv4Protocol, 0, 2)
 	p.Frontends[0].FromInside = proxy.TrafficRoute{Action: proxy.Reject}
 	p.Frontends[0].FromOutside = stagetest.Forward(proxy.MasqueradeNever)

@@ -298,7 +298,7 @@ func TestMapsToPurge(t *testing.T) {
 // Services with affinity replace as many others. The memory that this takes grows with their
 // number, and not with its square.
 func TestManyNewAffinityMaps(t *testing.T) {
-	s := newStage(t, Options{})
+	s := newStage(t)
 	replaced := func(first, n int) (allocated uint64) {
 		ports := make([]*proxy.ServicePort, n)
 		for i := range ports {

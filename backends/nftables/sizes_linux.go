@@ -96,6 +96,16 @@ func countElements(s proxy.Snapshot) perSet[int] {
 	return out
 }
 
+// total returns the sum of counts.
+func total(counts *perSet[int]) (sum int) {
+	for _, table := range counts {
+		for _, n := range table {
+			sum += n
+		}
+	}
+	return sum
+}
+
 func countFrontend(counts *[setCount]int, p *proxy.ServicePort, f *proxy.Frontend) {
 	nodePort := 0
 	if f.Kind == proxy.NodePort {

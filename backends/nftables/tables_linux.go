@@ -96,15 +96,9 @@ func (k *kernel) hasOwnBase(ctx context.Context, t nfnetlink.Table) (bool, error
 // Replace is Replace of [backends.Abilities].
 func (k *kernel) Replace(ctx context.Context, want proxy.Snapshot, must bool) backends.Replacement[key, value] {
 	k.wanted = countElements(want)
-	total := 0
-	for _, table := range k.wanted {
-		for _, n := range table {
-			total += n
-		}
-	}
 	// A process that has listed or made the tables before lists them again, however
 	// large they are: that happens rarely, and keeps the clients of session affinity.
-	if !must && (total <= k.limits.list || k.verified) {
+	if !must && (total(&k.wanted) <= k.limits.list || k.verified) {
 		return nil
 	}
 	if err := k.Begin(); err != nil {

@@ -104,7 +104,7 @@ func TestUnfinishedTablesAreRemoved(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			s := newStage(t, Options{})
+			s := newStage(t)
 			snapshot := proxy.NewSnapshot(stagetest.Node(), manyPorts(20)...)
 			s.Apply(t, snapshot)
 			for range tc.serving {
@@ -178,7 +178,7 @@ func (r interruptedReplacement) Finish(ctx context.Context) error {
 // Cleanup also removes the tables of an unfinished replacement.
 func TestCleanupRemovesBothTables(t *testing.T) {
 	t.Parallel()
-	s := newStage(t, Options{})
+	s := newStage(t)
 	snapshot := proxy.NewSnapshot(stagetest.Node(), manyPorts(3)...)
 	s.Apply(t, snapshot)
 	s.leaveHalfway(t, snapshot, false)
