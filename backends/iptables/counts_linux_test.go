@@ -78,7 +78,7 @@ func TestShortageOfAll(t *testing.T) {
 				echo "iptables-restore: line $line failed" >&2; exit 1
 			fi
 			printf '%s\n' "$script" | exec $real "$@"; exit`
-		flag, _ := failing(t, s, tooMany)
+		flag := failing(t, s, tooMany)
 		rejected := newPorts(v1.IPv4Protocol, 3, 0)
 		s.Apply(t, proxy.NewSnapshot(stagetest.Node(), rejected...))
 		rule := "-A VIPKIT-SERVICES -d " + rejected[0].Frontends[0].Addr.Addr().String() + "/32"

@@ -81,31 +81,6 @@ func TestMissingExtension(t *testing.T) {
 	}
 }
 
-// The error for a match that the kernel lacks differs by flavour and version.
-func TestMissingModule(t *testing.T) {
-	says := map[Flavour]string{
-		Legacy: "iptables-restore: line 4 failed",
-		NFT:    "iptables-nft-restore v1.8.9 (nf_tables):\\nline 3: RULE_APPEND failed (No such file or directory): rule in chain X",
-	}
-	for _, warns := range []string{"", "Warning: Extension tcp revision 0 not supported, missing kernel module?\\n"} {
-		eachFlavourInTurn(t, func(t *testing.T, s *stage) {
-			flag, started := failing(t, s, `in=$(cat); case "$in" in *"-m tcp"*) printf "`+warns+says[s.Options.Flavour]+`\n" >&2; exit 1;; esac; echo "$in" | exec $real "$@"`)
-			setFlag(t, flag)
-			all := proxy.NewSnapshot(stagetest.Node(), newPorts(v1.IPv4Protocol, 40, 2)...)
-			err := s.Backend.Apply(t.Context(), proxy.Snapshot{}, all)
-			if !errors.Is(err, proxy.ErrUnsupported) || errors.As(err, new(proxy.PortErrors)) || !strings.Contains(err.Error(), "the match tcp is missing: load the kernel module xt_tcpudp") {
-				t.Errorf("with warning %q: got error %v, want %v and no PortErrors", warns, err, proxy.ErrUnsupported)
-			}
-			if n := len(startedSince(t, started)); n > 30 {
-				t.Errorf("started programs: got %d, want at most 30, a few for each extension", n)
-			}
-			testenv.NoError(t, os.Remove(flag))
-			s.Apply(t, all)
-			s.holds(t, all, "with all extensions")
-		})
-	}
-}
-
 // If an extension is missing that only some service ports need, only these are refused, until
 // the extension is available at a resync.
 func TestMissingExtensionOfSome(t *testing.T) {
@@ -156,7 +131,7 @@ func TestMissingExtensionOfSome(t *testing.T) {
 // no extension counts as missing.
 func TestRefusalsWithoutReason(t *testing.T) {
 	eachFlavourInTurn(t, func(t *testing.T, s *stage) {
-		flag, _ := failing(t, s, `cat >/dev/null; echo "iptables-restore: line 4 failed" >&2; exit 1`)
+		flag := failing(t, s, `cat >/dev/null; echo "iptables-restore: line 4 failed" >&2; exit 1`)
 		setFlag(t, flag)
 		all := proxy.NewSnapshot(stagetest.Node(), newPorts(v1.IPv4Protocol, 4, 2)...)
 		if err := s.Backend.Apply(t.Context(), proxy.Snapshot{}, all); err == nil || errors.Is(err, proxy.ErrUnsupported) {

@@ -93,7 +93,7 @@ func TestLeftoversOfAShortage(t *testing.T) {
 			line=$(echo "$script" | grep -n ^COMMIT | sed -n '1s/:.*//p')
 			if echo "$script" | grep -q -- "-j VIPKIT-FW-"; then echo "iptables-restore: line $line failed" >&2; exit 1; fi
 			echo "$script" | exec $real "$@"; exit`
-		flag, _ := failing(t, s, refused)
+		flag := failing(t, s, refused)
 		port, other := newPort(v1.IPv4Protocol, 0, 2), newPort(v1.IPv4Protocol, 1, 2)
 		balancer := newPort(v1.IPv4Protocol, 20_000, 0).Frontends[0]
 		balancer.Kind = proxy.LoadBalancer

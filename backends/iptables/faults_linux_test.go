@@ -1,7 +1,6 @@
 package iptables
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -147,33 +146,6 @@ func refusedPort() *proxy.ServicePort {
 	p := newPort(v1.IPv4Protocol, 100, 2)
 	p.Affinity = affinity.Config{Timeout: 200 * 365 * 24 * time.Hour}
 	return p
-}
-
-// If a context ends while a program runs, the backend reports that the dataplane is lost.
-func TestContextEndsDuringProgram(t *testing.T) {
-	eachFlavourInTurn(t, func(t *testing.T, s *stage) {
-		waits := filepath.Join(t.TempDir(), "waits")
-		testenv.NoError(t, unix.Mkfifo(waits, 0o600))
-		flag := filepath.Join(t.TempDir(), "wait")
-		stubRestore(t, s, "if [ -e "+flag+" ]; then echo >"+waits+"; exec sleep 60; fi")
-		s.Apply(t, proxy.NewSnapshot(stagetest.Node(), newPort(v1.IPv4Protocol, 0, 2)))
-		testenv.NoError(t, os.WriteFile(flag, nil, 0o600))
-		next := proxy.NewSnapshot(stagetest.Node(), newPort(v1.IPv4Protocol, 0, 3))
-		ctx, cancel := context.WithCancelCause(t.Context())
-		defer cancel(nil)
-		reason := errors.New("the caller stopped")
-		go func() {
-			_, _ = os.ReadFile(waits) // only the start of the program matters
-			cancel(reason)
-		}()
-		err := s.Backend.Apply(ctx, s.Applied, next)
-		if !errors.Is(err, proxy.ErrDataplaneLost) || !errors.Is(err, reason) {
-			t.Errorf("Apply: got error %v, want %v and %v", err, proxy.ErrDataplaneLost, reason)
-		}
-		testenv.NoError(t, os.Remove(flag))
-		s.Applied = proxy.Snapshot{}
-		s.Apply(t, next)
-	})
 }
 
 // The memory that a change allocates does not depend on the number of services.

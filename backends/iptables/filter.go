@@ -39,7 +39,7 @@ func (n *nodeRenderer) firewall() []string {
 }
 
 // unserved returns the rules for new connections that would leave the node untranslated:
-// those of firewall, and then those that reject other ports of ClusterIPs and drop other
+// the rules of firewall, and then rules that reject other ports of ClusterIPs and drop other
 // addresses of the service ranges. An address of the node itself is not unserved: a program of
 // the node may serve it.
 func (n *nodeRenderer) unserved() []string {

@@ -1,14 +1,12 @@
 package iptables
 
 import (
-	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/vipkit/vipkit/internal/testing/netnstest"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
@@ -138,24 +136,6 @@ func TestRulesInvalidInHooks(t *testing.T) {
 			}
 		}
 	})
-}
-
-// If the kernel refuses a jump because of a rule that another program has added since everything was
-// read, it is read again, and the rules are repaired.
-func TestRuleInvalidInHookSinceRead(t *testing.T) {
-	s := newStage(t, Options{Flavour: NFT})
-	s.Apply(t, sampleSnapshot())
-	want := s.effectiveRules(t)
-	once := filepath.Join(t.TempDir(), "once")
-	stubProgram(t, s, "restore", "if mkdir "+once+"; then "+netnstest.NFT(t)+" insert rule ip nat VIPKIT-MARK-MASQ fib daddr oif 1 return; fi")
-	s.nft(t, "flush chain ip nat OUTPUT\nflush chain ip nat POSTROUTING\n")
-	err := s.Backend.Apply(t.Context(), proxy.Snapshot{}, sampleSnapshot())
-	if err != nil {
-		t.Errorf("beside a new rule that is invalid in OUTPUT: got error %v, want none", err)
-	}
-	if diff := cmp.Diff(want, s.effectiveRules(t)); diff != "" {
-		t.Errorf("rules (-first load +repaired):\n%s", diff)
-	}
 }
 
 // A program may list less than the kernel has, as other versions of it do. If the kernel then refuses the

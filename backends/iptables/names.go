@@ -29,8 +29,8 @@ const (
 // Prefixes of the names of chains of one service port.
 const (
 	prefixCluster  = "SVC-" // the endpoints of policy Cluster
-	prefixLocal    = "SVL-" // those of policy Local
-	prefixExternal = "EXT-" // external addresses: rules before those of the pool
+	prefixLocal    = "SVL-" // the endpoints of policy Local
+	prefixExternal = "EXT-" // external addresses: rules before the rules of the pool
 	prefixFirewall = "FW-"  // allowed source ranges
 )
 
@@ -44,7 +44,7 @@ func newNames(identity string) names { return names{kinds.IPTablesNames(identity
 func (n names) chain(name string) string { return n.Prefix + name }
 
 // of returns the name of a chain of a service port. The number distinguishes chains of one
-// kind; with 0 the names are those of kube-proxy.
+// kind; with 0 the names are the names of kube-proxy.
 func (n names) of(kind string, port proxy.ServicePortName, number int) string {
 	text := portText(port) + strings.ToLower(string(port.Protocol))
 	text += strings.Repeat("'", number)

@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/affinity"
@@ -159,37 +158,6 @@ func TestRenderedPorts(t *testing.T) { //nolint:funlen // a table
 // stickyFor is the case with affinity, whose timeout is rounded to whole seconds.
 const stickyFor = "affinity for a second and a half"
 
-// The rules that do not depend on service ports, for a node with many settings.
-func TestRenderedNode(t *testing.T) {
-	t.Parallel()
-	o, err := Options{}.complete()
-	testenv.NoError(t, err)
-	node := busyNode()
-	r := newRenderer(o, v1.IPv4Protocol)
-	n := nodeRenderer{renderer: r, node: node}
-	for what, c := range map[string]struct{ got, want []string }{
-		"new connections that were not translated": {n.firewall(), []string{
-			"-m conntrack --ctstate DNAT -j RETURN", "-j VIPKIT-EXTERNAL-SERVICES",
-			"-d 172.18.0.0/16 -m addrtype --dst-type LOCAL -j VIPKIT-NODEPORTS", "-j VIPKIT-SERVICES",
-		}},
-		"those that would leave the node": {n.unserved(), []string{
-			"-m conntrack --ctstate DNAT -j RETURN", "-j VIPKIT-PROXY-FIREWALL",
-			"-m addrtype --dst-type LOCAL -j RETURN", "-j VIPKIT-CLUSTER-IPS", "-d 10.128.0.0/9 -j DROP",
-		}},
-		"all but pods": {n.markNonPods(), []string{"-s 10.1.0.0/16 -j RETURN", "-i cni0 -j RETURN", "-j MARK --set-xmark 0x4000/0x4000"}},
-		"forwarded packets": {n.forward(), []string{
-			"-m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT", "-m mark --mark 0x4000/0x4000 -j ACCEPT",
-			"-s 10.1.0.0/16 -m conntrack --ctstate INVALID -j DROP", "-i cni0 -m conntrack --ctstate INVALID -j DROP",
-			"-d 10.128.0.0/9 -m conntrack --ctstate INVALID -j DROP",
-		}},
-	} {
-		testenv.Same(t, c.want, c.got, "%s: rules", what)
-	}
-	if n.liberal = true; strings.Contains(strings.Join(n.forward(), "\n"), "DROP") {
-		t.Errorf("rules for forwarded packets with the liberal setting: got %q, want none that drops", n.forward())
-	}
-}
-
 // busyNode returns a node with many settings.
 func busyNode() *proxy.Node {
 	node := stagetest.Node()
@@ -217,26 +185,6 @@ func TestRenderedNodeAsAWhole(t *testing.T) {
 	want, err := os.ReadFile("testdata/nodes.txt")
 	testenv.NoError(t, err)
 	testenv.Same(t, string(want), got.String(), "rendered nodes")
-}
-
-// Rendered objects do not depend on earlier renderings or their nodes, and are appended to the
-// existing ones.
-func TestRenderingIsPure(t *testing.T) {
-	t.Parallel()
-	r, before := rendererOf(t, v1.IPv4Protocol), []xtables.Object{{Key: xtables.Key{Chain: "before"}}}
-	nodes := []*proxy.Node{stagetest.Node(), busyNode(), {}}
-	ports := []*proxy.ServicePort{nil, stagetest.Port(v1.IPv4Protocol, 1, 2), stagetest.Port(v1.IPv6Protocol, 1, 2), stagetest.Port(v1.IPv4Protocol, 2, 0)}
-	bad := &proxy.Node{LocalTraffic: proxy.LocalTraffic{Interface: "two words"}}
-	for i := range 40 {
-		node, port := nodes[i*i%7%3], ports[i%4]
-		if i%9 == 8 {
-			node, port = bad, nil
-		}
-		want := append(before[:1:1], rendererOf(t, v1.IPv4Protocol).render(backends.Env{Node: node}, port, nil)...)
-		if diff := cmp.Diff(want, r.render(backends.Env{Node: node}, port, before[:1:1])); diff != "" {
-			t.Fatalf("step %d: objects (-fresh +got):\n%s", i, diff)
-		}
-	}
 }
 
 // someRenderings returns random ports of a family, one of the other family and no port, for

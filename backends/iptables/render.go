@@ -109,7 +109,7 @@ func (w *staticWriter) nat() {
 	w.hook(xtables.NAT, "POSTROUTING", w.names.Comment("postrouting rules"), chainPostrouting)
 }
 
-// markNonPods returns the rules that mark all packets except those of pods, for nodes with
+// markNonPods returns the rules that mark all packets except packets of pods, for nodes with
 // more than one match for pods.
 func (n *nodeRenderer) markNonPods() []string {
 	var rules []string

@@ -2,7 +2,6 @@ package nftables
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -187,7 +186,7 @@ func TestAdoptionRepairs(t *testing.T) {
 	for _, c := range tamperings() {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			s := newStage(t, Options{})
+			s := newStage(t)
 			s.Apply(t, snapshot)
 			want := s.listing(t)
 			c.do(t, s)
@@ -209,33 +208,6 @@ func TestAdoptionRepairs(t *testing.T) {
 				t.Fatalf("Cleanup: got error %v, want none", err)
 			}
 			s.holds(t, "", "after Cleanup")
-		})
-	}
-}
-
-// Apply of a change reports that another program has changed the tables.
-func TestApplyNoticesLoss(t *testing.T) {
-	t.Parallel()
-	snapshot := sampleSnapshot()
-	changed := stagetest.Port(v1.IPv4Protocol, 0, 4)
-	next := snapshot.Revert(proxy.NewSnapshot(nil, changed), changed.Name)
-	for _, c := range []tampering{
-		{"no tables", nftDoes("flush ruleset")},
-		{"an empty table", nftDoes("delete table ip vipkit", "add table ip vipkit")},
-		{"no elements", nftDoes("flush set ip vipkit hairpins", "flush map ip vipkit endpoints", "flush map ip vipkit services")},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			s := newStage(t, Options{})
-			s.Apply(t, snapshot)
-			want := s.listing(t)
-			s.Apply(t, next)
-			c.do(t, s)
-			if err := s.Backend.Apply(t.Context(), s.Applied, snapshot); !errors.Is(err, proxy.ErrDataplaneLost) {
-				t.Fatalf("Apply of a change: got error %v, want %v", err, proxy.ErrDataplaneLost)
-			}
-			s.repair(t, snapshot)
-			s.holds(t, want, "after the repair")
 		})
 	}
 }
@@ -264,7 +236,7 @@ func TestOlderLayoutIsAdopted(t *testing.T) {
 	if connections == 0 {
 		t.Error("connections during the adoption: got none, want some")
 	}
-	fresh := newStage(t, Options{})
+	fresh := newStage(t)
 	fresh.Apply(t, want)
 	s.holds(t, fresh.listing(t), "after the adoption of layout 4")
 	if got := s.table(t).Name; got != "vipkit" {

@@ -105,7 +105,7 @@ func TestClientsForgetRemovedEndpoints(t *testing.T) {
 		for _, restart := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, restart: %t", fam, restart), func(t *testing.T) {
 				t.Parallel()
-				s := newStage(t, Options{})
+				s := newStage(t)
 				three, other := stickyPort(fam, 0, 3), stickyPort(fam, 1, 2)
 				s.Apply(t, proxy.NewSnapshot(stagetest.Node(), three, other))
 				s.addClients(t, three, 30)
@@ -139,7 +139,7 @@ func TestClientsForgetOnePortOfAnAddress(t *testing.T) {
 		for _, restart := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, restart: %t", fam, restart), func(t *testing.T) {
 				t.Parallel()
-				s := newStage(t, Options{})
+				s := newStage(t)
 				p := stickyPort(fam, 0, 1)
 				p.Cluster = append(p.Cluster, stagetest.Endpoint(fam, 1, 9090))
 				s.Apply(t, proxy.NewSnapshot(stagetest.Node(), p))
@@ -185,7 +185,7 @@ func TestManyClients(t *testing.T) {
 	for _, fam := range bothFamilies() {
 		t.Run(string(fam), func(t *testing.T) {
 			t.Parallel()
-			s := newStage(t, Options{})
+			s := newStage(t)
 			p := stickyPort(fam, 0, 7)
 			s.Apply(t, proxy.NewSnapshot(stagetest.Node(), p))
 			s.addClients(t, p, clients)
@@ -207,43 +207,5 @@ func TestManyClients(t *testing.T) {
 				t.Errorf("clients by endpoint: got %v, want only those of the six remaining endpoints", got)
 			}
 		})
-	}
-}
-
-// Names of chains and maps are reused; each object has a name of its own.
-func TestServicesAddedAndRemoved(t *testing.T) {
-	t.Parallel()
-	r := testenv.Random(t)
-	s := newStage(t, Options{})
-	for round := range 60 {
-		var all []*proxy.ServicePort
-		for i := range 6 {
-			for _, fam := range bothFamilies() {
-				p := stagetest.Port(fam, i, 1+r.IntN(12))
-				if r.IntN(2) == 0 {
-					p.Affinity.Timeout = time.Duration(1+r.IntN(3)) * time.Minute
-				}
-				if r.IntN(3) == 0 {
-					f := &p.Frontends[0]
-					f.Restricted, f.AllowedSources = true, allowedSources(fam)[:1]
-				}
-				if r.IntN(3) > 0 {
-					all = append(all, p)
-				}
-			}
-		}
-		want := proxy.NewSnapshot(stagetest.Node(), all...)
-		if r.IntN(6) == 0 {
-			s.Restart(t)
-		}
-		s.Apply(t, want)
-		if round%6 > 0 {
-			continue
-		}
-		fresh := newStage(t, Options{})
-		fresh.Apply(t, want)
-		if diff := cmp.Diff(withoutSlots(fresh.listing(t)), withoutSlots(s.listing(t))); diff != "" {
-			t.Fatalf("round %d: ruleset of a first load and after the changes (-first load +got):\n%s", round, diff)
-		}
 	}
 }

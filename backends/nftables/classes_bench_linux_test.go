@@ -16,7 +16,7 @@ func BenchmarkClassChange(b *testing.B) {
 	for _, affinity := range []bool{false, true} {
 		for _, services := range []int{1000, 10_000} {
 			b.Run(fmt.Sprintf("services=%d/affinity=%t", services, affinity), func(b *testing.B) {
-				s := newStage(b, Options{})
+				s := newStage(b)
 				four, five := stagetest.Port(v1.IPv4Protocol, 0, 4), stagetest.Port(v1.IPv4Protocol, 0, 5)
 				ports := []*proxy.ServicePort{four}
 				for i := range services {

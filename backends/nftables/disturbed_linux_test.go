@@ -15,44 +15,12 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/backends"
-	"github.com/vipkit/vipkit/backends/backendtest"
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/internal/kernel/nfnetlink"
 	"github.com/vipkit/vipkit/internal/testing/netnstest"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
-
-// A flush of the ruleset during a first load is noticed at once, is not reported as an error
-// of a service port, and is repaired by the next Apply.
-func TestFlushInFirstLoad(t *testing.T) {
-	t.Parallel()
-	for _, limit := range []int{listLimit, 0} {
-		w := newWatched(t, limit)
-		snapshot := proxy.NewSnapshot(stagetest.Node(), manyPorts(5000)...)
-		if limit == 0 { // the first load replaces existing tables
-			w.Apply(t, proxy.NewSnapshot(stagetest.Node(), manyPorts(5)...))
-			w.kernel.verified = false
-		}
-		commits := 0
-		b := backends.New(w.kernel.render, backendtest.Faulty[key, value](w.kernel, func(commit func() error) error {
-			if commits++; commits == 3 {
-				w.nft(t, "flush ruleset")
-			}
-			return commit()
-		}))
-		err := b.Apply(t.Context(), proxy.Snapshot{}, snapshot)
-		if !errors.Is(err, proxy.ErrDataplaneLost) || commits > 4 {
-			t.Errorf("limit %d: got error %.200v after %d commits, want %v at once", limit, err, commits, proxy.ErrDataplaneLost)
-		}
-		if err := b.Apply(t.Context(), proxy.Snapshot{}, snapshot); err != nil {
-			t.Errorf("limit %d: the next Apply: got error %v, want none", limit, err)
-		}
-		if got := w.countElements(t, setServices); got != 5000 {
-			t.Errorf("limit %d: frontends: got %d, want 5000", limit, got)
-		}
-	}
-}
 
 // Other programs may commit to their own tables faster than many rules or a large set can be
 // listed. The listing of a new process is complete all the same, so it writes nothing.

@@ -136,7 +136,7 @@ func TestDividedChangeWithRefusedPort(t *testing.T) {
 // newLimited returns a stage whose transactions have at most some bytes.
 func newLimited(t *testing.T, bytes int) *stage {
 	t.Helper()
-	s := newStage(t, Options{})
+	s := newStage(t)
 	s.New = func(o Options) (proxy.Backend, error) {
 		k, err := newKernel(o)
 		if err != nil {

@@ -26,7 +26,7 @@ type watched struct {
 
 func newWatched(t *testing.T, limit int) *watched {
 	t.Helper()
-	w := &watched{stage: newStage(t, Options{})}
+	w := &watched{stage: newStage(t)}
 	err := w.NS.Do(func() (err error) {
 		w.kernel, err = newKernel(w.Options)
 		return err
@@ -121,7 +121,7 @@ func TestDriftedNoticesOwnTables(t *testing.T) {
 			}
 			w.repair(t, snapshot)
 			w.drifted(t, "after the repair", false)
-			fresh := newStage(t, Options{})
+			fresh := newStage(t)
 			fresh.Apply(t, snapshot)
 			if diff := cmp.Diff(fresh.listing(t), strings.ReplaceAll(w.listing(t), "vipkit_2", "vipkit")); diff != "" {
 				t.Errorf("ruleset after the repair and of a first load (-first load +got):\n%s", diff)
@@ -135,7 +135,7 @@ func TestDriftedNoticesOwnTables(t *testing.T) {
 func TestEditedSetsAreRepaired(t *testing.T) {
 	t.Parallel()
 	snapshot := sampleSnapshot()
-	fresh := newStage(t, Options{})
+	fresh := newStage(t)
 	fresh.Apply(t, snapshot)
 	want := fresh.listing(t)
 	w := newWatched(t, listLimit)
@@ -194,32 +194,6 @@ func TestNoEndpointForAllClients(t *testing.T) {
 			if got := w.listing(t); strings.Contains(got, "* :") {
 				t.Errorf("catch-all element: got one, want none:\n%s", got)
 			}
-		})
-	}
-}
-
-// A flush is noticed after own commits of any kind and size.
-func TestDriftedNoticesFlushAfterCommits(t *testing.T) {
-	t.Parallel()
-	snapshot := proxy.NewSnapshot(stagetest.Node(), stagetest.Port(v1.IPv4Protocol, 0, 2))
-	for name, next := range map[string]proxy.Snapshot{
-		"nothing":         snapshot,
-		"an endpoint":     proxy.NewSnapshot(stagetest.Node(), stagetest.Port(v1.IPv4Protocol, 0, 3)),
-		"new chains":      proxy.NewSnapshot(stagetest.Node(), stagetest.Port(v1.IPv4Protocol, 0, 20)),
-		"affinity":        proxy.NewSnapshot(stagetest.Node(), stickyPort(v1.IPv4Protocol, 0, 2)),
-		"many Services":   proxy.NewSnapshot(stagetest.Node(), manyPorts(500)...),
-		"a new table set": proxy.NewSnapshot(stagetest.Node(), manyPorts(3000)...),
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			w := newWatched(t, listLimit)
-			w.Apply(t, snapshot)
-			w.Apply(t, next)
-			w.drifted(t, "after our own commits", false)
-			w.nft(t, "flush ruleset")
-			w.drifted(t, "after a flush", true)
-			w.repair(t, next)
-			w.drifted(t, "after the repair", false)
 		})
 	}
 }

@@ -42,9 +42,9 @@ func allowedSources(fam v1.IPFamily) []netip.Prefix {
 // stage is a network namespace with a backend in it.
 type stage struct{ *stagetest.Stage[Options] }
 
-func newStage(t testing.TB, o Options) *stage {
+func newStage(t testing.TB) *stage {
 	t.Helper()
-	return &stage{stagetest.NewStage(t, o, New)}
+	return &stage{stagetest.NewStage(t, Options{}, New)}
 }
 
 // repair applies from the zero snapshot, and once more if the first Apply reports that the

@@ -57,7 +57,7 @@ type flowStage struct {
 }
 
 func newFlowStage(t *testing.T, fam v1.IPFamily) *flowStage {
-	s := &flowStage{plain: plainOf(fam), fam: fam, stage: newStage(t, Options{})}
+	s := &flowStage{plain: plainOf(fam), fam: fam, stage: newStage(t)}
 	s.client = s.Lab.Add(lab.Host{Name: "clients", Uplink: "node", Addrs: s.plain.client, Gateway: s.clientSide})
 	s.Lab.Add(lab.Host{Name: "servers", Uplink: "node", Addrs: s.servers, Gateway: s.serverSide, Owned: s.vips, Serve: []uint16{53, 5353}})
 	s.startAgent(t)

@@ -5,8 +5,6 @@ import (
 	"strings"
 	"testing"
 
-	v1 "k8s.io/api/core/v1"
-
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
@@ -34,7 +32,7 @@ func TestGrowth(t *testing.T) {
 
 func testGrowth(t *testing.T, limits limits, maxBatch int) {
 	r := testenv.Random(t)
-	s := newStage(t, Options{})
+	s := newStage(t)
 	d := stagetest.DisturbNFT(func() { s.nft(t, "flush ruleset") })
 	g := stagetest.Growth{
 		Sizes: stagetest.SizesAround(4, 8, smallSet/2, smallSet, 2*smallSet, 4*smallSet, 8*smallSet),
@@ -56,7 +54,7 @@ func testGrowth(t *testing.T, limits limits, maxBatch int) {
 		Fault: d.Set,
 		Dump:  func() string { return s.dump(t) },
 		Fresh: func(want proxy.Snapshot) string {
-			fresh := newStage(t, Options{})
+			fresh := newStage(t)
 			fresh.Apply(t, want)
 			return fresh.dump(t)
 		},
@@ -77,26 +75,4 @@ func (s *stage) dump(t testing.TB) (out string) {
 	})
 	testenv.NoError(t, err)
 	return strings.ReplaceAll(out, "vipkit_2", "vipkit")
-}
-
-// A Service grows from few endpoints to more than its set has room for, which needs a new
-// chain in the same Apply, and shrinks again. The sizes are those of production.
-func TestGrowthOfOneService(t *testing.T) {
-	t.Parallel()
-	s := newStage(t, Options{})
-	for _, n := range []int{3, leastSize + leastSize/10, 3, 4*leastSize + 1, 1} {
-		s.Apply(t, oneService(n))
-		s.counts(t, map[string]int{"endpoints": n})
-	}
-	s.Restart(t)
-	s.Apply(t, oneService(1))
-	s.Apply(t, oneService(9*leastSize))
-	s.counts(t, map[string]int{"endpoints": 9 * leastSize})
-}
-
-// oneService returns a snapshot of a Service with n endpoints.
-func oneService(n int) proxy.Snapshot {
-	p := stagetest.Port(v1.IPv4Protocol, 0, 0)
-	p.Cluster = stagetest.Hosts(v1.IPv4Protocol, n)
-	return proxy.NewSnapshot(stagetest.Node(), p)
 }

@@ -10,76 +10,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
-	"github.com/vipkit/vipkit/internal/kernel/nfnetlink"
-	"github.com/vipkit/vipkit/internal/testing/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
-
-const foreignTables = `table inet somebody-elses {
-	comment "not ours"
-	counter hits { comment "of something" }
-	quota much { over 25 mbytes }
-	set noted { type ipv4_addr; counter; comment "x"; elements = { 192.0.2.1 comment "y" }; }
-	map services { type ipv4_addr . inet_proto . inet_service : verdict; elements = { 10.128.0.1 . tcp . 80 : drop }; }
-	chain prerouting {
-		type nat hook prerouting priority -90; policy accept;
-		counter name "hits" quota name "much" comment "odd"
-		ip daddr . meta l4proto . th dport vmap @services
-		tcp dport { 22, 443 } meter m { ip saddr limit rate 5/second } accept
-	}
-}
-table ip6 somebody-elses {
-	chain vipkit { jhash ip6 saddr mod 3 vmap { 0 : accept, 1 : drop, 2 : return }; }
-}
-table arp odd { chain input { type filter hook input priority 0; arp operation request counter accept; }; }
-`
-
-// addOddTable adds a table whose rules have user data in no known format.
-func addOddTable(t *testing.T, c *nfnetlink.Conn) {
-	t.Helper()
-	var b nfnetlink.Batch
-	table := nfnetlink.Table{Family: nfnetlink.IPv4, Name: "odd"}
-	b.AddTable(table)
-	b.AddChain(table, nfnetlink.Chain{Name: "c"})
-	b.AddRule(table, "c", nil, []byte{200, 3, 1, 2, 3, 99})
-	b.AddRule(table, "c", nil, []byte{0x76, 12, 1})
-	testenv.NoError(t, c.Commit(t.Context(), &b))
-}
-
-// Foreign tables do not disturb the backend, and stay unchanged.
-func TestForeignTablesAreLeftAlone(t *testing.T) {
-	t.Parallel()
-	s := newStage(t, Options{})
-	s.load(t, foreignTables)
-	addOddTable(t, s.conn(t))
-	foreign := s.listing(t)
-	snapshot := sampleSnapshot()
-	for range 2 {
-		s.Apply(t, snapshot)
-		s.Restart(t)
-	}
-	if err := s.Backend.Cleanup(t.Context()); err != nil {
-		t.Fatalf("Cleanup: got error %v, want none", err)
-	}
-	s.holds(t, foreign, "after Cleanup")
-}
-
-// A restart under the same name applies another priority and mark.
-func TestIdentityChanges(t *testing.T) {
-	t.Parallel()
-	s := newStage(t, Options{})
-	snapshot := sampleSnapshot()
-	s.Apply(t, snapshot)
-	s.Options.Identity = identity("", 0x8000, -5)
-	s.Restart(t)
-	s.repair(t, snapshot)
-	changed := s.listing(t)
-	fresh := newStage(t, s.Options)
-	fresh.Apply(t, snapshot)
-	if diff := cmp.Diff(fresh.listing(t), changed); diff != "" {
-		t.Errorf("ruleset of a first load and after adoption (-first load +adopted):\n%s", diff)
-	}
-}
 
 func TestFamilies(t *testing.T) {
 	t.Parallel()
@@ -92,7 +24,7 @@ func TestFamilies(t *testing.T) {
 		{[]v1.IPFamily{v1.IPv6Protocol}, []string{"table ip6 vipkit"}},
 		{[]v1.IPFamily{v1.IPv6Protocol, v1.IPv4Protocol}, []string{"table ip vipkit", "table ip6 vipkit"}},
 	} {
-		s := newStage(t, Options{})
+		s := newStage(t)
 		s.Apply(t, sampleSnapshot())
 		s.Options.Families = c.families
 		s.Restart(t)
@@ -118,36 +50,6 @@ func TestNewRefusesOptions(t *testing.T) {
 	}
 }
 
-// collidingPort returns a service port that claims the address of port 0, a conflict that
-// only the kernel detects.
-func collidingPort(i, n int) *proxy.ServicePort {
-	p := stagetest.Port(v1.IPv4Protocol, i, n)
-	p.Frontends[0].Addr = stagetest.Port(v1.IPv4Protocol, 0, 0).Frontends[0].Addr
-	return p
-}
-
-// New chains for existing frontends are committed first. If the kernel refuses the second
-// transaction, they stay until the next change.
-func TestRefusedServiceBesideNewChains(t *testing.T) {
-	t.Parallel()
-	refused := collidingPort(9, 1)
-	s := newStage(t, Options{})
-	before := proxy.NewSnapshot(stagetest.Node(), stagetest.Port(v1.IPv4Protocol, 0, 3), stagetest.Port(v1.IPv4Protocol, 1, 3))
-	s.Apply(t, before)
-	grown := proxy.NewSnapshot(stagetest.Node(), stagetest.Port(v1.IPv4Protocol, 0, 9), stagetest.Port(v1.IPv4Protocol, 1, 20), refused)
-	s.applyRefused(t, before, grown, refused.Name)
-
-	without := proxy.NewSnapshot(stagetest.Node(), stagetest.Port(v1.IPv4Protocol, 0, 9), stagetest.Port(v1.IPv4Protocol, 1, 20))
-	if err := s.Backend.Apply(t.Context(), without, without); err != nil {
-		t.Fatalf("Apply of nothing: got error %v, want none", err)
-	}
-	fresh := newStage(t, Options{})
-	fresh.Apply(t, without)
-	if diff := cmp.Diff(fresh.listing(t), s.listing(t)); diff != "" {
-		t.Errorf("ruleset without the refused port (-want +got):\n%s", diff)
-	}
-}
-
 // applyRefused applies a snapshot, and expects that one port is refused, at the latest by an
 // Apply from the zero snapshot.
 func (s *stage) applyRefused(t *testing.T, start, want proxy.Snapshot, name proxy.ServicePortName) {
@@ -169,7 +71,7 @@ func (s *stage) applyRefused(t *testing.T, start, want proxy.Snapshot, name prox
 func TestSCTP(t *testing.T) {
 	t.Parallel()
 	listing := func(protocol v1.Protocol) string {
-		s := newStage(t, Options{})
+		s := newStage(t)
 		p := stagetest.Port(v1.IPv4Protocol, 0, 3)
 		p.Frontends = append(p.Frontends, stagetest.NodePort(v1.IPv4Protocol, 30000))
 		p.Name.Protocol = protocol

@@ -24,7 +24,7 @@ type kernel struct {
 	*nft.Conn
 	limits limits
 	batch  nfnetlink.Batch
-	// tables are the serving ones.
+	// tables are what is known of the tables that are written: the serving ones, or new ones that replace them.
 	tables *tables
 	// wanted counts the elements that sets need when they are created.
 	wanted perSet[int]
@@ -57,63 +57,48 @@ func checkNode(s proxy.Snapshot) []*proxy.Problem {
 	return slices.Concat(nodecheck.Translation(s), nodecheck.Firewalls(s), nodecheck.LegacyFirewalls(s))
 }
 
-// Commit implements [backends.Target], for the serving tables.
-func (k *kernel) Commit(ctx context.Context, ops []op) backends.Outcome {
-	done, indexes, err := k.commitTo(ctx, k.tables, ops)
-	return backends.PartialOutcome(done, len(ops), err).At(indexes)
-}
-
-// commitTo commits to tables, in several transactions where a single one could misroute
-// packets or is too large. It returns how many operations it has carried out, and their order if that is
-// not the one of ops. After the last one, no new client gets a removed endpoint, so that those that have
+// Commit implements [backends.Target]. It makes several transactions where a single one could misroute
+// packets or is too large. After the last one, no new client gets a removed endpoint, so that those that have
 // affinity to one can be removed for good.
-func (k *kernel) commitTo(ctx context.Context, t *tables, ops []op) (done int, indexes []int, err error) {
+func (k *kernel) Commit(ctx context.Context, ops []op) backends.Outcome {
 	s := sequence{ops: ops}
 	ahead, awaits := stages(ops)
-	first := 0
+	first, done := 0, 0
 	if ahead != nil {
 		s.ops, first, s.indexes = backends.Partition(ops, ahead)
 	}
+	var err error
 	for _, end := range [...]int{first, len(ops)} {
-		if err = k.commitPart(ctx, t, &s, &done, end); err != nil {
+		if err = k.commitOnce(ctx, s.ops[done:end], &done); isTooLarge(err) {
+			s.groupByFrontend(done, end)
+			err = k.divide(ctx, s.ops[done:end], &done)
+		}
+		if err != nil {
 			break
 		}
 		if awaits {
 			k.Await()
 		}
 	}
-	if err != nil {
-		t.owed = append(t.owed, s.ops[:done]...)
-		return done, s.indexes, err
+	k.tables.affinity.note(s.ops[:done], err == nil)
+	if err == nil {
+		err = k.purge(ctx)
 	}
-	if len(t.owed) > 0 {
-		ops, t.owed = slices.Concat(t.owed, ops), nil
-	}
-	return done, s.indexes, k.forget(ctx, t, ops)
-}
-
-// commitPart commits the operations from done to end, in one transaction if it fits into the send buffer.
-func (k *kernel) commitPart(ctx context.Context, t *tables, s *sequence, done *int, end int) error {
-	err := k.commitOnce(ctx, t, s.ops[*done:end], done)
-	if !isTooLarge(err) {
-		return err
-	}
-	s.groupByFrontend(*done, end)
-	return k.divide(ctx, t, s.ops[*done:end], done)
+	return backends.PartialOutcome(done, len(ops), err).At(s.indexes)
 }
 
 // divide commits operations in several transactions, as a small send buffer requires in an unprivileged user
 // namespace. Each transaction has all operations of a frontend. Only a frontend that alone is too large is
 // divided, in the order of its operations: meanwhile its old endpoints may be chosen by its new policy.
-func (k *kernel) divide(ctx context.Context, t *tables, ops []op, done *int) error {
+func (k *kernel) divide(ctx context.Context, ops []op, done *int) error {
 	if len(ops) < 2 {
-		return k.commitOnce(ctx, t, ops, done)
+		return k.commitOnce(ctx, ops, done)
 	}
 	half := middle(ops)
 	for _, part := range [...][]op{ops[:half], ops[half:]} {
-		err := k.commitOnce(ctx, t, part, done)
+		err := k.commitOnce(ctx, part, done)
 		if isTooLarge(err) && len(part) > 1 {
-			err = k.divide(ctx, t, part, done)
+			err = k.divide(ctx, part, done)
 		}
 		if err != nil {
 			return err
@@ -128,15 +113,15 @@ func isTooLarge(err error) bool {
 }
 
 // commitOnce commits one transaction, and adds the operations that are carried out to done.
-func (k *kernel) commitOnce(ctx context.Context, t *tables, ops []op, done *int) error {
+func (k *kernel) commitOnce(ctx context.Context, ops []op, done *int) error {
 	if len(ops) == 0 {
 		return nil
 	}
-	counts, room := t.grow(ops)
+	counts, room := k.tables.grow(ops)
 	if !room {
 		return nft.MustReplace("a full set")
 	}
-	w := writer{kernel: k, tables: t}
+	w := writer{kernel: k}
 	k.batch.Reset()
 	if err := w.write(ops); err != nil {
 		return err
@@ -146,7 +131,7 @@ func (k *kernel) commitOnce(ctx context.Context, t *tables, ops []op, done *int)
 	}
 	*done += len(ops)
 	k.ops.Add(w.count)
-	w.plan.apply(t.slots)
-	t.recordFills(&counts)
+	w.plan.apply(k.tables.slots)
+	k.tables.recordFills(&counts)
 	return nil
 }

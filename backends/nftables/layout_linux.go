@@ -26,11 +26,6 @@ const (
 	chainUnservedOutput     = "unserved-output"
 )
 
-// baseChains returns the names of the base chains.
-func baseChains() []string {
-	return []string{chainPrerouting, chainOutput, chainInput, chainPostrouting, chainUnservedPrerouting, chainUnservedOutput}
-}
-
 // Priorities of base chains, as other programs that translate addresses use them.
 const (
 	priorityDNAT = -100
@@ -97,28 +92,31 @@ func (r *renderer) chain(c chainSpec, rules func(*nft.Assembler)) object {
 	}
 }
 
+// baseChains returns the base chains with their hooks and priorities.
+func (o *Options) baseChains() [6]nfnetlink.Chain {
+	nat := func(name string, hook nfnetlink.Hook, priority int32) nfnetlink.Chain {
+		return nfnetlink.Chain{Name: name, Base: nfnetlink.BaseChain{Type: "nat", Hook: hook, Priority: priority}}
+	}
+	dnat, snat := priorityDNAT+o.Identity.Priority, prioritySNAT+o.Identity.Priority
+	return [...]nfnetlink.Chain{
+		nat(chainPrerouting, nfnetlink.Prerouting, dnat),
+		nat(chainOutput, nfnetlink.Output, dnat),
+		nat(chainInput, nfnetlink.Input, snat),
+		nat(chainPostrouting, nfnetlink.Postrouting, snat),
+		nat(chainUnservedPrerouting, nfnetlink.Prerouting, nft.PriorityUnserved),
+		nat(chainUnservedOutput, nfnetlink.Output, nft.PriorityUnserved),
+	}
+}
+
 // baseChain returns the hook and priority of a base chain; the zero value for other
 // chains.
 func (o *Options) baseChain(name string) nfnetlink.BaseChain {
-	c := nfnetlink.BaseChain{Type: "nat"}
-	switch name {
-	case chainPrerouting:
-		c.Hook, c.Priority = nfnetlink.Prerouting, priorityDNAT
-	case chainOutput:
-		c.Hook, c.Priority = nfnetlink.Output, priorityDNAT
-	case chainInput:
-		c.Hook, c.Priority = nfnetlink.Input, prioritySNAT
-	case chainPostrouting:
-		c.Hook, c.Priority = nfnetlink.Postrouting, prioritySNAT
-	case chainUnservedPrerouting:
-		return nfnetlink.BaseChain{Type: c.Type, Hook: nfnetlink.Prerouting, Priority: nft.PriorityUnserved}
-	case chainUnservedOutput:
-		return nfnetlink.BaseChain{Type: c.Type, Hook: nfnetlink.Output, Priority: nft.PriorityUnserved}
-	default:
-		return nfnetlink.BaseChain{}
+	for _, c := range o.baseChains() {
+		if c.Name == name {
+			return c.Base
+		}
 	}
-	c.Priority += o.Identity.Priority
-	return c
+	return nfnetlink.BaseChain{}
 }
 
 // dispatch writes the chain that looks up the frontend of every new connection.

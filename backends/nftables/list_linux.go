@@ -4,9 +4,9 @@ import (
 	"context"
 	"errors"
 	"iter"
-	"slices"
 	"strings"
 
+	"github.com/vipkit/vipkit/internal/ipaddr"
 	"github.com/vipkit/vipkit/internal/kernel/nfnetlink"
 	"github.com/vipkit/vipkit/internal/kernel/nft"
 )
@@ -33,9 +33,7 @@ func (k *kernel) List(ctx context.Context) iter.Seq2[object, error] {
 				return
 			}
 		}
-		if len(k.tables.slots) > 0 {
-			k.tables.begun = map[key]map[slot]bool{}
-		}
+		k.tables.affinity.beside = len(k.tables.slots) > 0
 		k.verified = true
 	}
 }
@@ -46,11 +44,11 @@ type lister struct {
 	ctx   context.Context
 	fam   nfnetlink.Family
 	yield func(object, error) bool
-	// objects are those of the current part of the listing, which a commit of another
+	// objects are the objects of the current part of the listing, which a commit of another
 	// program may start again.
 	objects []object
 	indexes []uint32
-	// recorders are the listed objects of kindRecord, and sticky those of kindSticky.
+	// recorders are the listed objects of kindRecord, and sticky the objects of kindSticky.
 	recorders []object
 	sticky    map[key]struct{}
 }
@@ -63,6 +61,9 @@ func (l *lister) flush() error {
 		if o.Key.kind == kindFrontend {
 			l.addFound(&o.Key)
 		}
+		if o.Key.kind == kindSticky {
+			l.tables.affinity.add(&o.Key)
+		}
 		if !l.yield(o, nil) {
 			return errStopped
 		}
@@ -71,26 +72,31 @@ func (l *lister) flush() error {
 	return nil
 }
 
+func (k *kernel) addFound(frontend *key) {
+	at := frontend.frontend()
+	k.found.Add(ipaddr.FamilyOf(at.Addr()), frontend.proto, at)
+}
+
 func (l *lister) add(k key, v value) {
 	k.fam = l.fam
 	l.objects = append(l.objects, object{Key: k, Value: v})
 }
 
 func (l *lister) list() error {
-	name, idle, err := l.serving(l.ctx, l.fam)
-	if err != nil || name == "" {
+	serves, idle, err := l.serving(l.ctx, l.fam)
+	if err != nil || serves.Name == "" {
 		return err
 	}
-	*l.tables.name(l.fam) = name
-	if idle != "" {
+	l.tables.names[familyAt(l.fam)] = serves.Name
+	if idle.Name != "" {
 		// A replaced table that is still there serves, too. It must be gone before the listing,
 		// or clients would get affinity to endpoints that only this table has.
-		if err := l.removeTables(l.ctx, []nfnetlink.Table{{Family: l.fam, Name: idle}}); err != nil {
+		if err := l.removeTables(l.ctx, []nfnetlink.Table{{Family: l.fam, Name: idle.Name}}); err != nil {
 			return err
 		}
 	}
-	if err := l.checkDormant(name); err != nil {
-		return err
+	if serves.IsDormant() { // the kernel ignores its rules
+		return nft.MustReplace("the dormant table " + serves.Name)
 	}
 	l.add(key{kind: kindTable}, value{})
 	if err := l.chains(); err != nil {
@@ -116,18 +122,6 @@ func (l *lister) list() error {
 		l.add(k, value{})
 	}
 	return l.flush()
-}
-
-// checkDormant requires new tables if one is dormant: the kernel ignores its rules.
-func (l *lister) checkDormant(table string) error {
-	all, err := l.Tables(l.ctx, l.fam, table)
-	if err != nil {
-		return err
-	}
-	if slices.ContainsFunc(all, nfnetlink.TableInfo.IsDormant) {
-		return nft.MustReplace("the dormant table " + table)
-	}
-	return nil
 }
 
 // chains lists chains with the hash that all their rules carry. The hash is 0 if a rule is
@@ -163,7 +157,7 @@ func chainKind(name string) kind {
 	case chainServices, chainRemember, chainUnserved:
 		return kindDispatchChain
 	}
-	if slices.Contains(baseChains(), name) {
+	if (&Options{}).baseChain(name) != (nfnetlink.BaseChain{}) {
 		return kindBaseChain
 	}
 	for _, p := range [...]struct {

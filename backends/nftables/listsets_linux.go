@@ -15,21 +15,17 @@ import (
 func (l *lister) set(s *nfnetlink.SetInfo) error {
 	o := key{kind: kindSet, name: handleOf(s.Name)}
 	hash := nft.SetHash(s.SetSpec)
-	fixed := s.SetSpec
+	at, sets, fixed := fixedSetAt(s.Name), fixedSets(), s.SetSpec
 	fixed.Size = 0
 	var err error
 	switch {
-	case slices.ContainsFunc(fixedSets(), func(f nfnetlink.Set) bool {
-		return f.Spec(l.fam) == fixed
-	}):
+	case at < setCount && sets[at].Spec(l.fam) == fixed:
 		hash = nft.SetHash(fixed)
 		before := len(l.objects)
 		l.objects = slices.Grow(l.objects, max(s.Count, 0))
-		err = l.fixedSet(s.Name)
-		if f := l.tables.fills.byName(l.fam, s.Name); f != nil {
-			*f = fill{count: len(l.objects) - before, size: int(s.Size)}
-		}
-		if s.Name == setRecorders || s.Name == setNodePortRecorders {
+		err = l.fixedSet(at)
+		l.tables.fills.of(l.fam)[at] = fill{count: len(l.objects) - before, size: int(s.Size)}
+		if at == atRecorders || at == atNodePortRecorders {
 			l.recorders = append(l.recorders, l.objects[before:]...)
 		}
 	case strings.HasPrefix(s.Name, sourcesSet("")):
@@ -41,15 +37,15 @@ func (l *lister) set(s *nfnetlink.SetInfo) error {
 		if !strings.HasSuffix(s.Name, affinityPortMap("")) {
 			err = l.clients(s.Name)
 		}
-	case fixedSetAt(s.Name) < 0:
+	case at == setCount:
 		err = nft.MustReplace("set " + s.Name + ", which this backend did not make,")
 	}
 	l.add(o, value{hash: hash})
 	return err
 }
 
-func (l *lister) fixedSet(name string) error {
-	switch at := fixedSetAt(name); at {
+func (l *lister) fixedSet(at int) error {
+	switch name := setName(at); at {
 	case atClusterIPs:
 		return l.elements(name, func(e *nfnetlink.Element) bool { return l.address(e, kindClusterIP) })
 	case atHairpins:
@@ -262,32 +258,32 @@ func recordedAffinity(recorder string) string {
 
 // sources returns the name that a set of sources with this content would have.
 func (l *lister) sources(set string) (string, error) {
-	var starts, ends [][16]byte
+	var found ranges
 	n := l.fam.AddrLen()
-	err := l.Elements(l.ctx, l.tables.table(l.fam), set, func() { starts, ends = nil, nil }, func(e *nfnetlink.Element) error {
+	err := l.Elements(l.ctx, l.tables.table(l.fam), set, func() { found = ranges{} }, func(e *nfnetlink.Element) error {
 		var a [16]byte
 		copy(a[:n], e.Key)
 		if e.IntervalEnd {
-			ends = append(ends, a)
+			found.behind = append(found.behind, a)
 		} else {
-			starts = append(starts, a)
+			found.first = append(found.first, a)
 		}
 		return nil
 	})
 	order := func(a, b [16]byte) int { return slices.Compare(a[:], b[:]) }
-	slices.SortFunc(starts, order)
-	slices.SortFunc(ends, order)
+	slices.SortFunc(found.first, order)
+	slices.SortFunc(found.behind, order)
 	// If nft wrote the set, an end at the lowest address precedes the first range.
-	if len(ends) > 0 && ends[0] == [16]byte{} {
-		ends = ends[1:]
+	if len(found.behind) > 0 && found.behind[0] == [16]byte{} {
+		found.behind = found.behind[1:]
 	}
-	return sourcesName(starts, ends, n), err
+	return sourcesName(found, n), err
 }
 
 // sourcesName names a set of sources by its content.
-func sourcesName(starts, ends [][16]byte, n int) string {
+func sourcesName(all ranges, n int) string {
 	var content []byte
-	for _, list := range [...][][16]byte{starts, ends} {
+	for _, list := range [...][][16]byte{all.first, all.behind} {
 		content = binary.BigEndian.AppendUint32(content, uint32(len(list)))
 		for i := range list {
 			content = append(content, list[i][:n]...)

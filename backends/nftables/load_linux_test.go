@@ -1,25 +1,17 @@
 package nftables
 
 import (
-	"context"
 	"net/netip"
-	"os"
-	"os/exec"
-	"runtime"
 	"slices"
-	"strings"
-	"syscall"
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/endpoints"
 	"github.com/vipkit/vipkit/internal/kernel/nfnetlink"
-	"github.com/vipkit/vipkit/internal/testing/netnstest"
 	"github.com/vipkit/vipkit/internal/testing/objects"
 	"github.com/vipkit/vipkit/internal/testing/testenv"
 	"github.com/vipkit/vipkit/proxy"
@@ -69,7 +61,7 @@ func (s *stage) countElements(t testing.TB, set string) int {
 // Tables that are too large to be listed are replaced by new ones.
 func TestBigTablesAreReplaced(t *testing.T) {
 	t.Parallel()
-	s := newStage(t, Options{})
+	s := newStage(t)
 	s.Apply(t, bigSnapshot(stagetest.HostIP(v1.IPv4Protocol, 1)))
 	s.Restart(t)
 	start := time.Now()
@@ -97,23 +89,6 @@ func TestBigTablesAreReplaced(t *testing.T) {
 		t.Errorf("operations of the repair: got %d, want 1", got)
 	}
 	s.counts(t, map[string]int{setServices: services, "endpoints": services * hosts, setHairpins: hosts, setClusterIPs: services})
-}
-
-// A new process knows the fill of the sets that it adopts, and makes larger ones in time.
-func TestSetsGrowAfterRestart(t *testing.T) {
-	t.Parallel()
-	var all []*proxy.ServicePort
-	for i := range leastSize + leastSize/4 {
-		all = append(all, stagetest.Port(v1.IPv4Protocol, i, 1))
-	}
-	s := newStage(t, Options{})
-	few := proxy.NewSnapshot(stagetest.Node(), all[:leastSize/2]...)
-	s.Apply(t, few)
-	s.Restart(t)
-	s.Apply(t, few)
-	s.Apply(t, proxy.NewSnapshot(stagetest.Node(), all[:leastSize*3/4]...))
-	s.Apply(t, proxy.NewSnapshot(stagetest.Node(), all...))
-	s.counts(t, map[string]int{setServices: len(all), setClusterIPs: len(all), "endpoints": len(all)})
 }
 
 // An element that a transaction removes or replaces needs its space until the end of the
@@ -161,65 +136,6 @@ func (s *stage) slotsOf(t *testing.T, addr string) int {
 	})
 	testenv.NoError(t, err)
 	return n
-}
-
-// runsAgain marks the copy of the test binary that runs in a user namespace.
-const runsAgain = "NFTABLES_TEST_USERNS"
-
-// In an unprivileged user namespace, buffers are small, and a large load needs several
-// transactions.
-func TestSmallBuffers(t *testing.T) {
-	if os.Getenv(runsAgain) != "" {
-		testSmallBuffers(t)
-		return
-	}
-	netnstest.NewNS(t) // It skips the test on systems without privileges.
-	ctx, cancel := context.WithTimeout(t.Context(), 6*time.Minute)
-	defer cancel()
-	runtime.LockOSThread() // the copy ends with the thread that started it
-	defer runtime.UnlockOSThread()
-	cmd := exec.CommandContext(ctx, "/proc/self/exe", "-test.v", "-test.run", "^TestSmallBuffers$")
-	cmd.Env = append(os.Environ(), runsAgain+"=1")
-	cmd.SysProcAttr = &syscall.SysProcAttr{
-		Cloneflags:  unix.CLONE_NEWUSER | unix.CLONE_NEWNET,
-		UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Geteuid(), Size: 1}},
-		GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getegid(), Size: 1}},
-		Pdeathsig:   unix.SIGKILL,
-	}
-	out, err := cmd.CombinedOutput()
-	if err != nil || !strings.Contains(string(out), "--- PASS: TestSmallBuffers") {
-		t.Fatalf("the test in a user namespace: %v\n%s", err, out)
-	}
-	t.Logf("%s", out)
-}
-
-func testSmallBuffers(t *testing.T) {
-	s := newStage(t, Options{})
-	c := s.conn(t)
-	s.Apply(t, bigSnapshot(stagetest.HostIP(v1.IPv4Protocol, 1)))
-	before := s.generation(t, c)
-	s.Restart(t)
-
-	// A refused port does not affect the others here either.
-	refused := collidingPort(services, 2)
-	all := []*proxy.ServicePort{refused}
-	for p := range bigSnapshot(stagetest.HostIP(v1.IPv4Protocol, 2)).All() {
-		all = append(all, p)
-	}
-	start := time.Now()
-	s.applyRefused(t, proxy.Snapshot{}, proxy.NewSnapshot(stagetest.Node(), all...), refused.Name)
-	parts := s.generation(t, c) - before
-	t.Logf("replaced in %d transactions and %v", parts, time.Since(start).Round(time.Millisecond))
-	if parts < 2 {
-		t.Errorf("transactions of the replacement: got %d, want several", parts)
-	}
-	s.counts(t, map[string]int{setServices: services, "endpoints": services * hosts, setHairpins: hosts})
-
-	// Objects that belong to no service port any longer are removed in several transactions,
-	// too.
-	s.Restart(t)
-	s.Apply(t, proxy.NewSnapshot(stagetest.Node()))
-	s.counts(t, map[string]int{setServices: 0, "endpoints": 0, setHairpins: 0})
 }
 
 // counts compares the numbers of elements of sets.

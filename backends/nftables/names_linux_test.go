@@ -69,10 +69,11 @@ func TestRangesOf(t *testing.T) {
 		{nfnetlink.IPv6, []string{"ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff/128"}, "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff-"},
 	} {
 		var parts []string
-		for _, r := range rangesOf(c.fam, snapshots.Prefixes(c.prefixes...)) {
-			text := addrText(c.fam, r.first) + "-"
-			if !r.open {
-				text += addrText(c.fam, r.behind)
+		all := rangesOf(c.fam, snapshots.Prefixes(c.prefixes...))
+		for i, first := range all.first {
+			text := addrText(c.fam, first) + "-"
+			if i < len(all.behind) {
+				text += addrText(c.fam, all.behind[i])
 			}
 			parts = append(parts, text)
 		}

@@ -63,19 +63,19 @@ type key struct {
 	fam   nfnetlink.Family
 	proto uint8
 	pool  proxy.Pool
-	// port and addr are those of a frontend; the address of a node port is zero.
+	// port and addr are the port and address of a frontend; the address of a node port is zero.
 	port uint16
 	addr [16]byte
-	// eport and eaddr are those of an endpoint.
+	// eport and eaddr are the port and address of an endpoint.
 	eport uint16
 	eaddr [16]byte
-	// name is that of a set or chain.
+	// name is the name of a set or chain.
 	name handle
 }
 
 // value is the definition of an object, as far as its key does not give it.
 type value struct {
-	// hash is that of the definition of a set or chain. An element whose verdict
+	// hash is the hash of the definition of a set or chain. An element whose verdict
 	// this package does not write has hash foreignVerdict.
 	hash uint64
 	// chain is the chain of an element's jump or goto, none for drop.

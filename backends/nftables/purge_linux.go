@@ -30,42 +30,39 @@ var errRefilled = errors.New("packets add clients as fast as they are removed")
 // purge removes clients from affinity maps. It is called after the last transaction that removes
 // their endpoints, so that packets of new clients cannot add affinity to these, and it waits for
 // all packets that the kernel had begun to evaluate before: these may add clients, too.
-func (k *kernel) purge(ctx context.Context, t *tables, p purges) error {
-	if len(p.leaving)+len(p.staying) == 0 {
+func (k *kernel) purge(ctx context.Context) error {
+	suspects := k.tables.affinity.toPurge()
+	if len(suspects) == 0 {
 		return nil
 	}
 	k.Await()
-	for set, endpoints := range p.leaving {
-		if err := k.purgeSet(ctx, t, set, endpoints, true); err != nil {
-			return err
+	for set := range suspects {
+		target := elementTarget{table: k.tables.table(set.fam), set: text(set.name)}
+		if err := k.purgeMap(ctx, target, k.tables.affinity.endpoints[set]); err != nil {
+			return fmt.Errorf("%w: affinity map %s may still have clients of removed endpoints: %w", proxy.ErrDataplaneLost, target.set, err)
 		}
-	}
-	for set, endpoints := range p.staying {
-		if err := k.purgeSet(ctx, t, set, endpoints, false); err != nil {
-			return err
-		}
+		delete(suspects, set)
 	}
 	return nil
 }
 
-// purgeSet removes clients from one map until none is left: those of some endpoints if listed is
-// true, else those of all others. A client that has only the address of its endpoint, and no port
-// yet, counts as one of each endpoint with the address.
-func (k *kernel) purgeSet(ctx context.Context, t *tables, set key, endpoints map[slot]bool, listed bool) error {
+// purgeMap removes clients from one map until it finds only clients of some endpoints. A client that has only the
+// address of its endpoint, and no port yet, counts as one of each endpoint with the address.
+func (k *kernel) purgeMap(ctx context.Context, target elementTarget, endpoints map[slot]bool) error {
 	all := maps.Clone(endpoints)
 	for s := range endpoints {
 		all[slot{addr: s.addr}] = true
 	}
-	target := elementTarget{table: t.table(set.fam), set: text(set.name)}
-	err := untilNone(func() ([]string, int, error) {
-		return k.clientsOf(ctx, target, func(to slot) bool { return all[to] == listed })
-	}, func(clients []string) error {
-		return k.forgetClients(ctx, target, clients)
-	})
-	if err != nil {
-		return fmt.Errorf("%w: affinity map %s may still have clients of removed endpoints: %w", proxy.ErrDataplaneLost, target.set, err)
+	find := func() (clients []string, count int, err error) {
+		err = k.eachClient(ctx, target, func(client string, to slot) {
+			count++
+			if !all[to] {
+				clients = append(clients, client)
+			}
+		})
+		return clients, count, err
 	}
-	return nil
+	return untilNone(find, func(clients []string) error { return k.forgetClients(ctx, target, clients) })
 }
 
 // untilNone finds clients and removes them, until it finds none any more. It must find none
@@ -136,18 +133,6 @@ func (k *kernel) readClients(ctx context.Context, table nfnetlink.Table, set str
 		return nil
 	}
 	return err
-}
-
-// clientsOf returns the keys of the clients with affinity to removed endpoints, and the number
-// of clients in all.
-func (k *kernel) clientsOf(ctx context.Context, t elementTarget, removed func(slot) bool) (clients []string, all int, err error) {
-	err = k.eachClient(ctx, t, func(client string, to slot) {
-		all++
-		if removed(to) {
-			clients = append(clients, client)
-		}
-	})
-	return clients, all, err
 }
 
 // forgetClients removes clients from a map. A client that expires in the meantime makes the

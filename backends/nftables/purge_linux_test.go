@@ -89,7 +89,7 @@ func TestClientsThatRemainAreAnError(t *testing.T) {
 // has the port.
 func TestClientsWithoutPortAreRemoved(t *testing.T) {
 	t.Parallel()
-	s := newStage(t, Options{})
+	s := newStage(t)
 	two := stickyPort(v1.IPv6Protocol, 0, 2)
 	s.Apply(t, proxy.NewSnapshot(stagetest.Node(), two))
 	s.addClients(t, two, 4)

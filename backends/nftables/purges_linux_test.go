@@ -9,8 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-cmp/cmp/cmpopts"
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 
@@ -19,6 +17,7 @@ import (
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
 	"github.com/vipkit/vipkit/internal/kernel/nfnetlink"
 	"github.com/vipkit/vipkit/internal/kernel/nft"
+	"github.com/vipkit/vipkit/internal/testing/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -156,7 +155,7 @@ func (c *connecting) serving(t *testing.T) (names []string) {
 		if err := c.conn.Chains(t.Context(), table, nfnetlink.Collect(&chains)); err != nil {
 			t.Error(err)
 		}
-		if !slices.ContainsFunc(chains, c.kernel.isOwnBase) {
+		if !slices.Contains(chains, c.kernel.options.baseChains()[0]) {
 			continue
 		}
 		names = append(names, name)
@@ -213,7 +212,7 @@ func TestClientsBeforeACommitOfUnknownState(t *testing.T) {
 				if of.connected == 0 || of.refused > 0 || len(left) > 0 {
 					t.Fatalf("got clients %d times, %d refusals left, and %q still serve, so the test shows nothing", of.connected, of.refused, left)
 				}
-				clients := clientsIn(t, of.conn, *w.kernel.tables.name(nft.FamilyOf(fam)), three)
+				clients := clientsIn(t, of.conn, w.kernel.tables.table(nft.FamilyOf(fam)).Name, three)
 				delete(clients, two.Cluster[0].Addr.Addr().String())
 				delete(clients, two.Cluster[1].Addr.Addr().String())
 				if len(clients) > 0 {
@@ -249,9 +248,9 @@ func TestClientsOfSlowPackets(t *testing.T) {
 }
 
 // Clients may have affinity to an endpoint that left an affinity map, and in a new map to any
-// endpoint of the family that is not in it, if the family loses endpoints. They cannot in a
-// removed map.
-func TestPurges(t *testing.T) {
+// endpoint of the family that is not in it, if the family loses endpoints, or another commit was carried out in
+// part. They cannot in a removed map.
+func TestMapsToPurge(t *testing.T) {
 	t.Parallel()
 	ip4, ip6 := slot{port: 4}, slot{port: 6}
 	set := func(fam nfnetlink.Family, name string) key { return key{kind: kindSet, fam: fam, name: handleOf(name)} }
@@ -259,41 +258,47 @@ func TestPurges(t *testing.T) {
 	endpoint := func(fam nfnetlink.Family, to slot) key {
 		return key{kind: kindEndpoint, fam: fam, port: 80, eport: to.port}
 	}
-	of := func(fam nfnetlink.Family, name string, to slot) map[key]map[slot]bool {
-		return map[key]map[slot]bool{set(fam, name): {to: true}}
-	}
 	const v4, v6, add, remove = nfnetlink.IPv4, nfnetlink.IPv6, backends.Add, backends.Remove
+	begins := []op{{Kind: add, Key: set(v4, "m")}, {Kind: add, Key: set(v4, "sources")}, {Kind: add, Key: sticky(v4, "m", ip4)}}
+	loses := []op{{Kind: remove, Key: endpoint(v4, ip4)}}
+	leaves := []op{{Kind: remove, Key: sticky(v4, "m", ip4)}, {Kind: remove, Key: endpoint(v4, ip4)}}
+	ends := []op{{Kind: remove, Key: sticky(v4, "m", ip4)}, {Kind: remove, Key: set(v4, "m")}}
+	m := map[key]bool{set(v4, "m"): true}
 	for _, c := range []struct {
 		name string
-		ops  []op
-		want purges
+		// beside and halfway are the state before the last commit, whole says that all of it is carried out.
+		beside, halfway, whole bool
+		before, ops            []op
+		want                   map[key]bool
 	}{
-		{"no affinity", []op{{Kind: add, Key: set(v4, "sources")}, {Kind: remove, Key: endpoint(v4, ip4)}}, purges{}},
-		{"an endpoint leaves", []op{{Kind: remove, Key: sticky(v4, "m", ip4)}, {Kind: remove, Key: endpoint(v4, ip4)}}, purges{leaving: of(v4, "m", ip4)}},
-		{"affinity ends", []op{{Kind: remove, Key: sticky(v4, "m", ip4)}, {Kind: remove, Key: set(v4, "m")}}, purges{}},
-		{"an endpoint joins", []op{{Kind: add, Key: sticky(v4, "m", ip4)}, {Kind: remove, Key: endpoint(v4, ip6)}}, purges{}},
-		{"affinity begins", []op{
-			{Kind: add, Key: set(v4, "m")}, {Kind: add, Key: set(v4, "sources")}, {Kind: add, Key: sticky(v4, "m", ip4)},
-			{Kind: remove, Key: endpoint(v4, ip4)}, {Kind: remove, Key: endpoint(v4, ip6)}, {Kind: remove, Key: endpoint(v6, ip6)},
-		}, purges{staying: of(v4, "m", ip4)}},
-		{"affinity begins, and the other family loses an endpoint", []op{
-			{Kind: add, Key: set(v4, "m")}, {Kind: add, Key: sticky(v4, "m", ip4)}, {Kind: remove, Key: endpoint(v6, ip6)},
-		}, purges{}},
-		{"affinity begins in one map and ends in another", []op{
-			{Kind: add, Key: set(v6, "m")}, {Kind: add, Key: sticky(v6, "m", ip6)},
-			{Kind: remove, Key: sticky(v6, "n", ip4)}, {Kind: remove, Key: endpoint(v6, ip4)},
-		}, purges{leaving: of(v6, "n", ip4), staying: of(v6, "m", ip6)}},
+		{"no affinity", false, false, true, nil, append([]op{{Kind: add, Key: set(v4, "sources")}}, loses...), nil},
+		{"an endpoint leaves", false, false, true, begins, leaves, m},
+		{"an endpoint leaves in a part of a commit", false, false, false, begins, leaves, m},
+		{"affinity ends", false, false, true, begins, ends, nil},
+		{"an endpoint joins", false, false, true, begins, append([]op{{Kind: add, Key: sticky(v4, "m", ip6)}}, loses...), nil},
+		{"affinity begins", false, false, true, nil, begins, nil},
+		{"affinity begins, and the family loses an endpoint", false, false, true, nil, slices.Concat(begins, loses), m},
+		{"affinity begins, and the other family loses an endpoint", false, false, true, nil, append(slices.Clone(begins), op{Kind: remove, Key: endpoint(v6, ip6)}), nil},
+		{"affinity begins in a part of a commit", false, false, false, nil, begins, m},
+		{"affinity begins after a part of a commit", false, true, true, nil, begins, m},
+		{"affinity begins beside earlier objects", true, false, true, nil, begins, nil},
+		{"affinity begins beside earlier objects, of which some are removed", true, false, true, nil, slices.Concat(begins, ends[1:], begins, loses), m},
+		{"affinity begins in one map and ends in another", false, false, true, begins, append([]op{
+			{Kind: add, Key: set(v6, "n")}, {Kind: add, Key: sticky(v6, "n", ip6)}, {Kind: remove, Key: endpoint(v6, ip4)},
+		}, ends...), map[key]bool{set(v6, "n"): true}},
 	} {
-		if diff := cmp.Diff(c.want, purgesOf(c.ops), cmp.AllowUnexported(purges{}, slot{}), cmpopts.EquateEmpty()); diff != "" {
-			t.Errorf("%s: purges (-want +got):\n%s", c.name, diff)
-		}
+		var a affinityState
+		a.note(c.before, true)
+		a.beside, a.halfway = c.beside, c.halfway
+		a.note(c.ops, c.whole)
+		testenv.Same(t, fmt.Sprint(c.want), fmt.Sprint(a.toPurge()), "%s: maps to purge", c.name)
 	}
 }
 
 // Services with affinity replace as many others. The memory that this takes grows with their
 // number, and not with its square.
 func TestManyNewAffinityMaps(t *testing.T) {
-	s := newStage(t, Options{})
+	s := newStage(t)
 	replaced := func(first, n int) (allocated uint64) {
 		ports := make([]*proxy.ServicePort, n)
 		for i := range ports {

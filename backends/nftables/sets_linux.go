@@ -4,7 +4,6 @@ import (
 	"crypto/sha256"
 	"encoding/base32"
 	"net/netip"
-	"slices"
 	"strings"
 
 	"github.com/vipkit/vipkit/internal/ipaddr"
@@ -28,14 +27,10 @@ const (
 
 // endpointsMap names the map of the slots of a pool: frontend . slot : endpoint.
 func endpointsMap(pool proxy.Pool, nodePort bool) string {
-	name := "endpoints"
-	if pool == proxy.PoolLocal {
-		name = "local-" + name
-	}
 	if nodePort {
-		name = "nodeport-" + name
+		return setName(endpointsAt(pool) + 1)
 	}
-	return name
+	return setName(endpointsAt(pool))
 }
 
 // affinityMap names the map of the clients of a service port: client : endpoint.
@@ -82,39 +77,38 @@ func sourcesSet(ranges string) string { return "sources-" + ranges }
 type setDefinition struct {
 	set nfnetlink.Set
 	// ranges are the elements of a set of intervals.
-	ranges []addrRange
+	ranges ranges
 	// fixed is true if each table has the set. Its size is then chosen when it is
 	// created.
 	fixed bool
 }
 
-// addrRange is a range of addresses; behind is the one after its last address.
-type addrRange struct {
-	first, behind [16]byte
-	// open is true if the range includes the highest address.
-	open bool
-}
+// ranges are ranges of addresses: the first address of each, and behind the address after the last one of each. If
+// the last range includes the highest address, it has none behind.
+type ranges struct{ first, behind [][16]byte }
 
-// fixedSets returns the sets that every table has.
-func fixedSets() []nfnetlink.Set {
+// fixedSets returns the sets that every table has, by their numbers.
+func fixedSets() [setCount]nfnetlink.Set {
 	frontend, target := frontendFields(), targetFields()
-	nodePort := frontend[1:]
-	sets := []nfnetlink.Set{
-		{Name: setClusterIPs, Key: frontend[:1]},
-		{Name: setHairpins, Key: []nfnetlink.Selector{nfnetlink.SourceAddr, nfnetlink.DestAddr}},
-		{Name: setRestrictions, Key: frontend, Verdicts: true},
-		{Name: setServices, Key: frontend, Verdicts: true},
-		{Name: setNodePorts, Key: nodePort, Verdicts: true},
-		{Name: setRecorders, Key: frontend, Verdicts: true},
-		{Name: setNodePortRecorders, Key: nodePort, Verdicts: true},
-		{Name: setNodePortClients, Key: append(slices.Clone(nodePort), target...)},
+	slots := append(frontendFields(), nfnetlink.RandomIndex)
+	all := [setCount]nfnetlink.Set{
+		atClusterIPs:             {Key: frontend[:1]},
+		atHairpins:               {Key: []nfnetlink.Selector{nfnetlink.SourceAddr, nfnetlink.DestAddr}},
+		atRestrictions:           {Key: frontend, Verdicts: true},
+		atServices:               {Key: frontend, Verdicts: true},
+		atNodePorts:              {Key: frontend[1:], Verdicts: true},
+		atRecorders:              {Key: frontend, Verdicts: true},
+		atNodePortRecorders:      {Key: frontend[1:], Verdicts: true},
+		atNodePortClients:        {Key: append(frontendFields()[1:], target...)},
+		atEndpoints:              {Key: slots, Data: target},
+		atNodePortEndpoints:      {Key: slots[1:], Data: target},
+		atLocalEndpoints:         {Key: slots, Data: target},
+		atNodePortLocalEndpoints: {Key: slots[1:], Data: target},
 	}
-	for _, pool := range []proxy.Pool{proxy.PoolCluster, proxy.PoolLocal} {
-		sets = append(sets,
-			nfnetlink.Set{Name: endpointsMap(pool, false), Key: append(frontendFields(), nfnetlink.RandomIndex), Data: target},
-			nfnetlink.Set{Name: endpointsMap(pool, true), Key: append(frontendFields()[1:], nfnetlink.RandomIndex), Data: target})
+	for at := range all {
+		all[at].Name = setName(at)
 	}
-	return sets
+	return all
 }
 
 func frontendFields() []nfnetlink.Selector {
@@ -141,28 +135,18 @@ func sourceSet(fam nfnetlink.Family, sources []netip.Prefix) (object, string) {
 		set:    nfnetlink.Set{Key: []nfnetlink.Selector{nfnetlink.SourceAddr}, Flags: nfnetlink.SetInterval},
 		ranges: rangesOf(fam, sources),
 	}
-	var starts, ends [][16]byte
-	for _, r := range d.ranges {
-		starts = append(starts, r.first)
-		if !r.open {
-			ends = append(ends, r.behind)
-		}
-	}
-	d.set.Name = sourcesName(starts, ends, fam.AddrLen())
+	d.set.Name = sourcesName(d.ranges, fam.AddrLen())
 	return setObject(fam, d), d.set.Name
 }
 
 // rangesOf returns the addresses of prefixes as sorted ranges with gaps between them, as
 // the kernel requires.
-func rangesOf(fam nfnetlink.Family, prefixes []netip.Prefix) []addrRange {
-	var all []addrRange
+func rangesOf(fam nfnetlink.Family, prefixes []netip.Prefix) (all ranges) {
 	for _, r := range ipaddr.Ranges(prefixes) {
-		behind := r.Last.Next()
-		out := addrRange{first: bytesOf(fam, r.First), open: !behind.IsValid()}
-		if !out.open {
-			out.behind = bytesOf(fam, behind)
+		all.first = append(all.first, bytesOf(fam, r.First))
+		if behind := r.Last.Next(); behind.IsValid() {
+			all.behind = append(all.behind, bytesOf(fam, behind))
 		}
-		all = append(all, out)
 	}
 	return all
 }

@@ -1,8 +1,6 @@
 package nftables
 
 import (
-	"slices"
-
 	"github.com/vipkit/vipkit/backends"
 	"github.com/vipkit/vipkit/internal/kernel/nfnetlink"
 	"github.com/vipkit/vipkit/internal/kernel/nft"
@@ -11,19 +9,10 @@ import (
 
 // Every fixed set is created with a size. The kernel then uses a hash table of fixed size:
 // filling it takes less than half the time that a growing table needs, and a listing is correct
-// right afterwards, unlike that of a growing table. A full set is not an error: the backend
+// right afterwards, unlike the listing of a growing table. A full set is not an error: the backend
 // replaces the tables, with sets of twice the size that is needed.
 
-// setCount is the number of fixed sets of one table.
-const setCount = 12
-
-// fixedSetAt returns the number of a fixed set, -1 for other sets.
-func fixedSetAt(name string) int {
-	return slices.IndexFunc(fixedSets(), func(s nfnetlink.Set) bool { return s.Name == name })
-}
-
-// The numbers of the fixed sets, in the order of fixedSets. If a set has a counterpart for node ports, the counterpart has
-// the next number.
+// The numbers of the fixed sets. If a set has a counterpart for node ports, the counterpart has the next number.
 const (
 	atClusterIPs = iota
 	atHairpins
@@ -37,23 +26,43 @@ const (
 	atNodePortEndpoints
 	atLocalEndpoints
 	atNodePortLocalEndpoints
-	atNone
+	setCount
 )
+
+// setName returns the name of a fixed set.
+func setName(at int) string {
+	return [setCount]string{
+		setClusterIPs, setHairpins, setRestrictions, setServices, setNodePorts, setRecorders, setNodePortRecorders, setNodePortClients,
+		"endpoints", "nodeport-endpoints", "local-endpoints", "nodeport-local-endpoints",
+	}[at]
+}
+
+// fixedSetAt returns the number of a fixed set; setCount for other sets.
+func fixedSetAt(name string) int {
+	at := 0
+	for at < setCount && setName(at) != name {
+		at++
+	}
+	return at
+}
 
 // perSet has a value for each of the fixed sets of both tables.
 type perSet[T any] [2][setCount]T
 
-func (p *perSet[T]) of(fam nfnetlink.Family) *[setCount]T {
+// familyAt returns the index of a family in arrays of both.
+func familyAt(fam nfnetlink.Family) int {
 	if fam == nfnetlink.IPv6 {
-		return &p[1]
+		return 1
 	}
-	return &p[0]
+	return 0
 }
+
+func (p *perSet[T]) of(fam nfnetlink.Family) *[setCount]T { return &p[familyAt(fam)] }
 
 // byName returns the value for a set; nil if the set is not a fixed one.
 func (p *perSet[T]) byName(fam nfnetlink.Family, name string) *T {
-	if i := fixedSetAt(name); i >= 0 {
-		return &p.of(fam)[i]
+	if at := fixedSetAt(name); at < setCount {
+		return &p.of(fam)[at]
 	}
 	return nil
 }
@@ -87,6 +96,16 @@ func countElements(s proxy.Snapshot) perSet[int] {
 	return out
 }
 
+// total returns the sum of counts.
+func total(counts *perSet[int]) (sum int) {
+	for _, table := range counts {
+		for _, n := range table {
+			sum += n
+		}
+	}
+	return sum
+}
+
 func countFrontend(counts *[setCount]int, p *proxy.ServicePort, f *proxy.Frontend) {
 	nodePort := 0
 	if f.Kind == proxy.NodePort {
@@ -117,9 +136,9 @@ func endpointsAt(pool proxy.Pool) int {
 	return atEndpoints
 }
 
-// setOf returns the number of the fixed set that an object is an element of, atNone for
+// setAt returns the number of the fixed set that an object is an element of; setCount for
 // other objects.
-func (k *key) setOf() int {
+func (k *key) setAt() int {
 	nodePort := 0
 	if k.addr == [16]byte{} {
 		nodePort = 1
@@ -140,7 +159,7 @@ func (k *key) setOf() int {
 	case kindRestriction:
 		return atRestrictions
 	default:
-		return atNone
+		return setCount
 	}
 }
 
@@ -150,8 +169,8 @@ func (k *key) setOf() int {
 func (t *tables) grow(ops []op) (counts perSet[int], room bool) {
 	var most perSet[int]
 	for i := range ops {
-		at, fam := ops[i].Key.setOf(), ops[i].Key.fam
-		if at == atNone {
+		at, fam := ops[i].Key.setAt(), ops[i].Key.fam
+		if at == setCount {
 			continue
 		}
 		switch ops[i].Kind {

@@ -7,7 +7,7 @@ import (
 )
 
 // The slot of an endpoint depends on the snapshot and on earlier changes: a new endpoint gets
-// the slot of a removed one. If more endpoints are removed than added, those of the last slots
+// the slot of a removed one. If more endpoints are removed than added, the endpoints of the last slots
 // move to the gaps. So adding, removing or exchanging one endpoint writes two or three
 // elements, however many endpoints there are. A later process adopts the slots that it
 // finds.

@@ -103,42 +103,6 @@ func checkMembers(t *testing.T, step int, members map[int]bool, slots []slot) {
 	}
 }
 
-func TestSlotsWriteLittle(t *testing.T) {
-	t.Parallel()
-	const size = 1000
-	var all []key
-	for n := range size {
-		all = append(all, slotKey(0, n))
-	}
-	for _, c := range []struct {
-		name string
-		ops  []op
-		want int
-	}{
-		{"nothing", nil, 0},
-		{"one added", slotOps(backends.Add, slotKey(0, size)), 1},
-		{"one removed in the middle", slotOps(backends.Remove, slotKey(0, 500)), 2},
-		{"one removed at the end", slotOps(backends.Remove, slotKey(0, size-1)), 1},
-		{"one exchanged", append(slotOps(backends.Add, slotKey(0, size)), slotOps(backends.Remove, slotKey(0, 0))...), 1},
-		{"ten exchanged", append(slotOps(backends.Add, keysFrom(size, 10)...), slotOps(backends.Remove, all[300:310]...)...), 10},
-		{"one replaced", slotOps(backends.Replace, slotKey(0, 5)), 0},
-		{"all removed", slotOps(backends.Remove, all...), size},
-	} {
-		current := map[slotPool][]slot{}
-		var first slotPlan
-		first.plan(slotOps(backends.Add, all...), current)
-		first.apply(current)
-		id := all[0].slotPool()
-		before := slices.Clone(current[id])
-		var p slotPlan
-		p.plan(c.ops, current)
-		p.apply(current)
-		if got := writes(before, current[id]); got != c.want {
-			t.Errorf("%s: written slots: got %d of %d, want %d", c.name, got, size, c.want)
-		}
-	}
-}
-
 func keysFrom(first, n int) []key {
 	var keys []key
 	for i := range n {

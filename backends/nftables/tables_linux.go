@@ -24,19 +24,13 @@ import (
 const secondSuffix = kinds.SecondSuffix
 
 // tables is the known state of the tables of both families: their names, the slot of each
-// endpoint, and the fill of the sets.
+// endpoint, the fill of the sets, and the endpoints of session affinity.
 type tables struct {
-	// names are by family; that of an identity unless set.
-	names [2]string
-	slots map[slotPool][]slot
-	fills perSet[fill]
-	// begun are the affinity maps that were added beside earlier objects, each with the endpoints
-	// that its clients may have. As long as earlier objects serve, other endpoints get in. It is
-	// nil if there are no earlier objects.
-	begun map[key]map[slot]bool
-	// owed are operations that were carried out before others of their commit failed. What clients they
-	// concern is forgotten after the next commit.
-	owed []op
+	// names are by family; the name of the identity unless set.
+	names    [2]string
+	slots    map[slotPool][]slot
+	fills    perSet[fill]
+	affinity affinityState
 }
 
 // newTables returns the state of empty tables, with memory for the wanted frontends.
@@ -48,15 +42,8 @@ func (k *kernel) newTables() *tables {
 	return &tables{names: [2]string{k.options.Identity.Name, k.options.Identity.Name}, slots: make(map[slotPool][]slot, frontends)}
 }
 
-func (t *tables) name(fam nfnetlink.Family) *string {
-	if fam == nfnetlink.IPv6 {
-		return &t.names[1]
-	}
-	return &t.names[0]
-}
-
 func (t *tables) table(fam nfnetlink.Family) nfnetlink.Table {
-	return nfnetlink.Table{Family: fam, Name: *t.name(fam)}
+	return nfnetlink.Table{Family: fam, Name: t.names[familyAt(fam)]}
 }
 
 // other returns the other name that a table of an identity may have.
@@ -67,46 +54,36 @@ func (k *kernel) other(name string) string {
 	return name + secondSuffix
 }
 
-// names returns the names of the backend's tables in a family, oldest first.
-func (k *kernel) names(ctx context.Context, fam nfnetlink.Family) ([]string, error) {
-	all, err := k.Tables(ctx, fam, k.options.Identity.Name, k.options.Identity.Name+secondSuffix)
-	names := make([]string, len(all))
-	for i := range all {
-		names[i] = all[i].Name
-	}
-	return names, err
+// existing returns the backend's tables in a family, oldest first.
+func (k *kernel) existing(ctx context.Context, fam nfnetlink.Family) ([]nfnetlink.TableInfo, error) {
+	return k.Tables(ctx, fam, k.options.Identity.Name, k.options.Identity.Name+secondSuffix)
 }
 
 // serving finds the table of a family that serves, and an idle one: a replacement that was
 // not finished, or a replaced table that was not removed. Names are empty if there is no
 // such table.
-func (k *kernel) serving(ctx context.Context, fam nfnetlink.Family) (serves, idle string, err error) {
-	names, err := k.names(ctx, fam)
-	if err != nil || len(names) == 0 {
-		return "", "", err
+func (k *kernel) serving(ctx context.Context, fam nfnetlink.Family) (serves, idle nfnetlink.TableInfo, err error) {
+	all, err := k.existing(ctx, fam)
+	if err != nil || len(all) == 0 {
+		return serves, idle, err
 	}
-	if len(names) == 1 {
-		return names[0], "", nil
+	if len(all) == 1 {
+		return all[0], idle, nil
 	}
 	// The newer table has base chains, and serves, only after it is complete.
-	for _, name := range slices.Backward(names) {
-		has, err := k.hasOwnBase(ctx, nfnetlink.Table{Family: fam, Name: name})
-		if err != nil {
-			return "", "", err
-		}
-		if has {
-			return name, k.other(name), nil
-		}
+	has, err := k.hasOwnBase(ctx, nfnetlink.Table{Family: fam, Name: all[1].Name})
+	if has {
+		return all[1], all[0], err
 	}
-	return names[0], names[1], nil
+	return all[0], all[1], err
 }
 
-// hasOwnBase reports whether a table has a base chain of this backend. It does not list the chains:
-// while other programs commit all the time, a list of many is never complete.
+// hasOwnBase reports whether a table has a base chain of this backend: a table with one serves. A foreign table
+// under the backend's second name may have other base chains. It does not list the chains: while other programs commit all the time, a list of many is never complete.
 func (k *kernel) hasOwnBase(ctx context.Context, t nfnetlink.Table) (bool, error) {
-	for _, name := range baseChains() {
-		c, err := k.Netlink.Chain(ctx, t, name)
-		if err == nil && k.isOwnBase(c) {
+	for _, want := range k.options.baseChains() {
+		c, err := k.Netlink.Chain(ctx, t, want.Name)
+		if err == nil && c == want {
 			return true, nil
 		}
 		if err != nil && !errors.Is(err, unix.ENOENT) {
@@ -116,58 +93,63 @@ func (k *kernel) hasOwnBase(ctx context.Context, t nfnetlink.Table) (bool, error
 	return false, nil
 }
 
-// isOwnBase reports whether a chain is a base chain of this backend: a table with one
-// serves. A foreign table under the backend's second name may have other base chains.
-func (k *kernel) isOwnBase(c nfnetlink.Chain) bool {
-	return c.Base.Type != "" && c.Base == k.options.baseChain(c.Name)
-}
-
 // Replace is Replace of [backends.TargetAbilities].
 func (k *kernel) Replace(ctx context.Context, want proxy.Snapshot, must bool) backends.Replacement[key, value] {
 	k.wanted = countElements(want)
-	total := 0
-	for _, table := range k.wanted {
-		for _, n := range table {
-			total += n
-		}
-	}
 	// A process that has listed or made the tables before lists them again, however
 	// large they are: that happens rarely, and keeps the clients of session affinity.
-	if !must && (total <= k.limits.list || k.verified) {
+	if !must && (total(&k.wanted) <= k.limits.list || k.verified) {
 		return nil
 	}
 	if err := k.Begin(); err != nil {
 		return nil // List fails in the same way, and returns the error
 	}
-	r := &replacement{kernel: k, next: k.newTables()}
-	r.next.begun = map[key]map[slot]bool{}
+	r := &replacement{kernel: k}
+	k.found.Take() // of an earlier listing
+	k.tables = k.newTables()
+	k.tables.affinity.beside = true
 	for _, fam := range nft.Families() {
-		name, _, err := k.serving(ctx, fam)
+		serves, _, err := k.serving(ctx, fam)
 		if err != nil {
 			return nil // List fails in the same way, and returns the error
 		}
-		if name != "" {
-			r.old = append(r.old, nfnetlink.Table{Family: fam, Name: name})
-			*r.next.name(fam) = k.other(name)
+		if serves.Name == "" {
+			continue
 		}
+		k.tables.names[familyAt(fam)] = serves.Name
+		if err := k.find(ctx, fam); err != nil && !must {
+			return nil // List fails in the same way, and returns the error
+		}
+		r.old = append(r.old, k.tables.table(fam))
+		k.tables.names[familyAt(fam)] = k.other(serves.Name)
 	}
 	if len(r.old) == 0 {
 		return nil
 	}
-	if err := k.find(ctx, r.old); err != nil && !must {
-		return nil // List fails in the same way, and returns the error
-	}
 	return r
+}
+
+// find reads the frontends of the table of a family that is replaced without a complete listing. Elements of other
+// forms, which only other programs make, are no frontends.
+func (k *kernel) find(ctx context.Context, fam nfnetlink.Family) error {
+	l := lister{kernel: k, ctx: ctx, fam: fam}
+	err := errors.Join(l.fixedSet(atServices), l.fixedSet(atNodePorts))
+	for i := range l.objects {
+		k.addFound(&l.objects[i].Key)
+	}
+	if errors.Is(err, backends.ErrReplace) {
+		return nil
+	}
+	return err
 }
 
 // replacement makes new tables while the old ones serve. It adds their base chains last.
 type replacement struct {
 	kernel *kernel
-	next   *tables
 	// old are the tables that serve until the end.
 	old []nfnetlink.Table
-	// begun is true after the tables of an earlier attempt, if any, have been removed.
-	begun bool
+	// started is true after the tables of an earlier attempt, if any, have been removed.
+	started bool
 	// bases are the withheld operations that add base chains.
 	bases []op
 }
@@ -177,19 +159,18 @@ func (*replacement) Pieces() int { return 0 }
 
 // Commit implements [backends.Replacement].
 func (r *replacement) Commit(ctx context.Context, ops []op) backends.Outcome {
-	if !r.begun {
+	if !r.started {
 		var idle []nfnetlink.Table
 		for _, fam := range nft.Families() {
-			idle = append(idle, r.next.table(fam))
+			idle = append(idle, r.kernel.tables.table(fam))
 		}
 		if err := r.kernel.removeTables(ctx, idle); err != nil {
-			return nft.Replacing(0, len(ops), err)
+			return nft.Replacing(backends.PartialOutcome(0, len(ops), err))
 		}
-		r.begun = true
+		r.started = true
 	}
 	rest, indexes := r.withoutBases(ops)
-	done, order, err := r.kernel.commitTo(ctx, r.next, rest)
-	return nft.Replacing(done, len(rest), err).At(order).At(indexes)
+	return nft.Replacing(r.kernel.Commit(ctx, rest)).At(indexes)
 }
 
 // withoutBases withholds base chains until Finish.
@@ -214,14 +195,14 @@ func isBaseChain(o op) bool { return o.Key.kind == kindBaseChain }
 // translate a connection, and the new ones give its client affinity to that endpoint.
 func (r *replacement) Finish(ctx context.Context) error {
 	k := r.kernel
-	k.tables = r.next
-	if _, _, err := k.commitTo(ctx, k.tables, r.bases); err != nil {
+	if err := k.Commit(ctx, r.bases).Err(); err != nil {
 		return err
 	}
 	if err := k.removeTables(ctx, r.old); err != nil {
 		return err
 	}
-	if err := k.forgetBegun(ctx, k.tables); err != nil {
+	k.tables.affinity.beside = false
+	if err := k.purge(ctx); err != nil {
 		return err
 	}
 	k.verified = true
@@ -240,12 +221,12 @@ func (k *kernel) removeTables(ctx context.Context, tables []nfnetlink.Table) err
 func (k *kernel) Cleanup(ctx context.Context) error {
 	var all []nfnetlink.Table
 	for _, fam := range nft.Families() {
-		names, err := k.names(ctx, fam)
+		tables, err := k.existing(ctx, fam)
 		if err != nil {
 			return err
 		}
-		for _, n := range names {
-			all = append(all, nfnetlink.Table{Family: fam, Name: n})
+		for _, t := range tables {
+			all = append(all, nfnetlink.Table{Family: fam, Name: t.Name})
 		}
 	}
 	k.tables = k.newTables()

@@ -28,7 +28,7 @@ type testbed struct {
 
 func newTestbed(t testing.TB, hosts int) *testbed {
 	t.Helper()
-	s := newStage(t, Options{})
+	s := newStage(t)
 	return &testbed{s, stagetest.NewRow(s.Lab, hosts)}
 }
 

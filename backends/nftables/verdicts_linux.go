@@ -33,7 +33,7 @@ func (w *portWriter) verdict(f *proxy.Frontend) handle {
 // bySource are the chains, zero for drop, for traffic of each kind of source.
 type bySource struct {
 	pod, node, outside handle
-	// masqueradesNode is true if the node's own traffic is treated as that of pods, but
+	// masqueradesNode is true if the node's own traffic is treated as traffic of pods, but
 	// masqueraded.
 	masqueradesNode bool
 }

@@ -12,8 +12,7 @@ import (
 // writer writes operations as one transaction.
 type writer struct {
 	*kernel
-	tables *tables
-	plan   slotPlan
+	plan slotPlan
 	// slotsDone is true after the changes of slots have been written.
 	slotsDone bool
 	count     uint64
@@ -42,7 +41,7 @@ func (w *writer) write(ops []op) error {
 			err = w.writeChain(o)
 		case kindEndpoint:
 			w.writeSlots()
-		case kindSticky: // purgesOf reads it
+		case kindSticky: // tables.note reads it
 		default:
 			w.writeElement(o)
 		}
@@ -95,12 +94,12 @@ func (w *writer) writeSet(o *op) error {
 	}
 	w.batch.AddSet(t, &set)
 	n := o.Key.fam.AddrLen()
-	for _, r := range d.ranges {
+	for i, first := range d.ranges.first {
 		e := w.into(nfnetlink.OpAdd, o.Key.fam, name)
-		e.Key(r.first[:n])
+		e.Key(first[:n])
 		w.count++
-		if !r.open {
-			e.KeyEnd(r.behind[:n])
+		if i < len(d.ranges.behind) {
+			e.KeyEnd(d.ranges.behind[i][:n])
 		}
 	}
 	return nil
@@ -153,27 +152,18 @@ func (w *writer) writeElement(o *op) {
 // elementOf returns the set that an object is an element of, and its key there.
 func elementOf(b []byte, k *key) (set string, elem []byte) {
 	n := k.fam.AddrLen()
-	nodePort := k.addr == [16]byte{}
 	switch k.kind {
 	case kindHairpin:
-		return setHairpins, append(append(b, k.eaddr[:n]...), k.eaddr[:n]...)
+		elem = append(append(b, k.eaddr[:n]...), k.eaddr[:n]...)
 	case kindClusterIP:
-		return setClusterIPs, append(b, k.addr[:n]...)
+		elem = append(b, k.addr[:n]...)
 	case kindNodePortClient:
 		s := k.slot()
-		return setNodePortClients, s.append(k.slotPool().append(b), k.fam)
-	case kindRestriction:
-		set = setRestrictions
-	case kindRecord:
-		if set = setRecorders; nodePort {
-			set = setNodePortRecorders
-		}
+		elem = s.append(k.slotPool().append(b), k.fam)
 	default:
-		if set = setServices; nodePort {
-			set = setNodePorts
-		}
+		elem = k.slotPool().append(b)
 	}
-	return set, k.slotPool().append(b)
+	return setName(k.setAt()), elem
 }
 
 // append writes the frontend of a pool as key: address (except for node ports), protocol

@@ -30,9 +30,9 @@ type Backend struct {
 	// nft reads the tables of all families that use nf_tables, and commits watches them. Both are nil if
 	// none does.
 	nft     *nfnetlink.Conn
-	commits *watch
-	// held is what Close closes.
-	held []io.Closer
+	commits *nfnetlink.Monitor
+	// closers are what Close closes.
+	closers []io.Closer
 	// lacksIPv6 says that IPv6 is left out, because the kernel does not have it.
 	lacksIPv6 bool
 }
@@ -48,7 +48,7 @@ func New(c Config) (*Backend, error) {
 	if err != nil {
 		return nil, fmt.Errorf("iptables: %w", err)
 	}
-	b := &Backend{at: at, held: []io.Closer{at}}
+	b := &Backend{at: at, closers: []io.Closer{at}}
 	for _, f := range c.Families {
 		if err := b.add(&c, f); err != nil {
 			return nil, errors.Join(err, b.Close())
@@ -68,9 +68,12 @@ func (b *Backend) add(c *Config, f Family) error {
 		return nil
 	}
 	k := &kernel{Family: f, names: c.Names, programs: p, around: c.Around}
+	if k.around == nil {
+		k.around = func(run func() error) error { return run() }
+	}
 	if p.flavour == Legacy {
 		w := &legacyWatch{look: func() map[Table]legacytables.Info { all, _ := p.sizes(c.Names); return all }}
-		k.watch, b.watchers, b.held = w, append(b.watchers, w), append(b.held, w)
+		k.watch, b.watchers, b.closers = w, append(b.watchers, w), append(b.closers, w)
 	} else {
 		if err := b.openNFT(c.Names); err != nil {
 			return fmt.Errorf("iptables: %w: %w", proxy.ErrUnsupported, err)
@@ -91,9 +94,13 @@ func (b *Backend) openNFT(n Names) (err error) {
 	if b.nft, err = nfnetlink.Open(); err != nil {
 		return err
 	}
-	b.held = append(b.held, b.nft)
-	if b.commits, err = newWatch(b.nft, n); err == nil {
-		b.watchers, b.held = append(b.watchers, b.commits), append(b.held, b.commits)
+	b.closers = append(b.closers, b.nft)
+	var names []string
+	for _, t := range n.tables() {
+		names = append(names, t.String())
+	}
+	if b.commits, err = b.nft.Monitor(names...); err == nil {
+		b.watchers, b.closers = append(b.watchers, b.commits), append(b.closers, b.commits)
 	}
 	return err
 }
@@ -146,7 +153,7 @@ func (b *Backend) Apply(ctx context.Context, old, new proxy.Snapshot) error {
 		if err := k.refresh(ctx); err != nil {
 			return err
 		}
-		k.watch.begin()
+		_ = k.watch.Begin() // after an error, it has noticed something
 	}
 	errs := make([]error, len(b.families))
 	for i, f := range b.families {
@@ -170,7 +177,7 @@ func (b *Backend) waitDrift(ctx context.Context) error {
 	results := make(chan error, len(b.watchers))
 	var all sync.WaitGroup
 	for _, w := range b.watchers {
-		all.Go(func() { results <- w.wait(waiting) })
+		all.Go(func() { results <- w.Wait(waiting) })
 	}
 	first := <-results
 	stop()
@@ -180,7 +187,7 @@ func (b *Backend) waitDrift(ctx context.Context) error {
 
 // Drifted is Drifted of [proxy.Abilities]. A missing extension may have become available.
 func (b *Backend) Drifted(context.Context) bool {
-	return slices.ContainsFunc(b.kernels, func(k *kernel) bool { return len(k.missingExtensions) > 0 || k.watch.drifted() })
+	return slices.ContainsFunc(b.kernels, func(k *kernel) bool { return len(k.missingExtensions) > 0 || k.watch.Noticed() })
 }
 
 func (b *Backend) flows() (all []*proxy.ServicePort) {
@@ -220,7 +227,7 @@ func (b *Backend) Operations() (n uint64) {
 // Close implements [proxy.Backend]. It closes in reverse, as what was opened later uses what was opened before.
 func (b *Backend) Close() error {
 	var errs []error
-	for _, c := range slices.Backward(b.held) {
+	for _, c := range slices.Backward(b.closers) {
 		errs = append(errs, c.Close())
 	}
 	return errors.Join(errs...)

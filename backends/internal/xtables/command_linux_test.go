@@ -3,9 +3,11 @@ package xtables
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -85,17 +87,76 @@ func TestChildrenAreKilled(t *testing.T) {
 	}
 }
 
+// scripted returns a kernel whose programs are scripts.
+func scripted(t *testing.T, saver, restorer string) *kernel {
+	t.Helper()
+	return &kernel{
+		Family: Family{Family: v1.IPv4Protocol}, names: newNames(), around: func(run func() error) error { return run() },
+		watch:    &legacyWatch{look: func() map[Table]legacytables.Info { return nil }},
+		programs: programs{namespace: mustNamespace(t), flavour: NFT, wait: "1", saver: saver, restorer: restorer},
+	}
+}
+
+// If the kernel refuses to remove a chain, because a rule that no program lists leads to it, the other chains go.
+func TestRefusedChainStaysAlone(t *testing.T) {
+	t.Parallel()
+	const count, refused = 40, 17
+	folder := t.TempDir()
+	name := func(i int) string {
+		return fmt.Sprintf("VIPKIT-SVC-%016s", strings.Repeat(string(rune('A'+i/26)), 15)+string(rune('A'+i%26)))
+	}
+	removed := filepath.Join(folder, "removed")
+	k := scripted(t, "", shell(t, folder, "restore", "cat >"+folder+"/input; echo >>"+folder+"/runs; grep -q 'X "+name(refused)+"' "+folder+"/input && "+
+		"echo 'line 2: CHAIN_DEL failed (Device or resource busy)' >&2 && exit 4; grep X "+folder+"/input >>"+removed+"; exit 0"))
+	var chains []chainRef
+	for i := range count {
+		chains = append(chains, chainRef{NAT, name(i)})
+	}
+	if err := k.removeChains(t.Context(), &existing{}, chains); !isRefusal(err) {
+		t.Errorf("removal: got error %v, want a refusal", err)
+	}
+	text, err := os.ReadFile(removed)
+	testenv.NoError(t, err)
+	for i := range count {
+		if got := strings.Contains(string(text), "-X "+name(i)+"\n"); got == (i == refused) {
+			t.Errorf("chain %d: removed: got %t, want %t", i, got, i != refused)
+		}
+	}
+	// The kernel may refuse each chain: then the programs are limited.
+	k.programs.restorer = shell(t, folder, "refuse", "echo >>"+folder+"/refusals; exit 4")
+	if err := k.removeChains(t.Context(), &existing{}, append(slices.Clone(chains), chains...)); !isRefusal(err) {
+		t.Errorf("removal of chains that all are refused: got error %v, want a refusal", err)
+	}
+	all, err := os.ReadFile(folder + "/refusals")
+	testenv.NoError(t, err)
+	if got := len(all); got > 2*removalTries {
+		t.Errorf("programs that tried to remove chains: got %d, want at most %d", got, 2*removalTries)
+	}
+}
+
+// The input of programs is a file that nobody can execute: some kernels refuse others.
+func TestInputCannotBeExecuted(t *testing.T) {
+	t.Parallel()
+	f, err := file([]byte("*nat\n"))
+	testenv.NoError(t, err)
+	defer f.Close()       //nolint:errcheck // it is only in memory
+	const sealExec = 0x20 // F_SEAL_EXEC
+	seals, err := unix.FcntlInt(f.Fd(), unix.F_GET_SEALS, 0)
+	testenv.NoError(t, err)
+	text, err := io.ReadAll(f)
+	testenv.NoError(t, err)
+	if seals&sealExec == 0 || string(text) != "*nat\n" {
+		t.Errorf("input: got %q with seals %#x, want %q and %#x", text, seals, "*nat\n", sealExec)
+	}
+}
+
 // An error of the removal of chains names its cause: rules of other programs are it only after a refusal.
 func TestCleanupTellsWhy(t *testing.T) {
 	t.Parallel()
 	for says, want := range map[string]bool{"line 3 failed": true, "Memory allocation problem": false} {
 		folder := t.TempDir()
-		k := &kernel{Family: Family{Family: v1.IPv4Protocol}, names: newNames(), watch: &legacyWatch{look: func() map[Table]legacytables.Info { return nil }}}
-		k.programs = programs{
-			namespace: mustNamespace(t), flavour: NFT, wait: "1",
-			saver:    shell(t, folder, "save", "printf '*nat\\n:VIPKIT-SERVICES - [0:0]\\nCOMMIT\\n'"),
-			restorer: shell(t, folder, "restore", "echo 'iptables-restore: "+says+"' >&2; exit 4"),
-		}
+		k := scripted(t, shell(t, folder, "save", "printf '*nat\\n:VIPKIT-SERVICES - [0:0]\\nCOMMIT\\n'"),
+			shell(t, folder, "restore", "echo 'iptables-restore: "+says+"' >&2; exit 4"))
 		err := k.Cleanup(t.Context())
 		if err == nil || !strings.Contains(err.Error(), says) || strings.Contains(err.Error(), "rules of other programs") != want {
 			t.Errorf("Cleanup: got error %v, want one that contains %q, and says that rules of other programs jump there: %t", err, says, want)

@@ -65,7 +65,7 @@ type Config struct {
 	Names   Names
 	// Families are the IP families that are served, at least one.
 	Families []Family
-	// Around, if it is not nil, is called with each commit, which it may call or not. It
+	// Around, if it is not nil, is called with each run of iptables-restore, which it may call or not. It
 	// makes faults in tests.
 	Around func(commit func() error) error
 }

@@ -10,6 +10,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/vipkit/vipkit/backends/internal/stagetest"
+	"github.com/vipkit/vipkit/internal/testing/testenv"
 	"github.com/vipkit/vipkit/proxy"
 )
 
@@ -50,12 +51,12 @@ func TestWatchTellsCommitsApart(t *testing.T) {
 		{"a commit to another table", 0, nil, other, false},
 		{"a foreign commit", 0, nil, foreign, true},
 	} {
-		w.begin()
-		err := w.commit(t.Context(), c.commits, func() error {
+		testenv.NoError(t, w.Begin())
+		err := w.Pause(t.Context(), func() (int, error) {
 			for _, script := range c.during {
 				load(script)
 			}
-			return nil
+			return c.commits, nil
 		})
 		if err != nil {
 			t.Fatalf("%s: %v", c.what, err)
@@ -110,7 +111,7 @@ func BenchmarkLegacyLook(b *testing.B) {
 	if !ok {
 		b.Fatalf("watcher: got a %T, want a *legacyWatch", backend.kernels[0].watch)
 	}
-	w.begin()
+	testenv.NoError(b, w.Begin())
 	for b.Loop() {
 		w.compare()
 	}

@@ -95,7 +95,7 @@ func (k *kernel) missingIn(ctx context.Context, t Table, some []Extension) (miss
 			return nil, err
 		}
 	}
-	return missing, k.write(ctx, []Op{{Kind: backends.Remove, Key: Key{Table: t, Chain: k.names.Canary()}}}, gently)
+	return missing, k.write(ctx, []Op{{Kind: backends.Remove, Key: Key{Table: t, Chain: k.names.Canary()}}})
 }
 
 // probe tries a rule, or a table without one.

@@ -44,7 +44,7 @@ func TestUnreachableJumps(t *testing.T) {
 			want = written(t, c.want)
 			want[0].Value = Lines(c.old)
 		}
-		got, _ := e.plan(n, written(t, "+ nat VIPKIT-SERVICES", add), gently)
+		got, _ := e.plan(n, written(t, "+ nat VIPKIT-SERVICES", add), false)
 		if diff := cmp.Diff(want, got, cmp.AllowUnexported(Key{})); diff != "" {
 			t.Errorf("%s: operations (-want +got):\n%s", c.what, diff)
 		}

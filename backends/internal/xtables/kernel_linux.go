@@ -1,6 +1,7 @@
 package xtables
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -30,7 +31,7 @@ type kernel struct {
 	missingExtensions []Extension
 	// finds are the frontends of the last listing.
 	finds backends.Finds
-	// around may be nil, see [Config.Around].
+	// around is [Config.Around].
 	around func(commit func() error) error
 }
 
@@ -49,24 +50,18 @@ func (k *kernel) List(context.Context) iter.Seq2[Object, error] {
 // Commit implements [backends.Target]. It does not find out what became of a change that a program
 // refused, nor why: an Apply from the zero snapshot does.
 func (k *kernel) Commit(ctx context.Context, ops []Op) backends.Outcome {
-	return backends.PartialOutcome(0, len(ops), k.commit(ctx, ops))
-}
-
-func (k *kernel) commit(ctx context.Context, ops []Op) error {
 	if k.programs.flavour == NFT && hasManyRemovals(ops) {
-		return fmt.Errorf("%w: too many rules of a chain to remove one by one", backends.ErrReplace)
+		return backends.PartialOutcome(0, len(ops), fmt.Errorf("%w: too many rules of a chain to remove one by one", backends.ErrReplace))
 	}
-	s := newScript(ops, k.piece, gently)
-	return k.disturb(func() error {
-		err := k.restore(ctx, s)
-		if err == nil {
-			k.counts.hold(ops, false)
-		}
-		if _, stopped := errors.AsType[*stopError](err); stopped && (s.commits > 1 || !errors.Is(err, backends.ErrUnavailable)) {
-			return fmt.Errorf("%w: a change was refused: %w", proxy.ErrDataplaneLost, err)
-		}
-		return err
-	})
+	s := newScript(ops, k.piece)
+	err := k.restore(ctx, s)
+	if err == nil {
+		k.counts.hold(ops, false)
+	}
+	if _, stopped := errors.AsType[*stopError](err); stopped && (s.commits > 1 || !errors.Is(err, backends.ErrUnavailable)) {
+		err = fmt.Errorf("%w: a change was refused: %w", proxy.ErrDataplaneLost, err)
+	}
+	return backends.PartialOutcome(0, len(ops), err)
 }
 
 func hasManyRemovals(ops []Op) bool {
@@ -80,14 +75,6 @@ func hasManyRemovals(ops []Op) bool {
 		}
 	}
 	return false
-}
-
-// disturb calls a commit as tests want it to be called.
-func (k *kernel) disturb(commit func() error) error {
-	if k.around == nil {
-		return commit()
-	}
-	return k.around(commit)
 }
 
 // find reads the chains and rules of the identity.
@@ -122,30 +109,33 @@ func (k *kernel) Cleanup(ctx context.Context) error {
 	if err := k.native.removeJumps(ctx, e.handles); err != nil {
 		return err
 	}
-	ops, unwanted := e.plan(k.names, nil, atOnce)
-	if err := k.write(ctx, ops, gently); err != nil {
+	ops, unwanted := e.plan(k.names, nil, false)
+	if err := k.write(ctx, ops); err != nil {
 		return err
 	}
 	err = k.removeChains(ctx, e, unwanted)
-	if isRefusal(err) {
-		return fmt.Errorf("iptables: chains were emptied but cannot be removed, because rules of other programs jump to them: %w", err)
-	}
-	if err != nil {
+	if err != nil && !isRefusal(err) {
 		return err
 	}
 	k.counts.hold(nil, true)
-	if len(e.used) > 0 {
-		var kept []string
+	if err == nil && len(e.used) > 0 {
+		var used []string
 		for ref := range e.used {
-			kept = append(kept, ref.name)
+			used = append(used, ref.name)
 		}
-		slices.Sort(kept)
-		return fmt.Errorf("iptables: chains were emptied but cannot be removed, because rules of other programs jump to them: %v", kept)
+		slices.Sort(used)
+		err = fmt.Errorf("%v", used)
+	}
+	if err != nil {
+		return fmt.Errorf("iptables: chains were emptied but cannot be removed, because rules of other programs jump to them: %w", err)
 	}
 	return nil
 }
 
-// removeChains removes empty chains to which no rule leads.
+// removalTries limits how many programs try to remove chains of which the kernel refuses some.
+const removalTries = 32
+
+// removeChains removes empty chains to which no rule leads. Its error is a refusal if a chain stays.
 func (k *kernel) removeChains(ctx context.Context, e *existing, chains []chainRef) error {
 	var ops []Op
 	for _, ref := range chains {
@@ -153,23 +143,46 @@ func (k *kernel) removeChains(ctx context.Context, e *existing, chains []chainRe
 			ops = append(ops, Op{Kind: backends.Remove, Key: ref.key()})
 		}
 	}
-	return k.write(ctx, ops, gently)
+	tries := removalTries
+	return k.removeInHalves(ctx, ops, &tries)
+}
+
+// removeInHalves removes chains together, or if that is refused, in halves: a rule that the programs do not list
+// may lead to one of them.
+func (k *kernel) removeInHalves(ctx context.Context, ops []Op, tries *int) error {
+	err := k.write(ctx, ops)
+	if *tries--; !isRefusal(err) || len(ops) < 2 || *tries <= 0 {
+		return err
+	}
+	half := len(ops) / 2
+	first := k.removeInHalves(ctx, ops[:half], tries)
+	if first != nil && !isRefusal(first) {
+		return first
+	}
+	return cmp.Or(k.removeInHalves(ctx, ops[half:], tries), first)
 }
 
 // write commits operations.
-func (k *kernel) write(ctx context.Context, ops []Op, s scope) error {
-	return k.restore(ctx, newScript(ops, k.piece, s))
+func (k *kernel) write(ctx context.Context, ops []Op) error {
+	return k.restore(ctx, newScript(ops, k.piece))
 }
 
-// restore runs a script, unless it is empty, while the watch is told about it.
+// restore runs a script, unless it is empty, while the watch pauses.
 func (k *kernel) restore(ctx context.Context, s *script) error {
 	if s.commits == 0 {
 		return nil
 	}
-	err := k.watch.commit(ctx, s.commits, func() error { return k.programs.restore(ctx, s.text) })
-	if err == nil {
+	ran := false
+	err := k.watch.Pause(ctx, func() (int, error) {
+		ran = true
+		return s.commits, k.around(func() error { return k.programs.restore(ctx, s.text) })
+	})
+	switch {
+	case err == nil:
 		k.ops.Add(s.rules)
 		k.counts.wrote(s)
+	case !ran:
+		err = fmt.Errorf("iptables: %w: %w", backends.ErrUnavailable, err)
 	}
 	return err
 }

@@ -37,17 +37,20 @@ func (w *legacyWatch) Close() error {
 	return nil
 }
 
-func (w *legacyWatch) begin() {
+// Begin implements [watcher].
+func (w *legacyWatch) Begin() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.seen, w.foreign = w.look(), false
+	return nil
 }
 
-func (w *legacyWatch) commit(_ context.Context, _ int, run func() error) error {
+// Pause implements [watcher].
+func (w *legacyWatch) Pause(_ context.Context, run func() (int, error)) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.compare()
-	err := run()
+	_, err := run()
 	w.seen = w.look()
 	return err
 }
@@ -55,10 +58,11 @@ func (w *legacyWatch) commit(_ context.Context, _ int, run func() error) error {
 // compare looks at the tables that were seen. It requires w.mu.
 func (w *legacyWatch) compare() { w.foreign = w.foreign || !maps.Equal(w.seen, w.look()) }
 
-// drifted is always true: only reading all rules shows whether each is as it was.
-func (*legacyWatch) drifted() bool { return true }
+// Noticed is always true: only reading all rules shows whether each is as it was.
+func (*legacyWatch) Noticed() bool { return true }
 
-func (w *legacyWatch) wait(ctx context.Context) error {
+// Wait implements [watcher].
+func (w *legacyWatch) Wait(ctx context.Context) error {
 	tick := time.NewTicker(lookInterval)
 	defer tick.Stop()
 	for {

@@ -17,9 +17,9 @@ type listing struct {
 	// table is the table of the current line, if it is one that is used.
 	table   Table
 	inTable bool
-	// begun is the start of a line that is not complete yet.
-	begun []byte
-	err   error
+	// rest is the start of a line that is not complete yet.
+	rest []byte
+	err  error
 }
 
 func newListing(n Names) *listing {
@@ -34,10 +34,10 @@ func newListing(n Names) *listing {
 func (l *listing) Write(piece []byte) (int, error) {
 	for rest := piece; len(rest) > 0; {
 		line, after, ended := bytes.Cut(rest, []byte{'\n'})
-		l.begun = append(l.begun, line...)
+		l.rest = append(l.rest, line...)
 		if ended {
-			l.line(string(l.begun))
-			l.begun = l.begun[:0]
+			l.line(string(l.rest))
+			l.rest = l.rest[:0]
 		}
 		rest = after
 	}
@@ -46,7 +46,7 @@ func (l *listing) Write(piece []byte) (int, error) {
 
 // end returns what was found in the whole output.
 func (l *listing) end() (*existing, error) {
-	l.line(string(l.begun))
+	l.line(string(l.rest))
 	return &l.existing, l.err
 }
 

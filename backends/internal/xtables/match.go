@@ -68,8 +68,8 @@ func Reject(f v1.IPFamily) string {
 // destination are the same address. With it, one rule is enough for all endpoints.
 func HairpinProgram(f v1.IPFamily) string {
 	if f == v1.IPv6Protocol {
-		// For each of four words of the address: load that of the destination, copy it
-		// to X, load that of the source, compare.
+		// For each of four words of the address: load the word of the destination, copy it
+		// to X, load the word of the source, compare.
 		return `"18,` +
 			`32 0 0 24,7 0 0 0,32 0 0 8,29 0 13 0,` +
 			`32 0 0 28,7 0 0 0,32 0 0 12,29 0 9 0,` +

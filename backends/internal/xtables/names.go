@@ -117,7 +117,7 @@ func (n Names) Owns(t Table, chain string) bool {
 	return false
 }
 
-// IsOpen reports whether the rules of a chain are objects of their own: those of open chains
+// IsOpen reports whether the rules of a chain are objects of their own: the rules of open chains
 // and of the kernel's own.
 func (n Names) IsOpen(chain string) bool {
 	rest, ok := strings.CutPrefix(chain, n.Prefix)

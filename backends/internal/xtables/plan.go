@@ -39,18 +39,6 @@ func isHook(chain string) bool {
 	return false
 }
 
-// scope says which parts of the difference between existing and wanted objects are planned.
-type scope uint8
-
-const (
-	// gently keeps rules of table filter that reject packets until table nat is written.
-	gently scope = iota
-	// atOnce plans each table as one commit, in which nothing is kept for later: for the removal of everything.
-	atOnce
-	// adding plans no removals. It empties no open chain.
-	adding
-)
-
 // ManyRemovals is the maximum number of rules that a change removes from a chain one by one in the
 // flavour that uses nf_tables. There, each takes about 2 ms; for more rules, reading everything
 // and writing the whole chain is faster. Additions do not count, because they take far less time.
@@ -59,19 +47,21 @@ const ManyRemovals = 128
 // plan is the difference between what exists and what is wanted.
 type plan struct {
 	*existing
-	scope scope
-	ops   []Op
+	// adds says that nothing is removed and no open chain is emptied.
+	adds bool
+	ops  []Op
 	// unwanted are chains that ops empty.
 	unwanted []chainRef
 }
 
 // plan returns the operations that make the wanted objects, given as additions, of what exists, and the
-// chains that they empty. It compares chains as text, and writes those that differ as a whole.
-func (e *existing) plan(n Names, wanted []Op, s scope) (ops []Op, unwanted []chainRef) {
+// chains that they empty; if adds is set, the operations only add. It compares chains as text, and writes a chain that
+// differs as a whole.
+func (e *existing) plan(n Names, wanted []Op, adds bool) (ops []Op, unwanted []chainRef) {
 	if len(e.chains)+len(e.jumps) == 0 {
 		return wanted, nil
 	}
-	p := plan{existing: e, scope: s}
+	p := plan{existing: e, adds: adds}
 	open := map[chainRef][]Op{}
 	isWanted := make(map[chainRef]bool, len(wanted))
 	for _, o := range wanted {
@@ -90,7 +80,7 @@ func (e *existing) plan(n Names, wanted []Op, s scope) (ops []Op, unwanted []cha
 			p.jumpsOf(ref, all)
 		}
 	}
-	if s != adding {
+	if !adds {
 		p.remove(isWanted)
 	}
 	return p.ops, p.unwanted
@@ -126,12 +116,12 @@ func (p *plan) openChain(ref chainRef, wanted []Op) {
 	if n := len(front); !p.isUnread && len(found) == n+len(back) && haveSame(found[:n], front) && haveSame(found[n:], back) {
 		return
 	}
-	if late := p.scope == gently && ref.table == Filter; late || p.scope == adding {
+	if ref.table == Filter || p.adds {
 		p.addMissing(found, wanted)
 	}
-	if p.scope != adding {
+	if !p.adds {
 		whole := Op{Kind: backends.Replace, Key: ref.key(), Value: Lines(append(front, back...))}
-		whole.Key.Back = p.scope == gently
+		whole.Key.Back = true
 		p.ops = append(p.ops, whole)
 	}
 }
@@ -175,7 +165,7 @@ func (p *plan) jumpsOf(ref chainRef, wanted []Op) {
 }
 
 // remove adds the removals of unwanted jumps, and what empties unwanted chains. What these refuse, they
-// refuse until all tables are written, unless each table is one commit.
+// refuse until all tables are written; but if everything goes, they refuse nothing any more.
 func (p *plan) remove(isWanted map[chainRef]bool) {
 	for ref, found := range p.jumps {
 		if isWanted[ref] {
@@ -192,7 +182,7 @@ func (p *plan) remove(isWanted map[chainRef]bool) {
 		p.unwanted = append(p.unwanted, ref)
 		if len(found) > 0 || p.isUnread {
 			o := Op{Kind: backends.Replace, Key: ref.key()}
-			o.Key.Back = p.scope != atOnce
+			o.Key.Back = len(isWanted) > 0
 			p.ops = append(p.ops, o)
 		}
 	}

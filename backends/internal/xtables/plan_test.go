@@ -66,27 +66,27 @@ func state(m model, n Names) map[string][]string {
 	return out
 }
 
-func scriptOf(ops []Op) *script { return newScript(ops, 0, gently) }
+func scriptOf(ops []Op) *script { return newScript(ops, 0) }
 
 // write carries out operations.
-func (m model) write(t *testing.T, ops []Op, how scope) {
+func (m model) write(t *testing.T, ops []Op) {
 	t.Helper()
-	text := string(newScript(ops, 0, how).text)
+	text := Script(ops)
 	if err := m.restore(text); err != nil {
 		t.Fatalf("%v\n%s", err, text)
 	}
 }
 
 // adopt makes what exists what operations add. It returns what it has done.
-func (m model) adopt(t *testing.T, n Names, wanted []Op, how scope) []Op {
+func (m model) adopt(t *testing.T, n Names, wanted []Op, adds bool) []Op {
 	t.Helper()
-	ops, unwanted := m.seen(n).plan(n, wanted, how)
-	m.write(t, ops, how)
+	ops, unwanted := m.seen(n).plan(n, wanted, adds)
+	m.write(t, ops)
 	var removals []Op
 	for _, ref := range unwanted {
 		removals = append(removals, Op{Kind: backends.Remove, Key: ref.key()})
 	}
-	m.write(t, removals, gently)
+	m.write(t, removals)
 	return slices.Concat(ops, removals)
 }
 
@@ -113,28 +113,27 @@ func TestAdoption(t *testing.T) {
 	for step := range 300 {
 		m := model{}
 		maps.Copy(m, foreign)
-		m.write(t, slices.Concat(randomLoad(t, r)...), gently)
+		m.write(t, slices.Concat(randomLoad(t, r)...))
 		if r.IntN(2) == 0 {
 			damage(r, m)
 			m[chainRef{NAT, "PREROUTING"}] = append([]string{"-j CNI-HOSTPORT"}, slices.DeleteFunc(
 				m[chainRef{NAT, "PREROUTING"}], func(s string) bool { return s == "-j CNI-HOSTPORT" })...)
 		}
 		want := slices.Concat(randomLoad(t, r)...)
-		how := []scope{gently, atOnce}[r.IntN(2)]
-		m.adopt(t, n, want, how)
+		m.adopt(t, n, want, false)
 		fresh := model{}
-		fresh.write(t, want, gently)
+		fresh.write(t, want)
 		if diff := cmp.Diff(state(fresh, n), state(m, n)); diff != "" {
 			t.Fatalf("step %d: rules (-first load +adopted):\n%s", step, diff)
 		}
-		if again := m.adopt(t, n, want, how); len(again) > 0 {
+		if again := m.adopt(t, n, want, false); len(again) > 0 {
 			t.Fatalf("step %d: operations of a second adoption: got %v, want none", step, again)
 		}
 		checkForeign(t, m, foreign)
-		if added := m.adopt(t, n, nil, adding); len(added) > 0 {
+		if added := m.adopt(t, n, nil, true); len(added) > 0 {
 			t.Fatalf("step %d: operations that add nothing: got %v, want none", step, added)
 		}
-		m.adopt(t, n, nil, how)
+		m.adopt(t, n, nil, false)
 		if left := state(m, n); len(left) > 0 {
 			t.Fatalf("step %d: rules after cleanup: got %v, want none", step, left)
 		}
@@ -148,10 +147,10 @@ func TestRejectionsStay(t *testing.T) {
 	n := newNames()
 	for step := range 300 {
 		m := model{}
-		m.write(t, slices.Concat(randomLoad(t, r)...), gently)
+		m.write(t, slices.Concat(randomLoad(t, r)...))
 		damage(r, m)
 		before, want := m.clone(), slices.Concat(randomLoad(t, r)...)
-		ops, _ := m.seen(n).plan(n, want, gently)
+		ops, _ := m.seen(n).plan(n, want, false)
 		text, _, writesNAT := strings.Cut(string(scriptOf(ops).text), "*nat\n")
 		if !writesNAT {
 			continue
@@ -175,65 +174,63 @@ func TestPlans(t *testing.T) {
 	ref := chainRef{Filter, "VIPKIT-SERVICES"}
 	wanted := written(t, "+ filter VIPKIT-SERVICES", "+ filter VIPKIT-SERVICES < a", "+ filter VIPKIT-SERVICES < b", "+ filter VIPKIT-SERVICES > y", "+ filter VIPKIT-SERVICES > z")
 	whole := Op{Kind: backends.Replace, Key: ref.key(), Value: "a\nb\ny\nz\n"}
-	late := whole // after table nat
-	late.Key.Back = true
+	whole.Key.Back = true // after table nat
 	for _, c := range []struct {
 		what  string
 		found []string
-		how   scope
+		adds  bool
 		want  []Op
 	}{
-		{"as wanted", []string{"a", "b", "y", "z"}, gently, nil},
-		{"as wanted", []string{"a", "b", "y", "z"}, atOnce, nil},
-		{"in another order", []string{"b", "a", "z", "y"}, gently, nil},
-		{"in the wrong halves", []string{"a", "y", "b", "z"}, gently, []Op{late}},
-		{"in the wrong halves, one missing", []string{"a", "y", "b"}, gently, []Op{wanted[4], late}},
-		{"in the wrong halves, one missing", []string{"a", "y", "b"}, adding, wanted[4:]},
-		{"one missing", []string{"a", "b", "z"}, atOnce, []Op{whole}},
-		{"twice", []string{"a", "a", "b", "y", "z"}, gently, []Op{late}},
-		{"twice, one missing", []string{"a", "a", "y", "z"}, gently, []Op{wanted[2], late}},
-		{"one more", []string{"a", "b", "y", "c", "z"}, gently, []Op{late}},
-		{"another one", []string{"a", "c", "y", "z"}, gently, []Op{wanted[2], late}},
-		{"another one", []string{"a", "c", "y", "z"}, adding, wanted[2:3]},
-		{"empty", nil, adding, wanted[1:]},
+		{"as wanted", []string{"a", "b", "y", "z"}, false, nil},
+		{"in another order", []string{"b", "a", "z", "y"}, false, nil},
+		{"in the wrong halves", []string{"a", "y", "b", "z"}, false, []Op{whole}},
+		{"in the wrong halves, one missing", []string{"a", "y", "b"}, false, []Op{wanted[4], whole}},
+		{"in the wrong halves, one missing", []string{"a", "y", "b"}, true, wanted[4:]},
+		{"twice", []string{"a", "a", "b", "y", "z"}, false, []Op{whole}},
+		{"twice, one missing", []string{"a", "a", "y", "z"}, false, []Op{wanted[2], whole}},
+		{"one more", []string{"a", "b", "y", "c", "z"}, false, []Op{whole}},
+		{"another one", []string{"a", "c", "y", "z"}, false, []Op{wanted[2], whole}},
+		{"another one", []string{"a", "c", "y", "z"}, true, wanted[2:3]},
+		{"empty", nil, true, wanted[1:]},
 	} {
-		got, unwanted := model{ref: c.found}.seen(n).plan(n, wanted, c.how)
+		got, unwanted := model{ref: c.found}.seen(n).plan(n, wanted, c.adds)
 		if diff := cmp.Diff(c.want, got, cmp.AllowUnexported(Key{}), cmpopts.EquateEmpty()); diff != "" || len(unwanted) > 0 {
-			t.Errorf("%s (%d): unwanted %v, operations (-want +got):\n%s", c.what, c.how, unwanted, diff)
+			t.Errorf("%s (%t): unwanted %v, operations (-want +got):\n%s", c.what, c.adds, unwanted, diff)
 		}
 	}
 	unread := &existing{chains: saved{ref: nil}, isUnread: true}
-	got, _ := unread.plan(n, wanted, atOnce)
-	testenv.Same(t, []Op{whole}, got, "operations on a chain with unknown rules")
+	got, _ := unread.plan(n, wanted, false)
+	testenv.Same(t, append(wanted[1:], whole), got, "operations on a chain with unknown rules")
 }
 
-// A chain that is not open is written if its text differs. One that nobody wants is emptied, in table filter after
-// the other tables are written.
+// A chain that is not open is written if its text differs. A chain that is not wanted is emptied, in table filter after
+// the other tables are written, unless everything goes.
 func TestPlansOfFixedChains(t *testing.T) {
 	t.Parallel()
 	n := newNames()
 	ref := chainRef{Filter, "VIPKIT-FORWARD"}
-	wanted := written(t, "+ filter VIPKIT-FORWARD : a")
+	wanted, others := written(t, "+ filter VIPKIT-FORWARD : a"), written(t, "+ filter VIPKIT-REJECT : c")
 	empty := Op{Kind: backends.Replace, Key: ref.key()}
 	late := empty
 	late.Key.Back = true
 	replaced := wanted[0]
 	replaced.Kind = backends.Replace
 	for _, c := range []struct {
-		found  []string
-		wanted []Op
-		how    scope
-		want   []Op
+		found    []string
+		wanted   []Op
+		adds     bool
+		want     []Op
+		unwanted int
 	}{
-		{[]string{"a"}, wanted, gently, nil},
-		{[]string{"b"}, wanted, gently, []Op{replaced}},
-		{[]string{"b"}, nil, gently, []Op{late}},
-		{[]string{"b"}, nil, atOnce, []Op{empty}},
-		{[]string{"b"}, nil, adding, nil},
-		{nil, nil, gently, nil},
+		{[]string{"a"}, wanted, false, nil, 0},
+		{[]string{"b"}, wanted, false, []Op{replaced}, 0},
+		{[]string{"b"}, others, false, []Op{others[0], late}, 1},
+		{[]string{"b"}, nil, false, []Op{empty}, 1},
+		{[]string{"b"}, nil, true, nil, 0},
+		{nil, nil, false, nil, 1},
 	} {
-		got, unwanted := model{ref: c.found}.seen(n).plan(n, c.wanted, c.how)
-		if diff := cmp.Diff(c.want, got, cmp.AllowUnexported(Key{})); diff != "" || (len(unwanted) > 0) != (c.wanted == nil && c.how != adding) {
+		got, unwanted := model{ref: c.found}.seen(n).plan(n, c.wanted, c.adds)
+		if diff := cmp.Diff(c.want, got, cmp.AllowUnexported(Key{})); diff != "" || len(unwanted) != c.unwanted {
 			t.Errorf("%v: unwanted %v, operations (-want +got):\n%s", c.found, unwanted, diff)
 		}
 	}

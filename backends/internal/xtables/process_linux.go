@@ -68,7 +68,11 @@ func killAll(p *os.Process) error {
 // file returns a file in memory with some content. With a pipe, the switches between writer and
 // program would cost a tenth of the time that the program needs for a long text.
 func file(content []byte) (*os.File, error) {
-	fd, err := unix.MemfdCreate("iptables", unix.MFD_CLOEXEC)
+	// With the sysctl vm.memfd_noexec=2, some kernels refuse files that somebody may execute later.
+	fd, err := unix.MemfdCreate("iptables", unix.MFD_CLOEXEC|unix.MFD_NOEXEC_SEAL)
+	if errors.Is(err, unix.EINVAL) { // Linux before 6.3
+		fd, err = unix.MemfdCreate("iptables", unix.MFD_CLOEXEC)
+	}
 	if err != nil {
 		return nil, os.NewSyscallError("memfd_create", err)
 	}

@@ -20,8 +20,8 @@ func (k *kernel) Replace(context.Context, proxy.Snapshot, bool) backends.Replace
 // Finish writes the accepted ones.
 type replacement struct {
 	kernel *kernel
-	// begun is true after the first commit, and whole if it succeeded.
-	begun, whole bool
+	// started is true after the first commit, and whole if it succeeded.
+	started, whole bool
 	// keeps is true if the kernel refused a part without a reason, such as a lack of memory: then existing
 	// rules stay.
 	keeps bool
@@ -40,12 +40,12 @@ func (r *replacement) Commit(ctx context.Context, ops []Op) backends.Outcome {
 
 func (r *replacement) commit(ctx context.Context, ops []Op) error {
 	k := r.kernel
-	if r.begun {
-		err := k.disturb(func() error { return r.try(ctx, ops) })
+	if r.started {
+		err := r.try(ctx, ops)
 		r.keeps = r.keeps || k.programs.flavour == Legacy && isKernels(err)
 		return err
 	}
-	r.begun = true
+	r.started = true
 	woken, err := k.native.wake(ctx)
 	if err != nil {
 		return fmt.Errorf("%w: waking dormant tables: %w", backends.ErrUnavailable, err)
@@ -56,8 +56,7 @@ func (r *replacement) commit(ctx context.Context, ops []Op) error {
 		return fmt.Errorf("%w: reading rules: %w", backends.ErrUnavailable, err)
 	}
 	k.findFrontends(e.chains)
-	err = k.disturb(func() error { return k.load(ctx, e, ops) })
-	if err != nil {
+	if err := k.load(ctx, e, ops); err != nil {
 		return k.diagnose(ctx, err)
 	}
 	r.whole = true
@@ -103,7 +102,7 @@ func (k *kernel) try(ctx context.Context, ops []Op, exist saved) (made saved, er
 	for t, text := range rules {
 		trial = append(trial, Op{Key: Key{Table: t, Chain: k.names.Canary()}, Value: string(text)})
 	}
-	return made, k.write(ctx, trial, gently)
+	return made, k.write(ctx, trial)
 }
 
 // Finish implements [backends.Replacement].
@@ -117,7 +116,7 @@ func (r *replacement) Finish(ctx context.Context) error {
 		return err
 	}
 	if r.keeps {
-		err = k.adopt(ctx, e, r.accepted, adding)
+		err = k.adopt(ctx, e, r.accepted, true)
 	} else {
 		err = k.load(ctx, e, r.accepted)
 	}
@@ -133,7 +132,7 @@ func (r *replacement) Finish(ctx context.Context) error {
 // load makes the wanted objects of what exists. If that is refused, the programs may have listed less than there
 // is: then it reads nf_tables itself.
 func (k *kernel) load(ctx context.Context, e *existing, wanted []Op) error {
-	refusal := k.adopt(ctx, e, wanted, gently)
+	refusal := k.adopt(ctx, e, wanted, false)
 	if !isRefusal(refusal) {
 		return refusal
 	}
@@ -144,14 +143,14 @@ func (k *kernel) load(ctx context.Context, e *existing, wanted []Op) error {
 	if len(e.chains)+len(e.jumps) == 0 { // there is nothing that may be in the way
 		return refusal
 	}
-	return k.adopt(ctx, e, wanted, gently)
+	return k.adopt(ctx, e, wanted, false)
 }
 
-// adopt makes the wanted objects of what exists. Unwanted chains are removed last and apart, because
-// something may refer to one of them: then it stays, empty.
-func (k *kernel) adopt(ctx context.Context, e *existing, wanted []Op, s scope) error {
-	ops, unwanted := e.plan(k.names, wanted, s)
-	if err := k.write(ctx, ops, s); err != nil {
+// adopt makes the wanted objects of what exists; if adds is set, it only adds objects. Unwanted chains are removed last
+// and apart, because something may refer to one of them: then it stays, empty.
+func (k *kernel) adopt(ctx context.Context, e *existing, wanted []Op, adds bool) error {
+	ops, unwanted := e.plan(k.names, wanted, adds)
+	if err := k.write(ctx, ops); err != nil {
 		return err
 	}
 	if err := k.native.removeJumps(ctx, e.handles); err != nil {

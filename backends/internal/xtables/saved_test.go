@@ -195,7 +195,7 @@ func checkRemoval(t *testing.T, n Names, text string) {
 	}
 	e, err := l.end()
 	testenv.NoError(t, err)
-	ops, _ := e.plan(n, nil, atOnce)
+	ops, _ := e.plan(n, nil, false)
 	for line := range strings.Lines(string(scriptOf(ops).text)) {
 		flag, rest, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
 		chain, rule, _ := strings.Cut(rest, " ")

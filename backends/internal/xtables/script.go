@@ -12,22 +12,22 @@ import (
 //
 // iptables-restore commits one table after the other. No packet must leave the node
 // untranslated in between. So rules of table filter that refuse packets are added before
-// those of table nat that translate them are removed, and are removed after those of table
+// rules of table nat that translate them are removed, and are removed after rules of table
 // nat have been added: first additions to filter, then nat, then removals from filter. If
 // nat only gets additions, it is first, because the other order makes a first load slow in
 // the flavour that uses nf_tables. Table mangle, which neither refuses nor translates, is
-// before all others. At once, each table is one commit, and filter the last one.
+// before all others.
 //
 // New chains, which no packet reaches yet, may be committed ahead of everything else, in pieces.
 type script struct {
 	text []byte
 	// piece is about how many bytes of new chains are in one commit; 0 is all.
 	piece int
-	// isAhead is true while new chains are written that may be cut into pieces; begun is where the
+	// isAhead is true while new chains are written that may be cut into pieces; pieceStart is where the
 	// text of the current piece begins.
-	isAhead bool
-	begun   int
-	commits int
+	isAhead    bool
+	pieceStart int
+	commits    int
 	// rules counts rules and chains that are written or removed.
 	rules uint64
 	// written counts the rules that are written, by table.
@@ -39,10 +39,10 @@ type script struct {
 const pieceSize = 256 << 10
 
 // Script returns the input of iptables-restore --noflush for some operations.
-func Script(ops []Op) string { return string(newScript(ops, 0, gently).text) }
+func Script(ops []Op) string { return string(newScript(ops, 0).text) }
 
 // newScript writes a script with pieces of a size.
-func newScript(ops []Op, piece int, how scope) *script {
+func newScript(ops []Op, piece int) *script {
 	var marks, before, after []Op
 	during := make([]Op, 0, len(ops)) // nearly all of them
 	for i := range ops {
@@ -52,7 +52,7 @@ func newScript(ops []Op, piece int, how scope) *script {
 			marks = append(marks, *o)
 		case o.Key.Table == NAT:
 			during = append(during, *o)
-		case how == atOnce, o.Kind == backends.Remove, o.Key.Rule == "" && o.Key.Back, o.Key.Rule != "" && o.Kind == backends.Replace:
+		case o.Kind == backends.Remove, o.Key.Rule == "" && o.Key.Back, o.Key.Rule != "" && o.Kind == backends.Replace:
 			after = append(after, *o)
 		default:
 			before = append(before, *o)
@@ -101,7 +101,7 @@ func (s *script) divide(t Table, ops []Op) {
 // cut begins another piece before a rule of a new chain, if the current one is large enough. The
 // first piece has made all the chains.
 func (s *script) cut(t Table) {
-	if s.isAhead && len(s.text)-s.begun >= s.piece {
+	if s.isAhead && len(s.text)-s.pieceStart >= s.piece {
 		s.commit()
 		s.write("*", t.String())
 	}
@@ -111,7 +111,7 @@ func (s *script) cut(t Table) {
 func (s *script) commit() {
 	s.write("COMMIT")
 	s.commits++
-	s.begun = len(s.text)
+	s.pieceStart = len(s.text)
 }
 
 // textSize returns an upper bound of the length of a script for some operations.

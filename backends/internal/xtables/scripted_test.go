@@ -41,7 +41,6 @@ func TestScripts(t *testing.T) { //nolint:funlen // a table
 	for _, c := range []struct {
 		what  string
 		ops   []Op
-		how   scope
 		want  string
 		rules uint64
 	}{
@@ -85,13 +84,8 @@ func TestScripts(t *testing.T) { //nolint:funlen // a table
 			ops:  written(t, "+ filter S < -j A", "= filter INPUT < -j S", "= nat B : -j C"),
 			want: "*filter\n-I S -j A\nCOMMIT\n*nat\n-F B\n-A B -j C\nCOMMIT\n*filter\n-I INPUT -j S\nCOMMIT\n", rules: 4,
 		},
-		{
-			what: "each table at once", how: atOnce,
-			ops:  written(t, "= filter S : -j A", "= filter INPUT < -j S", "- filter F : -j D", "= nat B : -j C"),
-			want: "*nat\n-F B\n-A B -j C\nCOMMIT\n*filter\n-F F\n-F S\n-A S -j A\n-I INPUT -j S\n-X F\nCOMMIT\n", rules: 6,
-		},
 	} {
-		s := newScript(c.ops, 0, c.how)
+		s := newScript(c.ops, 0)
 		if diff := cmp.Diff(c.want, string(s.text)); diff != "" || s.rules != c.rules {
 			t.Errorf("%s: rules: got %d, want %d; script (-want +got):\n%s", c.what, s.rules, c.rules, diff)
 		}
@@ -106,7 +100,7 @@ func TestScripts(t *testing.T) { //nolint:funlen // a table
 func TestScriptInPieces(t *testing.T) {
 	t.Parallel()
 	ops := written(t, "+ nat B : -j A1\n-j A2", "+ nat S", "= nat R : -j B", "+ nat S < -j B", "+ nat S > -j N", "+ nat OUTPUT < -j S", "+ nat INPUT > -j S")
-	s := newScript(ops, 12, gently)
+	s := newScript(ops, 12)
 	const want = "*nat\n:B - [0:0]\n:S - [0:0]\nCOMMIT\n*nat\n-A B -j A1\nCOMMIT\n*nat\n-A B -j A2\nCOMMIT\n*nat\n-A S -j B\nCOMMIT\n*nat\n-A S -j N\nCOMMIT\n" +
 		"*nat\n-F R\n-A R -j B\n-I OUTPUT -j S\n-A INPUT -j S\nCOMMIT\n"
 	if diff := cmp.Diff(want, string(s.text)); diff != "" {

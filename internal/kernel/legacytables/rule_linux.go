@@ -42,7 +42,7 @@ type Match struct {
 
 // layout has the offsets of fields of a rule, which is the kernel's struct ipt_entry or ip6t_entry.
 type layout struct {
-	interfaces int // the name of the input interface, then that of the output interface
+	interfaces int // the name of the input interface, then the name of the output interface
 	protocol   int
 	inverted   int // bits of inverted conditions
 	target     int // the offset of the target, then the size of the rule

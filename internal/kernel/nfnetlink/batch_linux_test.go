@@ -193,24 +193,3 @@ func TestBuildingAllocatesNothing(t *testing.T) {
 		t.Errorf("building a batch of %d bytes: got %v allocations, want 0", b.Len(), allocs)
 	}
 }
-
-func TestFieldsLen(t *testing.T) {
-	t.Parallel()
-	tests := []struct {
-		sels []Selector
-		v4   int
-		v6   int
-	}{
-		{[]Selector{SourceAddr}, 4, 16},
-		{[]Selector{L4Proto}, 1, 1},
-		{[]Selector{DestPort}, 2, 2},
-		{[]Selector{RandomIndex}, 4, 4},
-		{[]Selector{DestAddr, L4Proto, DestPort, RandomIndex}, 16, 28},
-		{[]Selector{SourceAddr, DestAddr}, 8, 32},
-	}
-	for _, tt := range tests {
-		if v4, v6 := fieldsLen(IPv4, tt.sels), fieldsLen(IPv6, tt.sels); v4 != tt.v4 || v6 != tt.v6 {
-			t.Errorf("fieldsLen(%v): got %d for IPv4 and %d for IPv6, want %d and %d", tt.sels, v4, v6, tt.v4, tt.v6)
-		}
-	}
-}

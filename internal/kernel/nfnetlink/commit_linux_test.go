@@ -271,27 +271,6 @@ func TestAddingAgain(t *testing.T) {
 	}
 }
 
-// Adding a set with another size is not an error; the kernel uses the old or the new size.
-func TestSetSizeAgain(t *testing.T) {
-	t.Parallel()
-	c := openInNamespace(t)
-	table := Table{Family: IPv4, Name: "vip"}
-	old := &Set{Name: "s", Key: []Selector{SourceAddr}, Size: 10}
-	changed := *old
-	changed.Size = 20
-	var b Batch
-	b.AddTable(table)
-	b.AddSet(table, old)
-	commit(t, c, &b)
-	b.AddSet(table, &changed)
-	commit(t, c, &b)
-	got := listSets(t, c, table)["s"].SetSpec
-	if got != old.Spec(table.Family) && got != changed.Spec(table.Family) {
-		t.Errorf("set: got %+v, want that of %+v or of %+v", got, old, changed)
-	}
-	t.Logf("size %d", got.Size)
-}
-
 // A set accepts as many elements as its size, and the error names the first excess one.
 func TestSetIsFull(t *testing.T) {
 	t.Parallel()
@@ -311,20 +290,6 @@ func TestSetIsFull(t *testing.T) {
 	err := c.Commit(t.Context(), &b)
 	if !errors.As(err, &e) || e.Errno != unix.ENFILE || !slices.Equal(e.Key, []byte{192, 0, 2, 3}) {
 		t.Errorf("a third element in a set of size 2: got %v, want ENFILE and its key", err)
-	}
-}
-
-func TestDestroyTable(t *testing.T) {
-	t.Parallel()
-	c := openInNamespace(t)
-	table := Table{Family: IPv6, Name: "vip"}
-	var b Batch
-	b.DestroyTable(table)
-	commit(t, c, &b)
-	newBalancer(t, c, table)
-	commit(t, c, &b)
-	if got := nft(t, "list", "ruleset"); got != "" {
-		t.Errorf("ruleset after DestroyTable: got\n%s\nwant an empty one", got)
 	}
 }
 

@@ -41,6 +41,8 @@ type Conn struct {
 	seq     uint32 // last used sequence number
 	unread  uint32 // last sequence number of a request whose replies were not all read; 0 is none
 	request []byte
+	// monitor is nil if nobody asks about commits of other programs.
+	monitor *Monitor
 	busy    atomic.Bool
 	closed  bool
 }
@@ -109,8 +111,12 @@ func (c *Conn) Commit(ctx context.Context, b *Batch) error {
 	if b.Empty() {
 		return nil
 	}
-	if n := b.Len(); n > c.max {
+	n := b.Len()
+	if n > c.max {
 		return &SizeError{Size: n, Max: c.max}
+	}
+	if m := c.monitor; m != nil && n >= bulk && m.listening {
+		return m.Pause(ctx, func() (int, error) { return 1, c.Commit(ctx, b) })
 	}
 	if err := c.enter(); err != nil {
 		return err
@@ -161,9 +167,7 @@ func (c *Conn) acknowledge(b *Batch, first uint32) error {
 			c.unread = 0
 			return nil
 		}
-		c.drain()
-		c.unread = 0
-		return b.describe(index, r)
+		return b.describe(index, r) // the next call reads the errors of further messages
 	}
 	return fmt.Errorf("%w: too many replies to earlier requests", ErrUnknownOutcome)
 }
@@ -182,16 +186,6 @@ func findReply(buf messages, first uint32, n int) (r outcome, index uint32, ok b
 		}
 		if r, err := m.Outcome(); err == nil {
 			return r, index, true
-		}
-	}
-}
-
-// drain empties the queue: the kernel replies to a refused transaction with an error for
-// each wrong message, and has queued all of them by now.
-func (c *Conn) drain() {
-	for range maxStale {
-		if _, err := c.socket.Receive(unix.MSG_DONTWAIT); err != nil && !errors.Is(err, unix.ENOBUFS) {
-			return
 		}
 	}
 }

@@ -31,7 +31,7 @@ type Visitor[T any] struct {
 	// Consistent may be nil. It is called at the end of a try that a commit
 	// interrupted, and reports whether the dumped objects are known not to have
 	// changed. Such a dump is complete, except for tables and chains: the kernel
-	// counts those of one table together with those of other tables, and may skip some.
+	// counts the objects of one table together with objects of other tables, and may skip some.
 	Consistent func() bool
 }
 
@@ -199,7 +199,7 @@ func (c *Conn) handOut(rest messages, seq uint32, each func(message) error) (end
 
 // skipUnread reads the rest of the replies to an earlier request that ended early: the kernel
 // does not start a second dump on the same socket, it drops replies while the receive buffer
-// is full, and the replies would be queued before those to the next request. All of them are
+// is full, and the replies would be queued before the replies to the next request. All of them are
 // in the queue, because the kernel continues a dump whenever a message is read.
 func (c *Conn) skipUnread(ctx context.Context) error {
 	for range maxStale {

@@ -109,43 +109,6 @@ func elements(t testing.TB, c *Conn, table Table, set string) map[elem]bool {
 	return got
 }
 
-func TestDumpElements(t *testing.T) {
-	t.Parallel()
-	for _, table := range testTables() {
-		t.Run(table.Family.String(), func(t *testing.T) {
-			c := openInNamespace(t)
-			newBalancer(t, c, table)
-			fam := table.Family
-			vip := fam.addr("10.96.0.1", "fd00:96::1")
-			endpoint := fam.addr("10.128.0.1", "fd00:128::1")
-			port := func(n uint16) string { return string(concat(tcp, n)) }
-			want := map[string]map[elem]bool{
-				"services": {{Key: string(concat(vip, tcp, uint16(80))), Verdict: "-4 pick-2"}: true},
-				"endpoints": {
-					{Key: string(concat(vip, tcp, uint16(80), uint32(0))), Data: string(concat(endpoint, uint16(8080)))}: true,
-					{Key: string(concat(vip, tcp, uint16(80), uint32(1))), Data: string(concat(endpoint, uint16(8081)))}: true,
-				},
-				"nodeports": {
-					{Key: port(30080), Verdict: "-3 pick-2"}: true, {Key: port(30081), Verdict: "0 "}: true,
-					{Key: port(30082), Verdict: "1 "}: true, {Key: port(30083), Verdict: "-5 "}: true,
-				},
-				"pods": {
-					{Key: string(concat(fam.addr("10.128.0.0", "fd00:128::")))}:            true,
-					{Key: string(concat(fam.addr("10.129.0.0", "fd00:129::"))), End: true}: true,
-				},
-				"by-source": {
-					{Key: string(concat(fam.addr("192.0.2.0", "2001:db8::"))), Verdict: "-4 pick-2"}: true,
-					{Key: string(concat(fam.addr("192.0.2.128", "2001:db8:8000::"))), End: true}:     true,
-				},
-				"affinity": {},
-			}
-			for set, want := range want {
-				testenv.Same(t, want, elements(t, c, table, set), "Elements of %s", set)
-			}
-		})
-	}
-}
-
 // The objects of other programs do not matter, neither for our tables nor when their
 // tables are read.
 func TestForeignTables(t *testing.T) {
@@ -286,31 +249,6 @@ func TestHasTable(t *testing.T) {
 				t.Errorf("HasTable(%v): got %t and error %v, want %t", in, found, err, in == table)
 			}
 		}
-	}
-}
-
-func TestGeneration(t *testing.T) {
-	t.Parallel()
-	c := openInNamespace(t)
-	generation := func() uint32 {
-		g, err := c.Generation(t.Context())
-		if err != nil {
-			t.Fatalf("Generation: %v", err)
-		}
-		return g
-	}
-	before := generation()
-	if again := generation(); again != before {
-		t.Errorf("generation without a commit: got %d, want %d", again, before)
-	}
-	nft(t, "add", "table", "ip", "theirs")
-	if after := generation(); after == before {
-		t.Errorf("generation after a commit by nft: got %d, want another one", after)
-	}
-	cancelled, cancel := context.WithCancel(t.Context())
-	cancel()
-	if _, err := c.Generation(cancelled); !errors.Is(err, context.Canceled) {
-		t.Errorf("Generation with a cancelled context: got %v, want context.Canceled", err)
 	}
 }
 

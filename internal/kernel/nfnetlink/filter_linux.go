@@ -58,7 +58,7 @@ func checkMessage(tables []string) []bpf.Instruction {
 	return append(p, nextMessage()...)
 }
 
-// matchName passes a packet whose name at an offset of the message is that of a table. The
+// matchName passes a packet that has the name of a table at an offset of the message. The
 // kernel ends a name with a zero, and pads it with zeros to a multiple of four bytes.
 func matchName(at uint32, table string) []bpf.Instruction {
 	text := append([]byte(table), make([]byte, 4-len(table)%4)...)

@@ -3,7 +3,6 @@ package nfnetlink
 import (
 	"bytes"
 	"slices"
-	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -63,38 +62,5 @@ func decodeAll(t *testing.T, m message) {
 			t.Fatalf("an element of %d bytes in a list of %d", len(e.Key)+len(e.Data)+len(e.Chain), len(list))
 		}
 		return nil
-	})
-}
-
-// Reading returns the elements that were written.
-func FuzzElements(f *testing.F) {
-	f.Add([]byte{1, 2, 3, 4}, []byte{5, 6}, "chain", int32(VerdictGoto))
-	f.Add([]byte{}, []byte{}, "", int32(0))
-	f.Add(make([]byte, 65), make([]byte, 64), string(make([]byte, 300)), int32(-9))
-	f.Fuzz(func(t *testing.T, key, data []byte, chain string, verdict int32) {
-		const longest = 64 // of the kernel
-		if len(key) == 0 || len(data) == 0 || len(key) > longest || len(data) > longest || len(chain) > maxName || strings.Contains(chain, "\x00") {
-			return
-		}
-		var b Batch
-		w := b.Elements(OpAdd, Table{Family: IPv4, Name: "vip"}, "s")
-		w.Key(key)
-		w.KeyEnd(key)
-		w.KeyData(key, data)
-		w.KeyVerdict(key, Verdict(verdict), chain)
-		k := elem{Key: string(key)}
-		want := []elem{k, {Key: k.Key, End: true}, {Key: k.Key, Data: string(data)}}
-		var got []elem
-		var last Element
-		err := eachElement(attrs(b.at(1)[headerLen:]).Find(unix.NFTA_SET_ELEM_LIST_ELEMENTS), &last, func(e *Element) error {
-			got = append(got, keep(e))
-			return nil
-		})
-		if err != nil || len(got) != 4 || !slices.Equal(got[:3], want) {
-			t.Fatalf("elements: got %+v, error %v, want %+v and a verdict", got, err, want)
-		}
-		if !last.HasVerdict || int32(last.Verdict) != verdict || string(last.Chain) != chain {
-			t.Fatalf("verdict: got %d to %q, want %d to %q", last.Verdict, last.Chain, verdict, chain)
-		}
 	})
 }

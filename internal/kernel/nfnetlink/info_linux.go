@@ -12,7 +12,7 @@ import (
 // TableInfo is a table as the kernel lists it.
 type TableInfo struct {
 	Name string
-	// Flags are those of the kernel, such as NFT_TABLE_F_DORMANT.
+	// Flags are flags of the kernel, such as NFT_TABLE_F_DORMANT.
 	Flags uint32
 }
 
@@ -40,7 +40,7 @@ type SetInfo struct {
 	Count int
 }
 
-// Tables visits all tables of a family, those of other programs included.
+// Tables visits all tables of a family, also tables of other programs.
 func (c *Conn) Tables(ctx context.Context, fam Family, v Visitor[TableInfo]) error {
 	q := query{op: "list tables", typ: unix.NFT_MSG_GETTABLE, table: Table{Family: fam}}
 	return visitObjects(ctx, c, q, parseTable, v)
@@ -52,7 +52,7 @@ func (c *Conn) Chains(ctx context.Context, t Table, v Visitor[Chain]) error {
 	return visitObjects(ctx, c, q, parseChain, v)
 }
 
-// Rules visits the rules of a table, those of one chain in their order; none
+// Rules visits the rules of a table, the rules of one chain in their order; none
 // if there is no such table.
 func (c *Conn) Rules(ctx context.Context, t Table, v Visitor[RuleInfo]) error {
 	q := query{op: "list rules of", typ: unix.NFT_MSG_GETRULE, table: t}

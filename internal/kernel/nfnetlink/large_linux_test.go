@@ -1,7 +1,6 @@
 package nfnetlink
 
 import (
-	"context"
 	"encoding/binary"
 	"errors"
 	"slices"
@@ -203,57 +202,5 @@ func TestDumpRestartsOnKernel(t *testing.T) {
 			t.Errorf("interrupted %d times: got %d tries, %d elements, error %v; want %d, %d, %v",
 				disturb, begun, seen, err, wantBegun, n, want)
 		}
-	}
-}
-
-// The connection stays usable after a dump that was abandoned in the middle.
-func TestDumpGivenUpOnKernel(t *testing.T) {
-	t.Parallel()
-	const n = 20_000
-	c := openInNamespace(t)
-	table := Table{Family: IPv4, Name: "vip"}
-	load(t, c, table, n)
-	for range 3 {
-		ctx, cancel := context.WithCancel(t.Context())
-		err := c.Elements(ctx, table, bigSet().Name, Visitor[Element]{Each: func(*Element) error {
-			cancel()
-			return nil
-		}})
-		cancel()
-		if !errors.Is(err, context.Canceled) {
-			t.Fatalf("Elements, cancelled in the middle: got %v, want context.Canceled", err)
-		}
-		var b Batch
-		b.AddChain(table, Chain{Name: "next"})
-		commit(t, c, &b)
-		wantAll(t, c, table, n)
-	}
-}
-
-// Flush and delete remove all elements, however long the lists are.
-func TestRemoveMany(t *testing.T) {
-	t.Parallel()
-	const n = 20_000
-	c := openInNamespace(t)
-	table := Table{Family: IPv4, Name: "vip"}
-	load(t, c, table, n)
-	var b Batch
-	var key, data [16]byte
-	w := b.Elements(OpDelete, table, bigSet().Name)
-	for i := n / 2; i < n; i++ {
-		bigKey(key[:], data[:8], i)
-		w.Key(key[:])
-	}
-	commit(t, c, &b)
-	wantAll(t, c, table, n/2)
-	b.Reset()
-	flushSet(&b, table, bigSet().Name)
-	commit(t, c, &b)
-	wantAll(t, c, table, 0)
-	b.Reset()
-	b.DelSet(table, bigSet().Name)
-	commit(t, c, &b)
-	if sets := listSets(t, c, table); len(sets) != 0 {
-		t.Errorf("sets after DelSet: got %d, want none", len(sets))
 	}
 }

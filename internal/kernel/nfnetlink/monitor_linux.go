@@ -24,33 +24,32 @@ type Monitor struct {
 	conn *Conn
 	file *os.File
 	raw  syscall.RawConn
-	// tables are the names of the tables.
-	tables []string
 	// listening is true while the socket is in the multicast group of nf_tables.
 	listening bool
 	// missed is true if another connection may have committed while it was not.
 	missed atomic.Bool
 }
 
-// bulk is the size in bytes from which the monitor leaves the group during a transaction.
+// bulk is the size in bytes from which the monitor does not listen during a transaction of its connection.
 // Otherwise the kernel would hold a message of 4 KiB for each object until the end of the
 // transaction, which would then take 1.5 times as long.
 const bulk = 64 << 10
 
-// Monitor makes a monitor of tables in the network namespace of the calling thread,
-// which must be that of the connection. It notices nothing before [Monitor.Begin].
+// Monitor makes the monitor of a connection, which watches tables in the network namespace of the calling
+// thread. That must be the namespace of the connection. The monitor notices nothing before [Monitor.Begin].
 func (c *Conn) Monitor(tables ...string) (*Monitor, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_NETFILTER)
 	if err != nil {
 		return nil, fmt.Errorf("nfnetlink: monitor: %w", os.NewSyscallError("socket", err))
 	}
-	m := &Monitor{conn: c, file: os.NewFile(uintptr(fd), "nf_tables monitor"), tables: tables}
+	m := &Monitor{conn: c, file: os.NewFile(uintptr(fd), "nf_tables monitor")}
 	if m.raw, err = m.file.SyscallConn(); err == nil {
 		err = m.control(func(fd int) error { return c.prepare(fd, tables) })
 	}
 	if err != nil {
 		return nil, errors.Join(err, m.file.Close())
 	}
+	c.monitor = m
 	return m, nil
 }
 
@@ -179,20 +178,10 @@ const pollInterval = time.Second
 // wake makes Wait check again. On a closed monitor it does nothing: Wait has ended.
 func (m *Monitor) wake() { _ = m.file.SetReadDeadline(time.Now()) }
 
-// Commit commits a batch through the connection. During a large commit the monitor does
-// not listen. If the generation of the ruleset then shows that another connection
-// committed to any table, that counts as noticed.
-func (m *Monitor) Commit(ctx context.Context, b *Batch) error {
-	if b.Len() < bulk || !m.listening {
-		return m.conn.Commit(ctx, b)
-	}
-	return m.Apart(ctx, func() (int, error) { return 1, m.conn.Commit(ctx, b) })
-}
-
-// Apart makes commits while the monitor does not listen, as many as commit returns if it
+// Pause makes commits while the monitor does not listen, as many as commit returns if it
 // succeeds, and none otherwise. If the generation of the ruleset then shows that others have
 // committed to any table, that counts as noticed.
-func (m *Monitor) Apart(ctx context.Context, commit func() (commits int, err error)) error {
+func (m *Monitor) Pause(ctx context.Context, commit func() (commits int, err error)) error {
 	before, err := m.conn.Generation(ctx)
 	if err != nil {
 		return err

@@ -321,7 +321,7 @@ func TestMonitorNoticesCommitsBesideLargeOnes(t *testing.T) {
 	}
 	commit := func(b *Batch) {
 		t.Helper()
-		testenv.NoError(t, m.Commit(t.Context(), b))
+		testenv.NoError(t, c.Commit(t.Context(), b))
 	}
 	commit(b)
 	noticed(t, m, "a large commit alone", false)
@@ -337,7 +337,7 @@ func TestMonitorNoticesCommitsBesideLargeOnes(t *testing.T) {
 	// A foreign commit while the monitor does not listen shows in the generation.
 	ended := make(chan error, 1)
 	go func() { ended <- m.Wait(t.Context()) }()
-	err := m.Apart(t.Context(), func() (int, error) {
+	err := m.Pause(t.Context(), func() (int, error) {
 		nft(t, "add", "table", "ip", "somebody")
 		return 1, c.Commit(t.Context(), b)
 	})
@@ -351,7 +351,7 @@ func TestMonitorNoticesCommitsBesideLargeOnes(t *testing.T) {
 	// A refused commit changes nothing.
 	bad := largeBatch(web)
 	bad.DelTable(Table{Family: IPv4, Name: "there-is-none"})
-	if err := m.Commit(t.Context(), bad); err == nil {
+	if err := c.Commit(t.Context(), bad); err == nil {
 		t.Fatal("commit of a wrong batch: got no error, want one")
 	}
 	noticed(t, m, "a large commit that was refused", false)

@@ -59,7 +59,7 @@ const (
 	Postrouting Hook = unix.NF_INET_POST_ROUTING
 )
 
-// BaseChain attaches a chain to a hook. The zero value is that of a regular chain, which
+// BaseChain attaches a chain to a hook. The zero value stands for a regular chain, which
 // sees only packets of rules that jump to it.
 type BaseChain struct {
 	// Type is "filter" or "nat"; empty means that the chain is not a base chain.

@@ -193,34 +193,6 @@ func TestDumpRestart(t *testing.T) {
 	}
 }
 
-// Collect returns the items of the last try only.
-func TestCollectStartsAgain(t *testing.T) {
-	t.Parallel()
-	c := script(t, listed(1, 0, "a"), listed(1, unix.NLM_F_DUMP_INTR, "b"), done(1, 0, 0), listed(2, 0, "c"), done(2, 0, 0))
-	var got []TableInfo
-	testenv.NoError(t, c.Tables(t.Context(), IPv4, Collect(&got)))
-	if len(got) != 1 || got[0].Name != "c" {
-		t.Errorf("after a dump that was interrupted: got %v, want table c alone", got)
-	}
-}
-
-// A dump that was abandoned does not disturb the next call.
-func TestDumpGivenUp(t *testing.T) {
-	t.Parallel()
-	errEnough := errors.New("enough")
-	rest := [][]byte{slices.Concat(listed(1, 0, "a"), listed(1, 0, "b")), listed(1, 0, "c"), done(1, 0, 0)}
-	c := script(t, append(rest, answer(3, 0))...)
-	err := c.Tables(context.Background(), IPv4, Visitor[TableInfo]{Each: func(*TableInfo) error { return errEnough }})
-	if !errors.Is(err, errEnough) {
-		t.Fatalf("Tables: got %v, want the error of the visitor", err)
-	}
-	var b Batch
-	b.DelTable(Table{Family: IPv4, Name: "a"})
-	if err := c.Commit(context.Background(), &b); err != nil {
-		t.Errorf("Commit after a dump that was abandoned: got %v, want nil", err)
-	}
-}
-
 // If the end of a dump is lost, the next call waits for it once and then continues.
 func TestDumpWithoutEnd(t *testing.T) {
 	t.Parallel()

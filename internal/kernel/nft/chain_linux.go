@@ -12,7 +12,7 @@ import (
 type Chain struct {
 	// Base is the hook of a base chain, zero for a chain to which other chains jump.
 	Base nfnetlink.BaseChain
-	// Mark is that of the [Assembler].
+	// Mark is the mark of the [Assembler].
 	Mark uint32
 	// Rules writes the rules. Chains with equal hashes in ChainOp must have equal rules.
 	Rules func(*Assembler)

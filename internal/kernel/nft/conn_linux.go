@@ -44,7 +44,7 @@ func Open(tables ...string) (*Conn, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("%w: %w", proxy.ErrUnsupported, err), conn.Close())
 	}
-	return &Conn{Netlink: conn, Transact: monitor.Commit, Await: AwaitPackets, monitor: monitor}, nil
+	return &Conn{Netlink: conn, Transact: conn.Commit, Await: AwaitPackets, monitor: monitor}, nil
 }
 
 // Close ends the connection, and a WaitDrift that is running.
@@ -64,7 +64,7 @@ func (c *Conn) Begin() error { return Explain(c.monitor.Begin()) }
 // Unchanged reports whether no other program has committed to the tables since Begin.
 func (c *Conn) Unchanged() bool { return !c.monitor.Noticed() }
 
-// Commit commits a batch as one transaction. Its errors are those of Explain; but after a
+// Commit commits a batch as one transaction. Explain has translated its errors; but after a
 // commit of another program, ENOENT means that the program removed an object, and not that
 // the kernel lacks a feature. An [nfnetlink.SizeError] means that the batch must be divided.
 func (c *Conn) Commit(ctx context.Context, b *nfnetlink.Batch) error {
@@ -141,7 +141,7 @@ type ChainInfo struct {
 	// Renamed is true if a rule was written for a chain of another name. Rules that lead
 	// to a chain still do so after it was renamed.
 	Renamed bool
-	// Tags are those of the rules, in order; "" for a rule without tag.
+	// Tags are the tags of the rules, in order; "" for a rule without tag.
 	Tags []string
 }
 

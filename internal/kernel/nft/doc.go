@@ -5,7 +5,7 @@
 //   - [Chain] is a chain to write, whose rules carry tags by which [Conn.Chains]
 //     recognizes them later;
 //   - [Conn] reads and commits tables, notices commits of other programs, and translates
-//     errors to those of package backends.
+//     errors to errors of package backends.
 //
 // It works on Linux only.
 package nft

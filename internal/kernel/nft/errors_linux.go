@@ -37,13 +37,15 @@ func Explain(err error) error {
 // commit may succeed.
 func IsShortage(err error) bool { return errors.Is(err, unix.ENOMEM) || errors.Is(err, unix.ENOBUFS) }
 
-// Replacing returns the outcome of a commit of a [backends.Replacement], as [backends.PartialOutcome]. When memory
-// is short, it ends the Apply: what is not replaced serves.
-func Replacing(done, all int, err error) backends.Outcome {
-	if IsShortage(err) {
-		err = fmt.Errorf("%w: the existing objects stay in effect: %w", backends.ErrUnavailable, err)
+// Replacing returns the outcome of a commit of a [backends.Replacement]. When memory is short, the outcome ends
+// the Apply: what is not replaced serves.
+func Replacing(out backends.Outcome) backends.Outcome {
+	if err := out.Err(); IsShortage(err) {
+		for i := range out.Failed {
+			out.Failed[i] = fmt.Errorf("%w: the existing objects stay in effect: %w", backends.ErrUnavailable, err)
+		}
 	}
-	return backends.PartialOutcome(done, all, err)
+	return out
 }
 
 // explainRefusal translates the error of an operation that the kernel refused.

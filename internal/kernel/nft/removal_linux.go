@@ -12,7 +12,7 @@ import (
 )
 
 // AwaitPackets waits until the kernel has evaluated all packets whose evaluation began before the
-// call. That takes some milliseconds, and longer if a processor is stopped, as those of virtual
+// call. That takes some milliseconds, and longer if a processor is stopped, as processors of virtual
 // machines may be.
 func AwaitPackets() {
 	const global = 1 // MEMBARRIER_CMD_GLOBAL waits for an RCU grace period; packets are evaluated within one

@@ -66,7 +66,7 @@ func (r *replacement) Commit(ctx context.Context, ops []op) backends.Outcome {
 		done = 0
 	}
 	r.begun = r.begun || err == nil
-	return nft.Replacing(done, len(ops), err)
+	return nft.Replacing(backends.PartialOutcome(done, len(ops), err))
 }
 
 // Finish implements [backends.Replacement]. It removes the routing of families that are not
