@@ -29,10 +29,7 @@ func serve(ctx context.Context, c *config, log logr.Logger) error {
 	if err != nil {
 		return fmt.Errorf("API server: %w", err)
 	}
-	candidates, err := c.candidates()
-	if err != nil {
-		return err
-	}
+	candidates := c.candidates()
 	if c.onWindows() {
 		log.V(1).Info("no parameters of connection tracking on Windows")
 	} else if err := conntrackParameters(&c.Conntrack).Set(); err != nil {
@@ -73,14 +70,7 @@ type instance struct {
 // serveMode watches the API server, programs the kernel and serves HTTP, until ctx ends or
 // the kernel turns out not to support the mode.
 func serveMode(ctx context.Context, c *config, mode string, client kubernetes.Interface, log logr.Logger) (err error) {
-	a := &instance{config: c, mode: mode, log: log, page: inspect.New("Mode " + mode), pauses: pauses()}
-	if a.tracker, err = c.tracker(mode); err != nil {
-		return err
-	}
-	healthz, pages, err := c.addresses()
-	if err != nil {
-		return err
-	}
+	a := &instance{config: c, mode: mode, log: log, tracker: c.tracker(mode), page: inspect.New("Mode " + mode), pauses: pauses()}
 	registry, err := a.register()
 	if err != nil {
 		return err
@@ -101,7 +91,7 @@ func serveMode(ctx context.Context, c *config, mode string, client kubernetes.In
 	tracker := proxy.NewServiceChangeTracker(a.tracker)
 	source.Handler = tracker
 	a.handlers.pages.set(a.pages(registry))
-	server, err := a.newServer(healthz, a.pagesAt(pages), tracker)
+	server, err := a.newServer(tracker)
 	if err != nil {
 		return err
 	}
@@ -116,7 +106,7 @@ func serveMode(ctx context.Context, c *config, mode string, client kubernetes.In
 	}
 	defer func() { err = errors.Join(err, local.close()) }()
 	a.reported.events = newEvents(client, a.tracker.NodeName, log) // run ends its goroutine
-	log.Info("starting", "node", a.tracker.NodeName, "healthz", healthz, "metrics", pages)
+	log.Info("starting", "node", a.tracker.NodeName, "healthz", c.healthzAddress, "metrics", c.metricsAddress)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var background sync.WaitGroup
@@ -133,9 +123,13 @@ func serveMode(ctx context.Context, c *config, mode string, client kubernetes.In
 }
 
 // newServer returns the server of health checks and pages.
-func (a *instance) newServer(healthz string, pages map[string]http.Handler, tracker *proxy.ServiceChangeTracker) (*health.Server, error) {
+func (a *instance) newServer(tracker *proxy.ServiceChangeTracker) (*health.Server, error) {
+	pages := map[string]http.Handler{}
+	if address := a.metricsAddress; address != "" {
+		pages[address] = &a.handlers.pages
+	}
 	server, err := health.New(health.Options{
-		Address: healthz, NodeEligible: tracker.NodeEligible, Timeout: 2 * max(defaultSync, a.resyncInterval(a.mode)),
+		Address: a.healthzAddress, NodeEligible: tracker.NodeEligible, Timeout: 2 * max(defaultSync, a.resyncInterval(a.mode)),
 		Logger: a.log, Report: a.announceServer, Answered: a.metrics.HealthAnswered, Pages: pages,
 	})
 	if err == nil {

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"runtime"
 	"syscall"
 
 	"github.com/go-logr/logr"
@@ -17,7 +18,7 @@ import (
 // Main is the command kubeproxy: it reads flags and the file that they name, and does what they say. It returns the
 // exit status. Signals that end a program end it.
 func Main(args []string, stdout, stderr io.Writer) int {
-	c, err := readCommandLine(args, stderr)
+	c, err := newConfig(runtime.GOOS).readCommandLine(args, stderr)
 	if errors.Is(err, pflag.ErrHelp) {
 		writeHelp(stdout)
 		return 0

@@ -77,7 +77,7 @@ func follow(t *testing.T, settings string, flags ...string) *followed {
 	}
 	f.write(t, settings)
 	args := append([]string{"-config", f.path}, flags...)
-	c, err := readCommandLineOn("linux", args, f)
+	c, err := newConfig("linux").readCommandLine(args, f)
 	testenv.NoError(t, err)
 	follower := follower{args: args, config: c, log: slog.New(slog.NewTextHandler(f, nil)), level: f.level}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -186,7 +186,7 @@ func TestFollowReadsOnce(t *testing.T) {
 	}
 	testenv.NoError(t, write(0))
 	args := []string{"-config", path}
-	c, err := readCommandLineOn("linux", args, io.Discard)
+	c, err := newConfig("linux").readCommandLine(args, io.Discard)
 	testenv.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	changed := make(chan error, 1)

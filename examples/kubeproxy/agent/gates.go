@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -111,10 +110,8 @@ func (c *config) enabled(name featuregate.Feature) bool {
 	return err == nil && f.Enabled(name)
 }
 
-// checkGates refuses feature gates that kube-proxy refuses, and those that this program lacks if
-// clients would notice it. It warns of unknown ones.
-func (c *config) checkGates() error {
-	var errs []error
+// checkGates refuses feature gates that kube-proxy refuses. It warns of unknown ones.
+func (c *config) checkGates() (errs []error) {
 	all := gates()
 	var names []string
 	for _, x := range all {
@@ -133,7 +130,7 @@ func (c *config) checkGates() error {
 	} else if c.Mode == ipvsMode && !c.enabled(ipvsGate) {
 		errs = append(errs, fmt.Errorf("featureGates.%s: false: mode ipvs needs it", ipvsGate))
 	}
-	return errors.Join(errs...)
+	return errs
 }
 
 // checkUnknownGate warns of a feature gate that kube-proxy does not read. It refuses one that looks like a

@@ -16,15 +16,25 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// nodePorts returns where node ports answer in a mode.
-func (c *config) nodePorts(mode string) (proxy.NodePortAddresses, error) {
-	list := c.NodePortAddresses
-	if len(list) == 0 && mode != nftablesMode {
-		list = []string{"all"} // as in kube-proxy's modes iptables and ipvs
-	}
-	at, err := proxy.ParseNodePortAddresses(list...)
+// parseNodePorts returns where node ports answer. It warns of ranges of loopback addresses that select none.
+func (c *config) parseNodePorts() (proxy.NodePortAddresses, error) {
+	at, err := proxy.ParseNodePortAddresses(c.NodePortAddresses...)
 	if err != nil {
 		return at, fmt.Errorf("nodePortAddresses%w", err)
+	}
+	for _, p := range at.Loopback {
+		if len((proxy.NodePortAddresses{Loopback: []netip.Prefix{p}}).LoopbackAddresses()) == 0 {
+			c.warnings = append(c.warnings, fmt.Sprintf("nodePortAddresses: %v selects no address: name single loopback addresses, such as %v/32", p, p.Addr().Next()))
+		}
+	}
+	return at, nil
+}
+
+// nodePortsOf returns where node ports answer in a mode.
+func (c *config) nodePortsOf(mode string) proxy.NodePortAddresses {
+	at := c.nodePorts
+	if len(c.NodePortAddresses) == 0 && mode != nftablesMode {
+		at.All = true // as in kube-proxy's modes iptables and ipvs
 	}
 	switch {
 	case !c.servesLoopback(mode):
@@ -37,7 +47,7 @@ func (c *config) nodePorts(mode string) (proxy.NodePortAddresses, error) {
 		slices.SortFunc(at.Loopback, netip.Prefix.Compare)
 		at.Loopback = slices.Compact(at.Loopback)
 	}
-	return at, nil
+	return at
 }
 
 // servesLoopback reports whether node ports answer at the loopback addresses that are named.
@@ -55,19 +65,6 @@ func (c *config) servesLoopback(mode string) bool {
 func containsLoopback(at proxy.NodePortAddresses) bool {
 	usual := netip.AddrFrom4([4]byte{127, 0, 0, 1})
 	return at.All || slices.ContainsFunc(at.Prefixes, func(p netip.Prefix) bool { return p.Contains(usual) })
-}
-
-// warnOfLoopback warns of ranges of loopback addresses that select none.
-func (c *config) warnOfLoopback() {
-	at, err := proxy.ParseNodePortAddresses(c.NodePortAddresses...)
-	if err != nil {
-		return // Another check reports the error.
-	}
-	for _, p := range at.Loopback {
-		if len((proxy.NodePortAddresses{Loopback: []netip.Prefix{p}}).LoopbackAddresses()) == 0 {
-			c.warnings = append(c.warnings, fmt.Sprintf("nodePortAddresses: %v selects no address: name single loopback addresses, such as %v/32", p, p.Addr().Next()))
-		}
-	}
 }
 
 // loopback serves node ports at loopback addresses, beside the backend of the mode.

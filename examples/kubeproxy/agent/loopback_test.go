@@ -47,8 +47,7 @@ func TestLoopbackByConfiguration(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v, %s", tc.flags, err, out)
 		}
-		at, err := c.nodePorts(string(c.Mode))
-		testenv.NoError(t, err)
+		at := c.nodePortsOf(string(c.Mode))
 		others := "none"
 		switch {
 		case at.All:
@@ -75,10 +74,7 @@ func TestLoopbackServes(t *testing.T) {
 		t.Fatalf("%v, %s", err, out)
 	}
 	a := newAnnouncer(t)
-	a.config, a.page = c, inspect.New("")
-	if a.tracker, err = c.tracker(nftablesMode); err != nil {
-		t.Fatal(err)
-	}
+	a.config, a.page, a.tracker = c, inspect.New(""), c.tracker(nftablesMode)
 	tracker := proxy.NewServiceChangeTracker(a.tracker)
 	l, err := a.openLoopback(tracker, prometheus.NewRegistry())
 	testenv.NoError(t, err)

@@ -36,7 +36,7 @@ func TestNewNamesEachField(t *testing.T) {
 	lines := strings.Split(err.Error(), "\n")
 	want := []string{
 		"bindAddress: ", "healthzBindAddress: ", "metricsBindAddress: ", "nodePortAddresses[0]: ", "featureGates: ", "conntrack.udpTimeout: ", "iptables.masqueradeBit: ",
-		"hostnameOverride ", "the options Client and RESTConfig ", "identity: ",
+		"hostnameOverride: ", "the options Client and RESTConfig ", "identity: ",
 	}
 	if runtime.GOOS == "linux" {
 		want = append(want, "clusterCIDR: ", "iptables.syncPeriod: ")

@@ -14,14 +14,6 @@ import (
 	"github.com/vipkit/vipkit/proxy/inspect"
 )
 
-// pagesAt returns the handler of the pages at an address, or nothing without one.
-func (a *instance) pagesAt(address string) map[string]http.Handler {
-	if address == "" {
-		return nil
-	}
-	return map[string]http.Handler{address: &a.handlers.pages}
-}
-
 // path is what the program serves at a path of the address of the metrics.
 type path struct {
 	At      string

@@ -14,7 +14,7 @@ type setting struct {
 	field  string // path in KubeProxyConfiguration; empty if only a flag sets it
 	flag   string // empty if only a file sets it
 	help   string // one sentence, without the field and the default
-	into   any    // points to the value; [parse] knows the types
+	into   any    // points to the value; [setting.define] knows the types
 	traits traits
 	check  func() error // nil if all values of the type are valid
 	usual  string       // of an ignored setting: kube-proxy's default, which needs no warning
@@ -79,7 +79,7 @@ func find(all []setting, field string) (*setting, bool) {
 
 func (c *config) services() []setting {
 	return []setting{
-		{field: "mode", flag: "proxy-mode", into: &c.Mode,
+		{field: "mode", flag: "proxy-mode", into: (*string)(&c.Mode),
 			help: "How Services are served: nftables, iptables or ipvs, on Windows kernelspace or userspace; if empty, the best one of the node."},
 		{field: "nodePortAddresses", flag: "nodeport-addresses", into: &c.NodePortAddresses,
 			help: "Where node ports answer: primary, localhost, all and CIDRs, separated by commas."},
@@ -94,7 +94,7 @@ func (c *config) services() []setting {
 
 func (c *config) podSettings() []setting {
 	return []setting{
-		{field: "detectLocalMode", flag: "detect-local-mode", into: &c.DetectLocalMode, traits: linuxOnly,
+		{field: "detectLocalMode", flag: "detect-local-mode", into: (*string)(&c.DetectLocalMode), traits: linuxOnly,
 			help: "How traffic of pods is recognized: ClusterCIDR, NodeCIDR, BridgeInterface or InterfaceNamePrefix."},
 		{field: "clusterCIDR", flag: "cluster-cidr", into: &c.ClusterCIDR, help: "Ranges of pod addresses, separated by commas."},
 		{field: "detectLocal.bridgeInterface", flag: "pod-bridge-interface", into: &c.DetectLocal.BridgeInterface, traits: linuxOnly,
@@ -127,7 +127,7 @@ func (c *config) kubernetes() []setting {
 		{field: "clientConnection.kubeconfig", flag: "kubeconfig", into: &c.ClientConnection.Kubeconfig,
 			help: "The path of the kubeconfig; if empty, the service account of the pod counts."},
 		{flag: "master", into: &c.master, help: "The URL of the API server, in place of that in the kubeconfig."},
-		{field: "clientConnection.qps", flag: "kube-api-qps", into: &c.ClientConnection.QPS, help: "How many requests per second are sent to the API server."},
+		{field: "clientConnection.qps", flag: "kube-api-qps", into: &c.ClientConnection.QPS, check: finite(&c.ClientConnection.QPS), help: "How many requests per second are sent to the API server."},
 		{field: "clientConnection.burst", flag: "kube-api-burst", into: &c.ClientConnection.Burst, check: between(&c.ClientConnection.Burst, 0, maxInt32),
 			help: "How many requests are sent to the API server without a pause."},
 	}

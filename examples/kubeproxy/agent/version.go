@@ -46,11 +46,11 @@ const (
 	rawVersion   versionForm = "raw"
 )
 
-// UnmarshalText sets the form from the value of the flag.
-func (f *versionForm) UnmarshalText(text []byte) error {
-	on, err := strconv.ParseBool(string(text))
+// Set implements [pflag.Value].
+func (f *versionForm) Set(text string) error {
+	on, err := strconv.ParseBool(text)
 	switch {
-	case string(text) == string(rawVersion):
+	case text == string(rawVersion):
 		*f = rawVersion
 	case err != nil:
 		return errors.New("must be true, false or raw")
@@ -62,7 +62,11 @@ func (f *versionForm) UnmarshalText(text []byte) error {
 	return nil
 }
 
-func (f versionForm) String() string { return cmp.Or(string(f), "false") }
+// String implements [pflag.Value].
+func (f *versionForm) String() string { return cmp.Or(string(*f), "false") }
+
+// Type implements [pflag.Value].
+func (*versionForm) Type() string { return "version" }
 
 // text returns the version in the form; the raw one is as kube-proxy's.
 func (f *versionForm) text() string {

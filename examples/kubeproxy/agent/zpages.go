@@ -38,15 +38,16 @@ func (a *instance) configz(w http.ResponseWriter, _ *http.Request) {
 // flagz serves the flags with the values in effect, those of a file too. Flags that are ignored are left out.
 func (a *instance) flagz() http.Handler {
 	flags := func() map[string]string {
-		all := map[string]string{}
-		c := a.inEffect()
-		for _, s := range c.settings() {
+		all, c := map[string]string{}, a.inEffect()
+		settings := c.settings()
+		f := newFlags("", settings)
+		for _, s := range settings {
 			switch {
 			case s.flag == "" || s.traits.has(isIgnored):
 			case s.flag == "master":
 				all[s.flag] = withoutPassword(c.master)
 			default:
-				all[s.flag] = s.flagText()
+				all[s.flag] = strings.Trim(f.Lookup(s.flag).Value.String(), "[]")
 			}
 		}
 		return all
