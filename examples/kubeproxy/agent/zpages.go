@@ -81,7 +81,7 @@ func (a *instance) statusz(start time.Time) http.Handler {
 		paths = append(paths, flagzPath)
 	}
 	slices.Sort(paths)
-	_, build := readBuild()
+	build := readBuild()
 	return &zpage{
 		kind: "Statusz",
 		text: func() []string {
