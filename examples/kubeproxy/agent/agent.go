@@ -90,6 +90,7 @@ func serveMode(ctx context.Context, c *config, mode string, client kubernetes.In
 	// runner applies tracker's snapshots to the kernel.
 	tracker := proxy.NewServiceChangeTracker(a.tracker)
 	source.Handler = tracker
+	defer a.handlers.unset()
 	a.handlers.pages.set(a.pages(registry))
 	server, err := a.newServer(tracker)
 	if err != nil {

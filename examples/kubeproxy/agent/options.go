@@ -127,28 +127,35 @@ func (a *Agent) Cleanup(ctx context.Context) error {
 }
 
 // Healthz returns the handler of the paths /healthz and /livez; other paths are not found. [http.StripPrefix] serves it
-// below another path. Until the agent serves, it answers 503.
+// below another path. It answers 503 until the agent serves, and after Run has returned: Services then stay as they were
+// at the end of Run, and endpoints that end are not replaced, so that load balancers had better use other nodes.
 func (a *Agent) Healthz() http.Handler { return &a.config.handlers.healthz }
 
 // Pages returns the handler of the path /metrics and of the pages about the agent, at the paths that the command serves.
-// Until the agent serves, it answers 503.
+// It answers 503 until the agent serves, and after Run has returned.
 func (a *Agent) Pages() http.Handler { return &a.config.handlers.pages }
 
-// handlers are the HTTP handlers of an agent, while it serves.
-type handlers struct{ healthz, pages laterHandler }
+// handlers are the HTTP handlers of an agent.
+type handlers struct{ healthz, pages whileServing }
 
-// laterHandler is a handler that is set later.
-type laterHandler struct {
+// unset has the handlers answer as before the agent has served.
+func (h *handlers) unset() {
+	h.healthz.handler.Store(nil)
+	h.pages.handler.Store(nil)
+}
+
+// whileServing is a handler that the agent has while it serves.
+type whileServing struct {
 	handler atomic.Pointer[http.Handler]
 }
 
-func (l *laterHandler) set(h http.Handler) { l.handler.Store(&h) }
+func (s *whileServing) set(h http.Handler) { s.handler.Store(&h) }
 
 // ServeHTTP implements [http.Handler].
-func (l *laterHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if h := l.handler.Load(); h != nil {
+func (s *whileServing) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if h := s.handler.Load(); h != nil {
 		(*h).ServeHTTP(w, r)
 		return
 	}
-	http.Error(w, "the agent does not serve yet", http.StatusServiceUnavailable)
+	http.Error(w, "the agent does not serve", http.StatusServiceUnavailable)
 }
