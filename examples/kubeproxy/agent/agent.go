@@ -97,9 +97,12 @@ func serveMode(ctx context.Context, c *config, mode string, client kubernetes.In
 		return err
 	}
 	runner := &proxy.Runner{
-		Source: tracker, Backend: backend, Flows: a.cleaner(), Logger: log,
+		Source: tracker, Backend: backend, Logger: log,
 		Observers:   append([]proxy.Observer{a.observer(ctx), a.metrics.Observer(tracker), a.page.Observer(tracker), server.Observer()}, a.Hooks.Observers...),
 		MinInterval: c.section(mode).MinSyncPeriod.Duration, ResyncInterval: c.resyncInterval(mode),
+	}
+	if a.flows != nil {
+		runner.Flows = a.flows
 	}
 	local, err := a.openLoopback(tracker, registry)
 	if err != nil {
@@ -183,14 +186,6 @@ func (a *instance) followFlows(source *kubewatch.Source) (err error) {
 		a.metrics.ConntrackCleaned(x.Family, x.Duration, x.Removed)
 	}})
 	return err
-}
-
-// cleaner returns what removes stale flows, nil on Windows.
-func (a *instance) cleaner() proxy.FlowCleaner {
-	if a.flows == nil {
-		return nil
-	}
-	return a.flows
 }
 
 func (a *instance) closeFlows() error {

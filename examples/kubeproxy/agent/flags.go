@@ -51,18 +51,16 @@ type task struct {
 	version                     versionForm
 	// cleanupIPVS says that -cleanup removes what mode ipvs has programmed too.
 	cleanupIPVS bool
-	serverPorts
+	// healthzPort and metricsPort are the ports of addresses without one; 0 for no server.
+	healthzPort, metricsPort int32
 }
-
-// serverPorts are the ports of addresses without one; 0 for no server.
-type serverPorts struct{ healthzPort, metricsPort int32 }
 
 // newConfig returns the configuration without flags and file.
 func newConfig(system string) *config {
 	return &config{
 		KubeProxyConfiguration: defaults(), system: system, handlers: &handlers{},
-		Options: Options{Extensions: Extensions{DrainTimeout: ipvs.DefaultDrainTimeout}},
-		task:    task{cleanupIPVS: true, serverPorts: serverPorts{healthzPort, metricsPort}},
+		Options: Options{DrainTimeout: ipvs.DefaultDrainTimeout},
+		task:    task{cleanupIPVS: true, healthzPort: healthzPort, metricsPort: metricsPort},
 	}
 }
 

@@ -39,8 +39,6 @@ const (
 	gateRefused                    // the program does not start with it, in some cases
 )
 
-func (u gateUse) String() string { return [...]string{"meaningless", "honoured", "refused"}[u] }
-
 // gates returns all feature gates that kube-proxy reads: its own, and the gates of its packages for
 // metrics, pages, logging and the API server.
 func gates() []gate {

@@ -95,3 +95,5 @@ func (g *gate) stage() string {
 	}
 	return strings.ToLower(string(g.spec.PreRelease))
 }
+
+func (u gateUse) String() string { return [...]string{"meaningless", "honoured", "refused"}[u] }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"log/slog"
 	"net/http"
 	"runtime"
 	"sync/atomic"
@@ -36,7 +37,20 @@ type Options struct {
 	Logger logr.Logger
 	// Hooks let the program take part.
 	Hooks Hooks
-	Extensions
+
+	// The fields below have no field in kube-proxy's configuration.
+
+	// Identity distinguishes the rules of agents on the same node. With a Name, the agent takes nothing over from
+	// kube-proxy, and removes only rules of that name. A Mark of zero is the masqueradeBit of the configuration.
+	Identity backends.Identity
+	// LocalFallback says what a Local traffic policy does if no local endpoint is ready.
+	LocalFallback endpoints.LocalFallback
+	// ServiceMetrics adds metrics of each Service, if the mode counts.
+	ServiceMetrics bool
+	// DrainTimeout is how long endpoints drain in mode ipvs; zero means 15 minutes, less ends connections at once.
+	DrainTimeout time.Duration
+	// Addresses says where and how mode userspace adds addresses on Windows.
+	Addresses userspace.AddressOptions
 }
 
 // Hooks let a program take part in what its agent does.
@@ -49,21 +63,6 @@ type Hooks struct {
 	// NoListen says that nothing listens at healthzBindAddress and metricsBindAddress: the program serves
 	// [Agent.Healthz] and [Agent.Pages] itself, or not at all. Health check node ports are served all the same.
 	NoListen bool
-}
-
-// Extensions are what the agent can do, and kube-proxy's configuration has no field for.
-type Extensions struct {
-	// Identity distinguishes the rules of agents on the same node. With a Name, the agent takes nothing over from
-	// kube-proxy, and removes only rules of that name. A Mark of zero is the masqueradeBit of the configuration.
-	Identity backends.Identity
-	// LocalFallback says what a Local traffic policy does if no local endpoint is ready.
-	LocalFallback endpoints.LocalFallback
-	// ServiceMetrics adds metrics of each Service, if the mode counts.
-	ServiceMetrics bool
-	// DrainTimeout is how long endpoints drain in mode ipvs; zero means 15 minutes, less ends connections at once.
-	DrainTimeout time.Duration
-	// Addresses says where and how mode userspace adds addresses on Windows.
-	Addresses userspace.AddressOptions
 }
 
 // Agent serves Services on a node, in place of kube-proxy.
@@ -90,14 +89,8 @@ func New(o Options) (*Agent, error) {
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
-	a := &Agent{config: c, log: o.Logger}
-	for _, text := range c.warnings {
-		a.log.Info("configuration", "warning", text)
-	}
-	for _, text := range c.notes {
-		a.log.Info("configuration", "note", text)
-	}
-	return a, nil
+	c.report(slog.New(logr.ToSlogHandler(o.Logger)))
+	return &Agent{config: c, log: o.Logger}, nil
 }
 
 // checkIdentity checks the identity.

@@ -185,16 +185,3 @@ func (c *config) ipvsSettings() []setting {
 	}
 	return all
 }
-
-// followed says what a change of the field in the file does.
-func (s *setting) followed() string {
-	switch {
-	case s.field == "":
-		return ""
-	case s.traits.has(isIgnored):
-		return "ignored"
-	case s.traits.has(isLive):
-		return "applied at once"
-	}
-	return "the program ends"
-}
