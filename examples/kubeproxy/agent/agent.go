@@ -199,7 +199,7 @@ func (a *instance) closeFlows() error {
 func (a *instance) observer(ctx context.Context) proxy.Observer {
 	return proxy.Observer{
 		Synced:   func(s proxy.Sync) { a.synced(ctx, s) },
-		Verified: func(held proxy.Snapshot) { a.removeOtherModes(ctx, held) },
+		Verified: func(applied proxy.Snapshot) { a.removeOtherModes(ctx, applied) },
 	}
 }
 
@@ -236,23 +236,23 @@ func pauses() wait.Backoff {
 // removeOtherModes removes the rules of other modes, unless it has done so or has just tried.
 // It waits until this mode serves, so that no connection fails. It also removes conntrack
 // entries of those rules, as they may lead to endpoints that do not exist any more.
-func (a *instance) removeOtherModes(ctx context.Context, held proxy.Snapshot) {
+func (a *instance) removeOtherModes(ctx context.Context, applied proxy.Snapshot) {
 	if !a.serving || a.cleaned || time.Now().Before(a.cleanAt) {
 		return
 	}
-	left := a.cleanUp(ctx, a.mode, a.log)
+	rules := a.cleanUp(ctx, a.mode, a.log)
 	var stale error
 	if a.flows != nil {
-		stale = a.flows.Clean(ctx, proxy.Snapshot{}, held)
+		stale = a.flows.Clean(ctx, proxy.Snapshot{}, applied)
 	}
-	a.cleanedUp(left, stale)
+	a.cleanedUp(rules, stale)
 }
 
-// cleanedUp handles what is left of other modes, and stale conntrack entries that are left.
-func (a *instance) cleanedUp(left, stale error) {
-	a.cleaned = left == nil && stale == nil
-	if left != nil {
-		a.log.Error(left, "rules of another mode or kube-proxy remain; retrying")
+// cleanedUp handles the errors of removing rules of other modes, and stale conntrack entries.
+func (a *instance) cleanedUp(rules, stale error) {
+	a.cleaned = rules == nil && stale == nil
+	if rules != nil {
+		a.log.Error(rules, "rules of another mode or kube-proxy remain; retrying")
 	}
 	if stale != nil {
 		a.log.Error(stale, "stale conntrack entries of another mode or kube-proxy may remain; retrying")

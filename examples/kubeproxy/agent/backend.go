@@ -98,7 +98,7 @@ func (c *config) cleanUpAll(ctx context.Context, log logr.Logger) (done string, 
 	if c.cleanupIPVS {
 		return "all rules are removed", c.cleanUp(ctx, "", log)
 	}
-	return "all rules are removed, but not those of mode ipvs", c.cleanUp(ctx, ipvsMode, log)
+	return "all rules are removed, except the rules of mode ipvs", c.cleanUp(ctx, ipvsMode, log)
 }
 
 // hasIPVS reports whether the kernel has IPVS now. Asking a kernel that has not further would load the
@@ -108,8 +108,8 @@ func hasIPVS() bool {
 	return err == nil
 }
 
-// mayHaveIPVS reports whether this program's mode ipvs may have left something. Of it, ip_vs can be
-// unloaded and the device and the sets stay; to ask a kernel without ip_set would load that module.
+// mayHaveIPVS reports whether this program's mode ipvs may have left something. The module ip_vs can be
+// unloaded while the device and the sets stay; to ask a kernel without ip_set would load that module.
 func (c *config) mayHaveIPVS() bool {
 	_, noSets := os.Stat("/sys/module/ip_set")
 	_, noDevice := net.InterfaceByName(cmp.Or(c.Identity.Name, backends.DefaultName) + "-ipvs0")

@@ -59,8 +59,8 @@ func Main(args []string, stdout, stderr io.Writer) int {
 	default:
 		err = serveAndFollow(ctx, follow)
 	}
-	if errors.Is(err, errNewStart) {
-		log.Info("ended, to be started anew", "reason", err.Error())
+	if errors.Is(err, errRestart) {
+		log.Info("ended, to be started again", "reason", err.Error())
 		return 0
 	}
 	if err != nil {

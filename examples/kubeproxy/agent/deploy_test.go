@@ -171,7 +171,7 @@ func TestDeployedProbes(t *testing.T) {
 		}
 		at := slices.IndexFunc(container.Ports, func(p v1.ContainerPort) bool { return p.Name == probe.HTTPGet.Port.StrVal })
 		if at < 0 || container.Ports[at].ContainerPort != 10256 {
-			t.Errorf("port of %s: got %v, want that of 10256", path, probe.HTTPGet.Port.StrVal)
+			t.Errorf("port of %s: got %v, want 10256", path, probe.HTTPGet.Port.StrVal)
 		}
 	}
 }

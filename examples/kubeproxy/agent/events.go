@@ -211,7 +211,7 @@ func (s *eventSink) write(ctx context.Context, n *notice) error {
 	// The kubelet's convention: Events of a Node have its name as UID, and kubectl describe finds them.
 	uid, version, namespace := types.UID(n.Name), n.reported.String(), metav1.NamespaceDefault
 	if n.kind != "Node" {
-		// The permission to list is there, and not the one to get.
+		// The role allows to list Services, and not to get one.
 		found, err := s.client.CoreV1().Services(n.Namespace).List(ctx, metav1.ListOptions{
 			FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, n.Name).String(),
 		})

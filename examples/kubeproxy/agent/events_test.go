@@ -296,7 +296,7 @@ func TestEventsAreWrittenAgain(t *testing.T) {
 		server.tries = 0
 		got := server.after(41 * time.Minute)
 		if len(got) != 30 || !slices.Contains(got, "in use") || slices.Contains(got, "start") || slices.Contains(got, "a/s0039") || server.tries < 39 || server.tries > 41 {
-			t.Errorf("within 41 minutes: got %d Events %q in %d tries, want those of the 30 causes that last, one try in a minute", len(got), got, server.tries)
+			t.Errorf("within 41 minutes: got %d Events %q in %d tries, want Events of the 30 causes that last, one try in a minute", len(got), got, server.tries)
 		}
 	})
 }

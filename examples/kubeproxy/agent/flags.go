@@ -27,8 +27,7 @@ type config struct {
 	text []byte
 	// warnings name what has no effect; notes say what is otherwise than in kube-proxy.
 	warnings, notes []string
-	// system is the operating system, as GOOS names it; openHNS opens another HNS than
-	// that of the machine.
+	// system is the operating system, as GOOS names it; openHNS, if not nil, opens the HNS in place of [openHNS].
 	system  string
 	openHNS func() (hnsClient, error)
 	// followed has the newest configuration that was applied, if a file is followed.

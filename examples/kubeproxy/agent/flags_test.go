@@ -41,7 +41,7 @@ func TestFlagForms(t *testing.T) {
 			t.Fatalf("%s: got error %v, output %s", want, err, out)
 		}
 		if diff := cmp.Diff(wanted, got, cmp.Exporter(func(reflect.Type) bool { return true })); diff != "" {
-			t.Errorf("%s: configuration (-that of %s, +got):\n%s", args, want, diff)
+			t.Errorf("%s: configuration (-by %s, +got):\n%s", args, want, diff)
 		}
 	}
 }
@@ -97,16 +97,5 @@ func TestVersionForms(t *testing.T) {
 	}
 	if c, out, err := readArguments("--version=false"); err != nil || c.version != "" {
 		t.Errorf("--version=false: got %q, error %v, output %s; want no version", c.version, err, out)
-	}
-}
-
-// TestShortHelp checks that -h is -help.
-func TestShortHelp(t *testing.T) {
-	t.Parallel()
-	for _, arg := range []string{"-h", "--h", "--help", "-help"} {
-		var out, log strings.Builder
-		if status := Main([]string{"-v2", arg}, &out, &log); status != 0 || !strings.Contains(out.String(), "--proxy-mode string") || log.Len() > 0 {
-			t.Errorf("%s: got status %d, log %s; want 0 and the help", arg, status, &log)
-		}
 	}
 }

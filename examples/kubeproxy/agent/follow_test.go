@@ -86,7 +86,7 @@ func follow(t *testing.T, settings string, flags ...string) *followed {
 		cancel()
 		select {
 		case err := <-f.ended:
-			if err != nil && !errors.Is(err, errNewStart) {
+			if err != nil && !errors.Is(err, errRestart) {
 				t.Error(err)
 			}
 		case <-time.After(lookPatience):
@@ -165,8 +165,8 @@ func TestFollowEnds(t *testing.T) {
 	select {
 	case err := <-f.ended:
 		f.ended <- err
-		if !errors.Is(err, errNewStart) || !strings.HasSuffix(err.Error(), ": nodePortAddresses, iptables.masqueradeAll") {
-			t.Errorf("got error %v, want errNewStart with both fields", err)
+		if !errors.Is(err, errRestart) || !strings.HasSuffix(err.Error(), ": nodePortAddresses, iptables.masqueradeAll") {
+			t.Errorf("got error %v, want errRestart with both fields", err)
 		}
 	case <-time.After(lookPatience):
 		t.Error("the follower does not end")

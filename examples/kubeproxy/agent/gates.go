@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/go-logr/logr"
 	"k8s.io/component-base/featuregate"
@@ -139,7 +141,7 @@ func (c *config) checkUnknownGate(name string, on bool, known []string) error {
 	if found {
 		meant := gates()[slices.Index(known, like)]
 		if meant.use != gateMeaningless && on != meant.spec.Default {
-			return fmt.Errorf("featureGates.%s: %t: unknown feature gate; did you mean %s?", printable(name), on, like)
+			return fmt.Errorf("featureGates.%s: %t: unknown feature gate; did you mean %s?", strings.Trim(strconv.Quote(name), `"`), on, like)
 		}
 		text += "; did you mean " + like + "?"
 	}

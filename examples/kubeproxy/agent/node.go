@@ -92,7 +92,7 @@ func (c *config) parseNodeName() (string, error) {
 	return name, nil
 }
 
-// parseTraffic returns which traffic is that of pods. Windows has no names of interfaces for it: settings that need
+// parseTraffic returns how traffic of pods is recognized. Windows has no names of interfaces for it: settings that need
 // them are for Linux nodes, with which a file may be shared.
 func (c *config) parseTraffic() (t proxy.LocalTraffic, err error) {
 	switch c.DetectLocalMode {

@@ -113,17 +113,6 @@ func TestAddresses(t *testing.T) {
 	}
 }
 
-func TestCandidates(t *testing.T) {
-	t.Parallel()
-	for mode, want := range map[string]int{"": 2, nftablesMode: 1, iptablesMode: 1, ipvsMode: 3} {
-		c := newConfig("linux")
-		c.Mode = v1alpha1.ProxyMode(mode)
-		if got := c.candidates(); len(got) != want {
-			t.Errorf("mode %q: candidates: got %v, want %d", mode, got, want)
-		}
-	}
-}
-
 // TestBadSections checks that the error for a section with bad values names the field.
 func TestBadSections(t *testing.T) {
 	t.Parallel()
@@ -133,7 +122,6 @@ func TestBadSections(t *testing.T) {
 		want   string
 	}{
 		{nftablesMode, func(c *config) { *c.NFTables.MasqueradeBit = 32 }, "nftables.masqueradeBit: 32"},
-		{iptablesMode, func(c *config) { *c.IPTables.MasqueradeBit = -1 }, "iptables.masqueradeBit: -1"},
 		{ipvsMode, func(c *config) { *c.IPTables.MasqueradeBit = 32 }, "iptables.masqueradeBit: 32"},
 		{ipvsMode, func(c *config) { *c.NFTables.MasqueradeBit = 32 }, "nftables.masqueradeBit: 32"}, // It serves if the node lacks IPVS.
 		{"userspace", func(*config) {}, `mode "userspace": want nftables`},
@@ -143,12 +131,10 @@ func TestBadSections(t *testing.T) {
 		{ipvsMode, func(c *config) { c.IPVS.TCPTimeout.Duration = 720 * time.Hour }, "ipvs.tcpTimeout: 720h0m0s: must be at most 596h31m23s"},
 		{ipvsMode, func(c *config) { c.IPVS.SyncPeriod.Duration = -time.Second }, "ipvs.syncPeriod: -1s is negative"},
 		{ipvsMode, func(c *config) { c.IPVS.MinSyncPeriod.Duration = -time.Second }, "ipvs.minSyncPeriod: -1s is negative"},
-		{ipvsMode, func(c *config) { c.IPVS.MinSyncPeriod.Duration = time.Minute }, "ipvs.minSyncPeriod: 1m0s is longer than ipvs.syncPeriod, 30s"},
 		{nftablesMode, func(c *config) { c.NFTables.SyncPeriod.Duration = -1 }, "nftables.syncPeriod: -1ns is negative"},
 		{ipvsMode, func(c *config) { c.IPVS.TCPTimeout.Duration = -time.Second }, "ipvs.tcpTimeout: -1s: must be greater than or equal to 0"},
 		{ipvsMode, func(c *config) { c.IPVS.TCPFinTimeout.Duration = -1 }, "ipvs.tcpFinTimeout: -1ns: must be"},
 		{ipvsMode, func(c *config) { c.IPVS.UDPTimeout.Duration = -time.Hour }, "ipvs.udpTimeout: -1h0m0s: must be"},
-		{ipvsMode, func(c *config) { c.IPVS.ExcludeCIDRs = []string{"10.0.0.0/8", "fd00::"} }, "ipvs.excludeCIDRs[1]: must be a valid CIDR"},
 	} {
 		c := newConfig("linux")
 		tc.change(c)
@@ -160,27 +146,18 @@ func TestBadSections(t *testing.T) {
 }
 
 // TestIPVSOptions checks what becomes the options of the backend. The scheduler mh is as kube-proxy
-// sets it.
+// sets it, and so is the unit of timeouts, the kernel's.
 func TestIPVSOptions(t *testing.T) {
 	t.Parallel()
 	for given, want := range map[string]string{"": "", "wlc": "wlc", "mh": "mh,mh-port", "mh,mh-fallback": "mh,mh-fallback", "sh": "sh", "sh,sh-port": "sh,sh-port"} {
 		c := newConfig("linux")
 		c.Mode, c.DrainTimeout = ipvsMode, time.Hour
 		c.IPVS.Scheduler, c.IPVS.StrictARP, *c.IPTables.MasqueradeBit = given, true, 7
-		wanted := ipvs.Options{Identity: backends.Identity{Mark: 1 << 7}, Scheduler: want, DrainTimeout: time.Hour, StrictARP: true}
+		c.IPVS.TCPTimeout.Duration, c.IPVS.UDPTimeout.Duration = 1900*time.Millisecond, time.Millisecond
+		wanted := ipvs.Options{Identity: backends.Identity{Mark: 1 << 7}, Scheduler: want, DrainTimeout: time.Hour, StrictARP: true, TCPTimeout: time.Second}
 		err := c.validate(c.settings())
 		if diff := cmp.Diff(wanted, c.ipvsOptions()); err != nil || diff != "" {
 			t.Errorf("scheduler %q: got error %v; options (-want +got):\n%s", given, err, diff)
 		}
-	}
-}
-
-// TestIPVSTimeouts checks that timeouts are those of the kernel's unit, as in kube-proxy.
-func TestIPVSTimeouts(t *testing.T) {
-	t.Parallel()
-	c := newConfig("linux")
-	c.IPVS.TCPTimeout.Duration, c.IPVS.UDPTimeout.Duration = 1900*time.Millisecond, time.Millisecond
-	if o := c.ipvsOptions(); o.TCPTimeout != time.Second || o.TCPFinTimeout != 0 || o.UDPTimeout != 0 {
-		t.Errorf("options: got %+v, want 1 s, 0 and 0", o)
 	}
 }

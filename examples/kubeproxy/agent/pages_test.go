@@ -28,7 +28,7 @@ func (a *instance) wantStatus(t *testing.T, from, path string, want answer) {
 	w := httptest.NewRecorder()
 	a.pages(prometheus.NewRegistry()).ServeHTTP(w, r)
 	if path == "/proxyMode" && (w.Header().Get("X-Content-Type-Options") != "nosniff" || w.Header().Get("Content-Type") != "text/plain; charset=utf-8") {
-		t.Errorf("headers of %s: got %v, want those of plain text", path, w.Header())
+		t.Errorf("headers of %s: got %v, want plain text", path, w.Header())
 	}
 	if w.Code != want.status || !strings.Contains(w.Body.String(), want.part) {
 		t.Errorf("client %s, path %s: got status %d and\n%s\nwant %d and %q", from, path, w.Code, w.Body, want.status, want.part)

@@ -43,15 +43,15 @@ type group struct {
 // groups returns all settings.
 func (c *config) groups() []group {
 	n, i := &c.NFTables, &c.IPTables
-	nftables := modeFields{&n.MasqueradeAll, n.MasqueradeBit, &n.SyncPeriod, &n.MinSyncPeriod}
-	iptables := modeFields{&i.MasqueradeAll, i.MasqueradeBit, &i.SyncPeriod, &i.MinSyncPeriod}
+	nftables := modeSettings(nftablesMode, &n.MasqueradeAll, n.MasqueradeBit, &n.SyncPeriod, &n.MinSyncPeriod)
+	iptables := modeSettings(iptablesMode, &i.MasqueradeAll, i.MasqueradeBit, &i.SyncPeriod, &i.MinSyncPeriod)
 	return []group{
 		{"What is served", c.services()},
-		{"Which traffic is that of pods", c.podSettings()},
+		{"Traffic of pods", c.podSettings()},
 		{"Where the program listens", c.listening()},
 		{"Kubernetes", c.kubernetes()},
-		{"Mode nftables", nftables.settings(nftablesMode)},
-		{"Mode iptables; without a file, mode nftables, too", append(iptables.settings(iptablesMode), c.localhostNodePorts())},
+		{"Mode nftables", nftables},
+		{"Mode iptables; without a file, mode nftables, too", append(iptables, c.localhostNodePorts())},
 		{"Mode ipvs", c.ipvsSettings()},
 		{"Connection tracking", c.tracking()},
 		{"Windows", c.windows()},
@@ -133,22 +133,15 @@ func (c *config) kubernetes() []setting {
 	}
 }
 
-// modeFields are the fields of the section of a mode.
-type modeFields struct {
-	masqueradeAll             *bool
-	masqueradeBit             *int32
-	syncPeriod, minSyncPeriod *metav1.Duration
-}
-
-// settings returns the settings of the section; mode nftables has no flags.
-func (m *modeFields) settings(mode string) []setting {
+// modeSettings returns the settings of the section of a mode; only the section iptables has flags.
+func modeSettings(mode string, masqueradeAll *bool, masqueradeBit *int32, syncPeriod, minSyncPeriod *metav1.Duration) []setting {
 	settings := []setting{
-		{field: "masqueradeAll", flag: "masquerade-all", into: m.masqueradeAll, traits: linuxOnly, help: "Masquerade all traffic to ClusterIPs."},
-		{field: "masqueradeBit", flag: "iptables-masquerade-bit", into: m.masqueradeBit, traits: linuxOnly, check: between(m.masqueradeBit, 0, 31),
+		{field: "masqueradeAll", flag: "masquerade-all", into: masqueradeAll, traits: linuxOnly, help: "Masquerade all traffic to ClusterIPs."},
+		{field: "masqueradeBit", flag: "iptables-masquerade-bit", into: masqueradeBit, traits: linuxOnly, check: between(masqueradeBit, 0, 31),
 			help: "The bit of packet marks for packets to masquerade."},
-		{field: "syncPeriod", flag: "iptables-sync-period", into: m.syncPeriod,
+		{field: "syncPeriod", flag: "iptables-sync-period", into: syncPeriod,
 			help: "How often the rules are verified; if 0, every second in mode nftables and every 30 seconds in others."},
-		{field: "minSyncPeriod", flag: "iptables-min-sync-period", into: m.minSyncPeriod, help: "How long a sync waits after the last one."},
+		{field: "minSyncPeriod", flag: "iptables-min-sync-period", into: minSyncPeriod, help: "How long a sync waits after the last one."},
 	}
 	for n := range settings {
 		settings[n].field = mode + "." + settings[n].field
@@ -161,7 +154,7 @@ func (m *modeFields) settings(mode string) []setting {
 
 func (c *config) localhostNodePorts() setting {
 	return setting{field: "iptables.localhostNodePorts", flag: "iptables-localhost-nodeports", into: c.IPTables.LocalhostNodePorts, traits: linuxOnly,
-		help: "In mode iptables, node ports answer at loopback addresses: at 127.0.0.1 if nodePortAddresses selects all addresses or a CIDR contains it, and at those that it names."}
+		help: "In mode iptables, node ports answer at loopback addresses: at 127.0.0.1 if nodePortAddresses selects all addresses or a CIDR contains it, and at the ones that it names."}
 }
 
 func (c *config) ipvsSettings() []setting {

@@ -103,7 +103,7 @@ func (c *config) checkPeriods(mode string) error {
 	return nil
 }
 
-// parseWindows parses and checks what only the modes of Windows have. To remove what they have left needs no settings.
+// parseWindows parses and checks settings that only modes of Windows have. A clean-up needs none of them.
 func (c *config) parseWindows() (errs []error) {
 	w := &c.Winkernel
 	for text := range strings.FieldsFuncSeq(w.SourceVip, func(r rune) bool { return r == ',' || r == ' ' }) {

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"math"
 	"reflect"
-	"strconv"
 	"strings"
 	"time"
 
@@ -109,14 +108,6 @@ func (s *setting) text() string {
 type textValue interface {
 	encoding.TextMarshaler
 	encoding.TextUnmarshaler
-}
-
-// printable returns a name as it is, or in quotes if it has characters that a terminal would not print.
-func printable(name string) string {
-	if quoted := strconv.Quote(name); quoted != `"`+name+`"` {
-		return quoted
-	}
-	return name
 }
 
 // between returns a check that a number is within two bounds.

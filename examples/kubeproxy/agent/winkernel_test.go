@@ -122,7 +122,7 @@ func TestWrongSystem(t *testing.T) {
 	}
 }
 
-// TestSharedFile checks that one file can be that of nodes with Linux and of nodes with Windows: what
+// TestSharedFile checks that nodes with Linux and nodes with Windows can share a file: what
 // is for the other ones is noted.
 func TestSharedFile(t *testing.T) {
 	t.Parallel()

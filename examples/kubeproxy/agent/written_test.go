@@ -24,9 +24,13 @@ func TestStatus(t *testing.T) {
 	if status := Main([]string{"-nonsense"}, &out, &out); status != 2 || strings.Count(out.String(), "\n") != 1 {
 		t.Errorf("a bad flag: got status %d, output\n%s\nwant 2, and one line", status, &out)
 	}
-	var help, log strings.Builder
-	if status := Main([]string{"-help"}, &help, &log); status != 0 || log.Len() > 0 {
-		t.Errorf("-help: got status %d, log %q; want 0 and none", status, &log)
+	var help strings.Builder
+	for _, arg := range []string{"-h", "--h", "--help", "-help"} {
+		var log strings.Builder
+		help.Reset()
+		if status := Main([]string{"-v2", arg}, &help, &log); status != 0 || log.Len() > 0 {
+			t.Errorf("%s: got status %d, log %q; want 0 and none", arg, status, &log)
+		}
 	}
 	at := -1
 	for _, want := range []string{"\nWhat is served:\n      --proxy-mode string", "\nWhere the program listens:\n", "\nKubernetes:\n", "  -v, --v Level", "\nIgnored, as", "  --oom-score-adj int32"} {
@@ -38,7 +42,7 @@ func TestStatus(t *testing.T) {
 	}
 }
 
-// TestDefaults checks that the defaults are those of kube-proxy.
+// TestDefaults checks that the defaults are kube-proxy's.
 func TestDefaults(t *testing.T) {
 	t.Parallel()
 	const mode = `

@@ -35,7 +35,7 @@ func (a *instance) configz(w http.ResponseWriter, _ *http.Request) {
 	respond(w, "application/json", body)
 }
 
-// flagz serves the flags with the values in effect, those of a file too. Flags that are ignored are left out.
+// flagz serves the flags with the values in effect, also of a file. Flags that are ignored are left out.
 func (a *instance) flagz() http.Handler {
 	flags := func() map[string]string {
 		all, c := map[string]string{}, a.inEffect()
@@ -108,7 +108,7 @@ func (a *instance) statusz(start time.Time) http.Handler {
 type zpage struct {
 	kind string
 	text func() []string
-	// fields returns the fields that are not those of all kinds.
+	// fields returns the fields that only this kind has.
 	fields func() map[string]any
 }
 

@@ -84,9 +84,6 @@ func TestFlagz(t *testing.T) {
 	if strings.Contains(text, "oom-score-adj") {
 		t.Errorf("got\n%s\nwant no flag that is ignored", text)
 	}
-	if got := withoutPassword("https://user:secret@ %"); strings.Contains(got, "secret") {
-		t.Errorf("a URL that is none: got %s, want no password", got)
-	}
 	for _, version := range []string{"v1alpha1", "v1beta1"} {
 		w := get(t, pages, flagzPath, "application/json;as=Flagz;g=config.k8s.io;v="+version)
 		var got struct {
@@ -198,7 +195,7 @@ func TestWithoutPassword(t *testing.T) {
 	t.Parallel()
 	for url, want := range map[string]string{
 		"https://10.0.0.1:6443": "https://10.0.0.1:6443", "https://admin:secret@10.0.0.1:6443": "https://admin:xxxxx@10.0.0.1:6443",
-		"admin:secret@10.0.0.1:6443": "CLASSIFIED", "https://admin:sec%ret@10.0.0.1": "CLASSIFIED",
+		"admin:secret@10.0.0.1:6443": "CLASSIFIED", "https://admin:sec%ret@10.0.0.1": "CLASSIFIED", "https://user:secret@ %": "CLASSIFIED",
 	} {
 		if got := withoutPassword(url); got != want {
 			t.Errorf("%s: got %s, want %s", url, got, want)
