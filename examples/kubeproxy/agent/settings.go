@@ -43,8 +43,8 @@ type group struct {
 // groups returns all settings.
 func (c *config) groups() []group {
 	n, i := &c.NFTables, &c.IPTables
-	nftables := modeSettings(nftablesMode, &n.MasqueradeAll, n.MasqueradeBit, &n.SyncPeriod, &n.MinSyncPeriod)
-	iptables := modeSettings(iptablesMode, &i.MasqueradeAll, i.MasqueradeBit, &i.SyncPeriod, &i.MinSyncPeriod)
+	nftables := append(masquerading(nftablesMode, &n.MasqueradeAll, n.MasqueradeBit), periods(nftablesMode, &n.SyncPeriod, &n.MinSyncPeriod)...)
+	iptables := append(masquerading(iptablesMode, &i.MasqueradeAll, i.MasqueradeBit), periods(iptablesMode, &i.SyncPeriod, &i.MinSyncPeriod)...)
 	return []group{
 		{"What is served", c.services()},
 		{"Traffic of pods", c.podSettings()},
@@ -133,21 +133,27 @@ func (c *config) kubernetes() []setting {
 	}
 }
 
-// modeSettings returns the settings of the section of a mode; only the section iptables has flags.
-func modeSettings(mode string, masqueradeAll *bool, masqueradeBit *int32, syncPeriod, minSyncPeriod *metav1.Duration) []setting {
+// masquerading returns settings of the section of a mode; there are flags of the section iptables alone.
+func masquerading(mode string, all *bool, bit *int32) []setting {
 	settings := []setting{
-		{field: "masqueradeAll", flag: "masquerade-all", into: masqueradeAll, traits: linuxOnly, help: "Masquerade all traffic to ClusterIPs."},
-		{field: "masqueradeBit", flag: "iptables-masquerade-bit", into: masqueradeBit, traits: linuxOnly, check: between(masqueradeBit, 0, 31),
-			help: "The bit of packet marks for packets to masquerade."},
-		{field: "syncPeriod", flag: "iptables-sync-period", into: syncPeriod,
-			help: "How often the rules are verified; if 0, every second in mode nftables and every 30 seconds in others."},
-		{field: "minSyncPeriod", flag: "iptables-min-sync-period", into: minSyncPeriod, help: "How long a sync waits after the last one."},
+		{field: mode + ".masqueradeAll", into: all, traits: linuxOnly, help: "Masquerade all traffic to ClusterIPs."},
+		{field: mode + ".masqueradeBit", into: bit, traits: linuxOnly, check: between(bit, 0, 31), help: "The bit of packet marks for packets to masquerade."},
 	}
-	for n := range settings {
-		settings[n].field = mode + "." + settings[n].field
-		if mode != iptablesMode {
-			settings[n].flag = ""
-		}
+	if mode == iptablesMode {
+		settings[0].flag, settings[1].flag = "masquerade-all", "iptables-masquerade-bit"
+	}
+	return settings
+}
+
+// periods returns settings of the section of a mode; there are no flags of the section nftables.
+func periods(mode string, sync, minSync *metav1.Duration) []setting {
+	settings := []setting{
+		{field: mode + ".syncPeriod", flag: mode + "-sync-period", into: sync,
+			help: "How often the rules are verified; if 0, every second in mode nftables and every 30 seconds in others."},
+		{field: mode + ".minSyncPeriod", flag: mode + "-min-sync-period", into: minSync, help: "How long a sync waits after the last one."},
+	}
+	if mode == nftablesMode {
+		settings[0].flag, settings[1].flag = "", ""
 	}
 	return settings
 }
@@ -162,8 +168,6 @@ func (c *config) ipvsSettings() []setting {
 	all := []setting{
 		{field: "ipvs.scheduler", flag: "ipvs-scheduler", into: &i.Scheduler,
 			help: "The scheduler of Services without the annotation " + ipvs.SchedulerAnnotation + "; if empty, rr."},
-		{field: "ipvs.syncPeriod", flag: "ipvs-sync-period", into: &i.SyncPeriod, help: "How often the virtual servers are verified; if 0, every 30 seconds."},
-		{field: "ipvs.minSyncPeriod", flag: "ipvs-min-sync-period", into: &i.MinSyncPeriod, help: "How long a sync waits after the last one."},
 		{field: "ipvs.excludeCIDRs", flag: "ipvs-exclude-cidrs", into: &i.ExcludeCIDRs,
 			help: "Ranges of virtual servers of kube-proxy that stay."},
 		{field: "ipvs.strictARP", flag: "ipvs-strict-arp", into: &i.StrictARP, help: "Answer ARP requests only for addresses of the interface that receives them."},
@@ -173,6 +177,7 @@ func (c *config) ipvsSettings() []setting {
 		{flag: "ipvs-drain-timeout", into: &c.DrainTimeout, traits: linuxOnly,
 			help: "How long open TCP connections go on if the Service no longer has their endpoint; a negative duration ends them at once."},
 	}
+	all = append(all, periods(ipvsMode, &i.SyncPeriod, &i.MinSyncPeriod)...)
 	for n := range all {
 		all[n].traits |= linuxOnly
 	}
