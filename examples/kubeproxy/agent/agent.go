@@ -29,10 +29,7 @@ func serve(ctx context.Context, c *config, log logr.Logger) error {
 	if err != nil {
 		return fmt.Errorf("API server: %w", err)
 	}
-	candidates, err := c.candidates()
-	if err != nil {
-		return err
-	}
+	candidates := c.candidates()
 	if c.onWindows() {
 		log.V(1).Info("no parameters of connection tracking on Windows")
 	} else if err := conntrackParameters(&c.Conntrack).Set(); err != nil {
@@ -73,14 +70,7 @@ type instance struct {
 // serveMode watches the API server, programs the kernel and serves HTTP, until ctx ends or
 // the kernel turns out not to support the mode.
 func serveMode(ctx context.Context, c *config, mode string, client kubernetes.Interface, log logr.Logger) (err error) {
-	a := &instance{config: c, mode: mode, log: log, page: inspect.New("Mode " + mode), pauses: pauses()}
-	if a.tracker, err = c.tracker(mode); err != nil {
-		return err
-	}
-	healthz, pages, err := c.addresses()
-	if err != nil {
-		return err
-	}
+	a := &instance{config: c, mode: mode, log: log, tracker: c.tracker(mode), page: inspect.New("Mode " + mode), pauses: pauses()}
 	registry, err := a.register()
 	if err != nil {
 		return err
@@ -100,15 +90,19 @@ func serveMode(ctx context.Context, c *config, mode string, client kubernetes.In
 	// runner applies tracker's snapshots to the kernel.
 	tracker := proxy.NewServiceChangeTracker(a.tracker)
 	source.Handler = tracker
+	defer a.handlers.unset()
 	a.handlers.pages.set(a.pages(registry))
-	server, err := a.newServer(healthz, a.pagesAt(pages), tracker)
+	server, err := a.newServer(tracker)
 	if err != nil {
 		return err
 	}
 	runner := &proxy.Runner{
-		Source: tracker, Backend: backend, FlowCleaner: a.cleaner(), Logger: log,
+		Source: tracker, Backend: backend, Logger: log,
 		Observers:   append([]proxy.Observer{a.observer(ctx), a.metrics.Observer(tracker), a.page.Observer(tracker), server.Observer()}, a.Hooks.Observers...),
 		MinInterval: c.section(mode).MinSyncPeriod.Duration, ResyncInterval: c.resyncInterval(mode),
+	}
+	if a.flows != nil {
+		runner.FlowCleaner = a.flows
 	}
 	local, err := a.openLoopback(tracker, registry)
 	if err != nil {
@@ -116,7 +110,7 @@ func serveMode(ctx context.Context, c *config, mode string, client kubernetes.In
 	}
 	defer func() { err = errors.Join(err, local.close()) }()
 	a.reported.events = newEvents(client, a.tracker.NodeName, log) // run ends its goroutine
-	log.Info("starting", "node", a.tracker.NodeName, "healthz", healthz, "metrics", pages)
+	log.Info("starting", "node", a.tracker.NodeName, "healthz", c.healthzAddress, "metrics", c.metricsAddress)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var background sync.WaitGroup
@@ -133,9 +127,13 @@ func serveMode(ctx context.Context, c *config, mode string, client kubernetes.In
 }
 
 // newServer returns the server of health checks and pages.
-func (a *instance) newServer(healthz string, pages map[string]http.Handler, tracker *proxy.ServiceChangeTracker) (*health.Server, error) {
+func (a *instance) newServer(tracker *proxy.ServiceChangeTracker) (*health.Server, error) {
+	pages := map[string]http.Handler{}
+	if address := a.metricsAddress; address != "" {
+		pages[address] = &a.handlers.pages
+	}
 	server, err := health.New(health.Options{
-		Address: healthz, NodeEligible: tracker.NodeEligible, Timeout: 2 * max(defaultSync, a.resyncInterval(a.mode)),
+		Address: a.healthzAddress, NodeEligible: tracker.NodeEligible, Timeout: 2 * max(defaultSync, a.resyncInterval(a.mode)),
 		Logger: a.log, Report: a.announceServer, Answered: a.metrics.HealthAnswered, Pages: pages,
 	})
 	if err == nil {
@@ -190,14 +188,6 @@ func (a *instance) followFlows(source *kubewatch.Watcher) (err error) {
 	return err
 }
 
-// cleaner returns what removes stale flows, nil on Windows.
-func (a *instance) cleaner() proxy.FlowCleaner {
-	if a.flows == nil {
-		return nil
-	}
-	return a.flows
-}
-
 func (a *instance) closeFlows() error {
 	if a.flows == nil {
 		return nil
@@ -209,7 +199,7 @@ func (a *instance) closeFlows() error {
 func (a *instance) observer(ctx context.Context) proxy.Observer {
 	return proxy.Observer{
 		Synced:   func(s proxy.Sync) { a.synced(ctx, s) },
-		Verified: func(held proxy.Snapshot) { a.removeOtherModes(ctx, held) },
+		Verified: func(applied proxy.Snapshot) { a.removeOtherModes(ctx, applied) },
 	}
 }
 
@@ -246,23 +236,23 @@ func pauses() wait.Backoff {
 // removeOtherModes removes the rules of other modes, unless it has done so or has just tried.
 // It waits until this mode serves, so that no connection fails. It also removes conntrack
 // entries of those rules, as they may lead to endpoints that do not exist any more.
-func (a *instance) removeOtherModes(ctx context.Context, held proxy.Snapshot) {
+func (a *instance) removeOtherModes(ctx context.Context, applied proxy.Snapshot) {
 	if !a.serving || a.cleaned || time.Now().Before(a.cleanAt) {
 		return
 	}
-	left := a.cleanUp(ctx, a.mode, a.log)
+	rules := a.cleanUp(ctx, a.mode, a.log)
 	var stale error
 	if a.flows != nil {
-		stale = a.flows.Clean(ctx, proxy.Snapshot{}, held)
+		stale = a.flows.Clean(ctx, proxy.Snapshot{}, applied)
 	}
-	a.cleanedUp(left, stale)
+	a.cleanedUp(rules, stale)
 }
 
-// cleanedUp handles what is left of other modes, and stale conntrack entries that are left.
-func (a *instance) cleanedUp(left, stale error) {
-	a.cleaned = left == nil && stale == nil
-	if left != nil {
-		a.log.Error(left, "rules of another mode or kube-proxy remain; retrying")
+// cleanedUp handles the errors of removing rules of other modes, and stale conntrack entries.
+func (a *instance) cleanedUp(rules, stale error) {
+	a.cleaned = rules == nil && stale == nil
+	if rules != nil {
+		a.log.Error(rules, "rules of another mode or kube-proxy remain; retrying")
 	}
 	if stale != nil {
 		a.log.Error(stale, "stale conntrack entries of another mode or kube-proxy may remain; retrying")

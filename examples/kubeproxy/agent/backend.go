@@ -41,81 +41,39 @@ const (
 type candidate struct{ mode, reason string }
 
 // candidates returns the modes to try, the best one first.
-func (c *config) candidates() ([]candidate, error) {
-	if c.onWindows() {
-		return c.windowsCandidates()
-	}
-	switch c.Mode {
-	case nftablesMode, iptablesMode:
-		return []candidate{{string(c.Mode), "configured"}}, nil
-	case ipvsMode:
+func (c *config) candidates() []candidate {
+	switch {
+	case c.Mode == ipvsMode:
 		return []candidate{
 			{ipvsMode, "configured"},
 			{nftablesMode, ipvsMode + " is unsupported on this node"},
 			{iptablesMode, ipvsMode + " and " + nftablesMode + " are unsupported on this node"},
-		}, nil
-	case "":
-		return []candidate{
-			{nftablesMode, "none configured; a connection costs the same at any number of Services"},
-			{iptablesMode, "none configured; " + nftablesMode + " is unsupported on this node"},
-		}, nil
+		}
+	case c.Mode != "":
+		return []candidate{{string(c.Mode), "configured"}}
+	case c.onWindows():
+		return []candidate{{kernelspaceMode, "none configured"}}
 	}
-	return nil, c.checkMode()
+	return []candidate{
+		{nftablesMode, "none configured; a connection costs the same at any number of Services"},
+		{iptablesMode, "none configured; " + nftablesMode + " is unsupported on this node"},
+	}
 }
 
 // mark returns the bit of packet marks, or of connection marks, for a mode.
-func (c *config) mark(mode string) (uint32, error) {
-	bit := *c.section(mode).MasqueradeBit
-	if bit < 0 || bit > 31 {
-		section := iptablesMode // ipvs has no field of its own
-		if mode == nftablesMode {
-			section = mode
-		}
-		return 0, fmt.Errorf("%s.masqueradeBit: %d is not within 0 and 31", section, bit)
-	}
-	return 1 << bit, nil
-}
-
-// checkPeriods returns an error for periods that kube-proxy refuses too. 0 is the default.
-func (c *config) checkPeriods(mode string) error {
-	s := c.section(mode)
-	section := mode
-	if mode == kernelspaceMode || mode == userspaceMode {
-		section = iptablesMode // they have no section with these fields
-	}
-	switch every := cmp.Or(s.SyncPeriod.Duration, defaultSync); {
-	case every < 0:
-		return fmt.Errorf("%s.syncPeriod: %v is negative", section, every)
-	case s.MinSyncPeriod.Duration < 0:
-		return fmt.Errorf("%s.minSyncPeriod: %v is negative", section, s.MinSyncPeriod.Duration)
-	case s.MinSyncPeriod.Duration > every:
-		return fmt.Errorf("%s.minSyncPeriod: %v is longer than %[1]s.syncPeriod, %[3]v", section, s.MinSyncPeriod.Duration, every)
-	}
-	return nil
-}
+func (c *config) mark(mode string) uint32 { return 1 << *c.section(mode).MasqueradeBit }
 
 // open returns the backend of a mode.
 func (c *config) open(mode string) (proxy.Backend, error) {
-	mark, err := c.mark(mode)
-	if err == nil {
-		err = c.checkPeriods(mode)
-	}
-	if err != nil {
-		return nil, err
-	}
 	switch mode {
 	case nftablesMode:
-		return nftables.New(nftables.Options{Identity: c.identity("", mark)})
+		return nftables.New(nftables.Options{Identity: c.identity("", c.mark(mode))})
 	case userspaceMode:
 		return userspace.New(c.userspaceOptions())
 	case ipvsMode:
-		o, err := c.ipvsOptions()
-		if err != nil {
-			return nil, err
-		}
-		return ipvs.New(o)
+		return ipvs.New(c.ipvsOptions())
 	}
-	return iptables.New(iptables.Options{Identity: c.identity(kubeProxyChains, mark)})
+	return iptables.New(iptables.Options{Identity: c.identity(kubeProxyChains, c.mark(mode))})
 }
 
 // identity returns the identity of a backend, with a name and a mark if the options have none.
@@ -140,7 +98,7 @@ func (c *config) cleanUpAll(ctx context.Context, log logr.Logger) (done string, 
 	if c.cleanupIPVS {
 		return "all rules are removed", c.cleanUp(ctx, "", log)
 	}
-	return "all rules are removed, but not those of mode ipvs", c.cleanUp(ctx, ipvsMode, log)
+	return "all rules are removed, except the rules of mode ipvs", c.cleanUp(ctx, ipvsMode, log)
 }
 
 // hasIPVS reports whether the kernel has IPVS now. Asking a kernel that has not further would load the
@@ -150,8 +108,8 @@ func hasIPVS() bool {
 	return err == nil
 }
 
-// mayHaveIPVS reports whether this program's mode ipvs may have left something. Of it, ip_vs can be
-// unloaded and the device and the sets stay; to ask a kernel without ip_set would load that module.
+// mayHaveIPVS reports whether this program's mode ipvs may have left something. The module ip_vs can be
+// unloaded while the device and the sets stay; to ask a kernel without ip_set would load that module.
 func (c *config) mayHaveIPVS() bool {
 	_, noSets := os.Stat("/sys/module/ip_set")
 	_, noDevice := net.InterfaceByName(cmp.Or(c.Identity.Name, backends.DefaultName) + "-ipvs0")
@@ -160,11 +118,7 @@ func (c *config) mayHaveIPVS() bool {
 
 // cleanUpIPVS removes what this program's mode ipvs has left.
 func (c *config) cleanUpIPVS(ctx context.Context) error {
-	mark, err := c.mark(ipvsMode)
-	if err != nil {
-		return err
-	}
-	return ipvs.Cleanup(ctx, ipvs.Options{Identity: c.identity("", mark)})
+	return ipvs.Cleanup(ctx, ipvs.Options{Identity: c.identity("", c.mark(ipvsMode))})
 }
 
 // removal is what cleanUp does with each kind of rules.
@@ -222,11 +176,7 @@ func (c *config) cleanUp(ctx context.Context, except string, log logr.Logger) er
 	r.remove("the tables "+kubeProxyTables, b, err)
 	// No rule needs its sets any more: mode iptables has adopted and removed the rules of kube-proxy, too.
 	if c.cleanupIPVS || !c.cleanup {
-		exclude, err := c.excluded()
-		if err == nil {
-			err = ipvstakeover.Cleanup(ctx, exclude)
-		}
-		r.removed("the virtual servers, the device and the sets of kube-proxy's mode ipvs", err)
+		r.removed("the virtual servers, the device and the sets of kube-proxy's mode ipvs", ipvstakeover.Cleanup(ctx, c.excluded))
 	}
 	return errors.Join(r.errs...)
 }

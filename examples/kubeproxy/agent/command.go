@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"runtime"
 	"syscall"
 
 	"github.com/go-logr/logr"
@@ -17,7 +18,7 @@ import (
 // Main is the command kubeproxy: it reads flags and the file that they name, and does what they say. It returns the
 // exit status. Signals that end a program end it.
 func Main(args []string, stdout, stderr io.Writer) int {
-	c, err := readCommandLine(args, stderr)
+	c, err := newConfig(runtime.GOOS).readCommandLine(args, stderr)
 	if errors.Is(err, pflag.ErrHelp) {
 		writeHelp(stdout)
 		return 0
@@ -58,8 +59,8 @@ func Main(args []string, stdout, stderr io.Writer) int {
 	default:
 		err = serveAndFollow(ctx, follow)
 	}
-	if errors.Is(err, errNewStart) {
-		log.Info("ended, to be started anew", "reason", err.Error())
+	if errors.Is(err, errRestart) {
+		log.Info("ended, to be started again", "reason", err.Error())
 		return 0
 	}
 	if err != nil {

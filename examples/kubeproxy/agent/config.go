@@ -89,52 +89,49 @@ func hasMoreDocuments(text []byte) bool {
 }
 
 // readFile reads the file, unless that was done, into settings. Like kube-proxy, it ignores unknown fields and duplicates;
-// warnings name them.
-func (c *config) readFile(settings []setting) error {
+// warnings name them. It returns an error for each wrong value, and err if the file has no configuration.
+func (c *config) readFile(settings []setting) (wrong []error, err error) {
 	if c.text == nil {
-		var err error
 		if c.text, err = readText(c.configFile); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	if hasMoreDocuments(c.text) {
 		c.warnings = append(c.warnings, "only the first YAML document is read, and the file has more")
 	}
-	var object any
-	err := sigsyaml.UnmarshalStrict(c.text, &object)
+	text, err := sigsyaml.YAMLToJSONStrict(c.text)
 	if err != nil {
 		reason := strings.TrimPrefix(err.Error(), "error converting YAML to JSON: ")
 		c.warnings = append(c.warnings, strings.Join(strings.Fields(reason), " "))
-		err = sigsyaml.Unmarshal(c.text, &object)
+		text, err = sigsyaml.YAMLToJSON(c.text)
 	}
-	var text []byte
+	var given map[string]any
 	if err == nil {
-		text, err = json.Marshal(object)
-	}
-	if err == nil {
-		err = c.parse(text, settings)
+		given, err = parse(text)
 	}
 	if err != nil {
-		return fmt.Errorf("%s: %w", c.configFile, err)
+		return nil, fmt.Errorf("%s: %w", c.configFile, err)
 	}
-	return nil
+	for _, err := range c.read("", given, settings) {
+		wrong = append(wrong, fmt.Errorf("%s: %w", c.configFile, err))
+	}
+	return wrong, nil
 }
 
-// parse reads a JSON object into settings.
-func (c *config) parse(object []byte, settings []setting) error {
-	var given map[string]any
+// parse returns the fields of a configuration, as a JSON object.
+func parse(object []byte) (given map[string]any, err error) {
 	d := json.NewDecoder(bytes.NewReader(object))
 	d.UseNumber()
 	if err := d.Decode(&given); err != nil {
-		return errors.New("want an object with fields, as kube-proxy's configuration is")
+		return nil, errors.New("want an object with fields, as kube-proxy's configuration is")
 	}
 	apiVersion := v1alpha1.SchemeGroupVersion.String()
 	if given["apiVersion"] != apiVersion || given["kind"] != kind {
-		return fmt.Errorf("apiVersion %s, kind %s: want %s of %s", show(given["apiVersion"]), show(given["kind"]), kind, apiVersion)
+		return nil, fmt.Errorf("apiVersion %s, kind %s: want %s of %s", show(given["apiVersion"]), show(given["kind"]), kind, apiVersion)
 	}
 	delete(given, "apiVersion")
 	delete(given, "kind")
-	return errors.Join(c.read("", given, settings)...)
+	return given, nil
 }
 
 // read reads an object, whose own path ends with a dot.

@@ -50,7 +50,7 @@ func readConfig(t *testing.T, file, flags string) (*config, string, error) {
 	path := filepath.Join(t.TempDir(), "config.yaml")
 	testenv.NoError(t, os.WriteFile(path, []byte(file), 0o600))
 	var out strings.Builder
-	c, err := readCommandLineOn("linux", strings.Fields(strings.ReplaceAll(flags, "FILE", path)), &out)
+	c, err := newConfig("linux").readCommandLine(strings.Fields(strings.ReplaceAll(flags, "FILE", path)), &out)
 	if c != nil {
 		c.configFile, c.text, c.system = "", nil, ""
 	}
@@ -141,6 +141,7 @@ enableProfiling: true
 		"kube-proxy's defaults": {header + "oomScoreAdj: -999\nconfigSyncPeriod: 15m\nclientConnection: {contentType: application/vnd.kubernetes.protobuf}\nlogging: {flushFrequency: 5s, format: text}\n", "-config FILE", func(*config) {}},
 		"a section that is not used": {header + "mode: nftables\nipvs: {tcpTimeout: -1s, excludeCIDRs: [x]}\niptables: {syncPeriod: 1s, minSyncPeriod: 2s}\n", "-config FILE", func(c *config) {
 			c.Mode, c.IPVS.TCPTimeout, c.IPVS.ExcludeCIDRs = "nftables", seconds(-1), []string{"x"}
+			c.warnings = []string{`ipvs.excludeCIDRs[0] is ignored: must be a valid CIDR: netip.ParsePrefix("x"): no '/'`}
 			c.IPTables.SyncPeriod, c.IPTables.MinSyncPeriod = seconds(1), seconds(2)
 		}},
 		"lists by flags": {"", "--nodeport-addresses=primary --nodeport-addresses=10.0.0.0/8,all", func(c *config) { c.NodePortAddresses = []string{"primary", "10.0.0.0/8", "all"} }},
@@ -185,6 +186,7 @@ enableProfiling: true
 			}
 			want := newConfig("")
 			tc.want(want)
+			got.parsed = parsed{}
 			if diff := cmp.Diff(want, got, cmp.Exporter(func(reflect.Type) bool { return true })); diff != "" {
 				t.Errorf("configuration (-want +got):\n%s", diff)
 			}
@@ -215,7 +217,7 @@ func TestBadConfig(t *testing.T) { //nolint:funlen // a table
 		{"kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1", "-config FILE", "want KubeProxyConfiguration"},
 		{header + "mode: [a]", "-config FILE", `mode: ["a"]: must be a string`},
 		{header + "mode: 5", "-config FILE", "mode: 5: must be a string"},
-		{header + "Mode: 5\nmode: x\niptables: {syncPeriod: soon}", "-config FILE", `iptables.syncPeriod: "soon": must be a duration`},
+		{header + "Mode: 5\niptables: {syncPeriod: soon}", "-config FILE", `iptables.syncPeriod: "soon": must be a duration`},
 		{header + "iptables: 3", "-config FILE", "iptables: 3: must have fields"},
 		{header + "conntrack: {maxPerCore: -5}", "-config FILE", "conntrack.maxPerCore: -5: must be greater than or equal to 0"},
 		{header + "conntrack: {maxPerCore: 3000000000}", "-config FILE", "conntrack.maxPerCore: 3000000000: must be a whole number"},
@@ -259,6 +261,36 @@ func TestBadConfig(t *testing.T) { //nolint:funlen // a table
 		}
 		if strings.Count(out, "\n") != 1 || strings.Contains(out, "struct") || strings.Contains(out, "\x1b") {
 			t.Errorf("%s %.200q: got output\n%s\nwant one line without types of Go", tc.flags, tc.file, out)
+		}
+	}
+}
+
+// TestAllWrongValues checks that one error names all wrong values, of flags, of the file, and of both together.
+func TestAllWrongValues(t *testing.T) {
+	t.Parallel()
+	const bad = "nodePortAddresses: [x]\nconntrack: {min: many, udpTimeout: -1s}\nmode: fast\nfeatureGates: {WinDSR: false}\niptables: 3\n"
+	ofFile := []string{"nodePortAddresses[0]: ", "config.yaml: conntrack.min: ", "conntrack.udpTimeout: ", "mode ", "featureGates: ", "config.yaml: iptables: "}
+	for _, tc := range []struct {
+		file, flags string
+		want        []string
+	}{
+		{"", "more -v x -profiling=yes -conntrack-min=-1 -cluster-cidr y -healthz-port 99999 -interface z -cleanup -init-only -local-fallback all", []string{
+			`unexpected argument "more"`, "-v: ", "-profiling: ", "conntrack.min: ", "clusterCIDR: ", "-healthz-port: ", "flag -interface ", "-cleanup and -init-only ", "-local-fallback: ",
+		}},
+		{header + bad, "-config FILE", ofFile},
+		// The flag -conntrack-min does not count with a file, and is checked all the same.
+		{header + bad, "-v x -config FILE -hostname-override= -netsh -conntrack-min=few", append(ofFile, "-v: ", "flag -netsh ", "-conntrack-min: ")},
+		{"a: [", "-v x -config FILE", []string{"-v: ", "config.yaml: "}},
+	} {
+		_, out, err := readConfig(t, tc.file, tc.flags)
+		lines := strings.Split(strings.TrimSpace(out), "\n")
+		if err == nil || len(lines) != len(tc.want) {
+			t.Errorf("%s: got error %v, %d lines, want %d", tc.flags, err, len(lines), len(tc.want))
+		}
+		for _, want := range tc.want {
+			if !strings.Contains("\n"+out, "\n"+want) && !strings.Contains(out, "/"+want) {
+				t.Errorf("%s: got\n%s\nwant a line that begins with %s", tc.flags, out, want)
+			}
 		}
 	}
 }

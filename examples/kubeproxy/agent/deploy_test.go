@@ -171,7 +171,7 @@ func TestDeployedProbes(t *testing.T) {
 		}
 		at := slices.IndexFunc(container.Ports, func(p v1.ContainerPort) bool { return p.Name == probe.HTTPGet.Port.StrVal })
 		if at < 0 || container.Ports[at].ContainerPort != 10256 {
-			t.Errorf("port of %s: got %v, want that of 10256", path, probe.HTTPGet.Port.StrVal)
+			t.Errorf("port of %s: got %v, want 10256", path, probe.HTTPGet.Port.StrVal)
 		}
 	}
 }
@@ -185,7 +185,7 @@ func checkDeployedConfig(t *testing.T, d *deployed, args []string, mounted strin
 		local = append(local, strings.ReplaceAll(arg, mounted, "../deploy/"))
 	}
 	var out strings.Builder
-	c, err := readCommandLineOn("linux", local, &out)
+	c, err := newConfig("linux").readCommandLine(local, &out)
 	if err != nil || len(c.warnings)+len(c.notes) > 0 {
 		t.Fatalf("%q: got error %v, output\n%s\nwant no error and no notes", args, err, out.String())
 	}
@@ -197,11 +197,8 @@ func checkDeployedConfig(t *testing.T, d *deployed, args []string, mounted strin
 	if err != nil || loaded.Contexts[loaded.CurrentContext] == nil {
 		t.Errorf("%s: got error %v, want a current context", kubeconfig, err)
 	}
-	if _, err := c.tracker(nftablesMode); err != nil {
-		t.Error(err)
-	}
-	if healthz, metrics, err := c.addresses(); err != nil || healthz != "0.0.0.0:10256" || metrics != "127.0.0.1:10249" {
-		t.Errorf("addresses of healthz and metrics: got %s and %s, error %v, want those of kube-proxy", healthz, metrics, err)
+	if c.healthzAddress != "0.0.0.0:10256" || c.metricsAddress != "127.0.0.1:10249" {
+		t.Errorf("addresses of healthz and metrics: got %s and %s, want kube-proxy's", c.healthzAddress, c.metricsAddress)
 	}
 	return c
 }

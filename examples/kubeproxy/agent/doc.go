@@ -7,7 +7,7 @@
 //	}
 //	return a.Run(ctx)
 //
-// The command kubeproxy, which [Main] is, documents what the agent does with each field.
+// README.md of the folder above says what the agent does, docs/configuration.md what each field does.
 //
 // Agents with different identities may run in one process. Metrics of the process, of its clients of API servers, and of
 // feature gates are in the registry of k8s.io/component-base/metrics/legacyregistry, as kube-proxy's are, and so all

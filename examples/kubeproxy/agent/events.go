@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/util/flowcontrol"
+	"k8s.io/client-go/util/workqueue"
 )
 
 // The bounds of Events: users who create many bad Services cannot flood the API server.
@@ -50,25 +51,23 @@ type notice struct {
 	// first is its first note, which names the Event; reported is when it came.
 	first    string
 	reported time.Time
-	tried    time.Time
-	pending  bool
 }
 
 // events writes Events in the background: whoever reports causes never waits for the API server. It writes them
 // itself: the broadcaster of client-go would group Events that differ in their notes.
 type events struct {
-	sink eventSink
-	wake chan struct{} // has room for one token
+	sink  eventSink
+	queue workqueue.TypedDelayingInterface[cause]
 
-	mu       sync.Mutex
-	notices  map[string]map[cause]*notice // by source
-	repeated time.Time
+	mu      sync.Mutex
+	notices map[string]map[cause]*notice // by source
+	again   time.Time                    // when the last cause is reported again
 }
 
 func newEvents(client kubernetes.Interface, node string, log logr.Logger) *events {
 	return &events{
-		sink: eventSink{client: client, node: node, log: log}, wake: make(chan struct{}, 1),
-		notices: map[string]map[cause]*notice{}, repeated: time.Now(),
+		sink:  eventSink{client: client, node: node, log: log},
+		queue: workqueue.NewTypedDelayingQueue[cause](), notices: map[string]map[cause]*notice{},
 	}
 }
 
@@ -98,18 +97,15 @@ func (e *events) put(source string, n notice) {
 	}
 }
 
-// add reports a notice, or keeps the one that is known of its cause.
+// add reports a notice, or keeps the notice that is known of its cause.
 func (e *events) add(source string, n notice, known *notice) {
 	if e.notices[source] == nil {
 		e.notices[source] = map[cause]*notice{}
 	}
 	if known == nil {
-		n.first, n.reported, n.tried, n.pending = n.note, time.Now(), time.Now(), true
+		n.first, n.reported = n.note, time.Now()
 		known = &n
-		select {
-		case e.wake <- struct{}{}:
-		default:
-		}
+		e.queue.Add(n.cause)
 	}
 	known.note = n.note // What it is about may have got another reason.
 	e.notices[source][n.cause] = known
@@ -122,77 +118,59 @@ func (e *events) remove(source string, c cause) {
 	delete(e.notices[source], c)
 }
 
-// next returns a copy of the notice to write next, the one that has waited longest, and nil if there is none. In each
-// minute it takes up one cause again: new ones of others need not wait.
-func (e *events) next() *notice {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	var next, again *notice
-	for _, all := range e.notices {
-		for _, n := range all {
-			switch {
-			case n.pending && (next == nil || n.tried.Before(next.tried)):
-				next = n
-			case !n.pending && !n.once && (again == nil || n.tried.Before(again.tried)):
-				again = n
-			}
-		}
-	}
-	if again != nil && time.Since(e.repeated) >= time.Minute && time.Since(again.tried) >= eventPeriod {
-		e.repeated, again.pending, next = time.Now(), true, again
-	}
-	if next == nil {
-		return nil
-	}
-	next.tried = time.Now()
-	copied := *next
-	return &copied
-}
-
-// done records that a notice need not be written for now.
-func (e *events) done(c cause) {
+// current returns a copy of the notice of a cause, nil if the cause has ended.
+func (e *events) current(c cause) *notice {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, all := range e.notices {
 		if n := all[c]; n != nil {
-			n.pending = false
+			copied := *n
+			return &copied
 		}
 	}
+	return nil
+}
+
+// untilAgain returns when a cause that lasts is to be reported again: in a minute of its own, so that new ones need not
+// wait, but no later than if causes that have ended had no minute.
+func (e *events) untilAgain() time.Duration {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	count := 0
+	for _, all := range e.notices {
+		count += len(all)
+	}
+	latest := max(eventPeriod, time.Duration(count)*time.Minute)
+	until := min(max(eventPeriod, time.Until(e.again)+time.Minute), latest)
+	e.again = time.Now().Add(until)
+	return until
 }
 
 // run writes Events until ctx ends.
 func (e *events) run(ctx context.Context) {
+	defer context.AfterFunc(ctx, e.queue.ShutDown)()
 	pace := flowcontrol.NewTokenBucketRateLimiter(float32(eventsPerMinute)/60, eventsPerMinute)
-	minutes := time.NewTicker(time.Minute)
-	defer minutes.Stop()
 	for {
-		for n := e.next(); n != nil; n = e.next() {
-			if pace.Wait(ctx) != nil {
-				return
-			}
-			if e.isCurrent(n.cause) && e.sink.finished(e.sink.write(ctx, n)) {
-				e.done(n.cause)
-			}
-		}
-		select {
-		case <-ctx.Done():
+		c, ended := e.queue.Get()
+		if ended {
 			return
-		case <-minutes.C:
-		case <-e.wake:
 		}
+		if e.current(c) != nil && pace.Wait(ctx) == nil {
+			e.write(ctx, c)
+		}
+		e.queue.Done(c)
 	}
 }
 
-// isCurrent reports whether a cause is still there.
-func (e *events) isCurrent(c cause) bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	for _, all := range e.notices {
-		if all[c] != nil {
-			return true
-		}
+// write writes the Event of a cause that has not ended, and has it written again if that fails, or the cause lasts.
+func (e *events) write(ctx context.Context, c cause) {
+	switch n := e.current(c); {
+	case n == nil:
+	case !e.sink.finished(e.sink.write(ctx, n)):
+		e.queue.Add(c)
+	case !n.once:
+		e.queue.AddAfter(c, e.untilAgain())
 	}
-	return false
 }
 
 // eventSink writes Events. Their names are the same after a restart, and on all nodes that write the same note, as
@@ -211,7 +189,7 @@ func (s *eventSink) write(ctx context.Context, n *notice) error {
 	// The kubelet's convention: Events of a Node have its name as UID, and kubectl describe finds them.
 	uid, version, namespace := types.UID(n.Name), n.reported.String(), metav1.NamespaceDefault
 	if n.kind != "Node" {
-		// The permission to list is there, and not the one to get.
+		// The role allows to list Services, and not to get one.
 		found, err := s.client.CoreV1().Services(n.Namespace).List(ctx, metav1.ListOptions{
 			FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, n.Name).String(),
 		})

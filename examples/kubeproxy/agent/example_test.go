@@ -12,7 +12,7 @@ import (
 )
 
 // A distribution of Kubernetes runs the agent inside of its own program: it makes the configuration, has a client, and
-// serves the pages with those of its other parts.
+// serves its pages beside the pages of other parts.
 func Example() {
 	serve := func(ctx context.Context, apiServer *rest.Config, mux *http.ServeMux) error {
 		a, err := agent.New(agent.Options{

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"reflect"
 	"runtime"
 	"slices"
 	"strings"
@@ -23,12 +22,12 @@ type config struct {
 	v1alpha1.KubeProxyConfiguration
 	Options
 	task
+	parsed
 	// text is the content of the configuration file; nil if it was not read.
 	text []byte
 	// warnings name what has no effect; notes say what is otherwise than in kube-proxy.
 	warnings, notes []string
-	// system is the operating system, as GOOS names it; openHNS opens another HNS than
-	// that of the machine.
+	// system is the operating system, as GOOS names it; openHNS, if not nil, opens the HNS in place of [openHNS].
 	system  string
 	openHNS func() (hnsClient, error)
 	// followed has the newest configuration that was applied, if a file is followed.
@@ -51,73 +50,113 @@ type task struct {
 	version                     versionForm
 	// cleanupIPVS says that -cleanup removes what mode ipvs has programmed too.
 	cleanupIPVS bool
-	serverPorts
+	// healthzPort and metricsPort are the ports of addresses without one; 0 for no server.
+	healthzPort, metricsPort int32
 }
-
-// serverPorts are the ports of addresses without one; 0 for no server.
-type serverPorts struct{ healthzPort, metricsPort int }
 
 // newConfig returns the configuration without flags and file.
 func newConfig(system string) *config {
 	return &config{
 		KubeProxyConfiguration: defaults(), system: system, handlers: &handlers{},
-		Options: Options{Extensions: Extensions{DrainTimeout: ipvs.DefaultDrainTimeout}},
-		task:    task{cleanupIPVS: true, serverPorts: serverPorts{healthzPort, metricsPort}},
+		Options: Options{DrainTimeout: ipvs.DefaultDrainTimeout},
+		task:    task{cleanupIPVS: true, healthzPort: healthzPort, metricsPort: metricsPort},
 	}
 }
 
-// readCommandLine reads the flags and the file that they name. It has written its error to
-// out, in one line for each, when it returns one.
-func readCommandLine(args []string, out io.Writer) (*config, error) {
-	return readCommandLineOn(runtime.GOOS, args, out)
-}
-
-// readCommandLineOn is readCommandLine on an operating system.
-func readCommandLineOn(system string, args []string, out io.Writer) (*config, error) {
-	return newConfig(system).readCommandLine(args, out)
-}
-
-// readCommandLine reads the flags, and the file that they name unless c has its content.
+// readCommandLine reads the flags, and the file that they name unless c has its content. It has written its error to
+// out, in one line for each wrong value, when it returns one.
 func (c *config) readCommandLine(args []string, out io.Writer) (*config, error) {
-	f := pflag.NewFlagSet("kubeproxy", pflag.ContinueOnError)
-	f.SetNormalizeFunc(cliflag.WordSepNormalizeFunc) // as in kube-proxy
-	f.Usage = func() {}
-	settings := c.settings()
-	define(f, settings)
-	err := f.Parse(withTwoDashes(args))
-	switch {
-	case errors.Is(err, pflag.ErrHelp):
-		return c, err
-	case err != nil:
-		err = c.explain(err, settings)
-	default:
-		err = c.complete(f, settings)
-	}
-	if err != nil {
+	err := c.readArguments(args)
+	if err != nil && !errors.Is(err, pflag.ErrHelp) {
 		_, _ = fmt.Fprintln(out, err) // If it fails, the exit status still shows the error.
 	}
 	return c, err
 }
 
-// define defines the flags of settings.
-func define(f *pflag.FlagSet, settings []setting) {
+// newFlags returns the flags of settings.
+func newFlags(name string, settings []setting) *pflag.FlagSet {
+	f := pflag.NewFlagSet(name, pflag.ContinueOnError)
+	f.SetNormalizeFunc(cliflag.WordSepNormalizeFunc) // as in kube-proxy
 	f.SortFlags = false
-	for i, s := range settings {
-		if s.flag == "" {
-			continue
-		}
-		var value pflag.Value = flagValue{&settings[i]}
-		if gates, is := s.into.(*map[string]bool); is {
-			value = cliflag.NewMapStringBool(gates)
-		}
-		x := f.VarPF(value, s.flag, map[string]string{"v": "v"}[s.flag], s.help)
-		if value.Type() == "bool" {
-			x.NoOptDefVal = "true"
-		}
-		if x.DefValue == "" {
-			x.DefValue = s.usual
+	f.Usage = func() {}
+	for i := range settings {
+		if settings[i].flag != "" {
+			settings[i].define(f)
 		}
 	}
+	return f
+}
+
+// arguments are the values that flags have been given, by the name of the flag.
+type arguments map[string][]string
+
+// readArguments reads the flags and the file, and checks the result. Its error has a line for each wrong value.
+func (c *config) readArguments(args []string) error {
+	settings, given := c.settings(), arguments{}
+	f := newFlags("kubeproxy", settings)
+	err := f.ParseAll(withTwoDashes(args), func(x *pflag.Flag, value string) error {
+		given[x.Name] = append(given[x.Name], value)
+		return nil
+	})
+	if err != nil {
+		return explain(err, settings)
+	}
+	var errs []error
+	if text := strings.Join(f.Args(), " "); strings.TrimSpace(text) != "" { // Empty ones are as in kube-proxy, for variables without value.
+		errs = append(errs, fmt.Errorf("unexpected argument %q", strings.TrimSpace(text)))
+	}
+	// These two say what becomes of the others.
+	for _, value := range given["version"] {
+		_ = c.version.Set(value) // A wrong one is reported below.
+	}
+	for _, value := range given["config"] {
+		c.configFile = value
+	}
+	if c.configFile != "" && c.version == "" {
+		wrong, err := c.readFile(settings)
+		errs = append(errs, wrong...)
+		if err != nil { // Without the file, a check of the others would mislead.
+			return errors.Join(append(append(errs, c.set(f, given, settings)...), err)...)
+		}
+	}
+	errs = append(errs, c.set(f, given, settings)...)
+	switch {
+	case c.version != "":
+		return errors.Join(errs...)
+	case c.configFile == "":
+		of := &c.IPTables // There is no flag of the bit for mode nftables.
+		c.NFTables.MasqueradeAll, c.NFTables.SyncPeriod, c.NFTables.MinSyncPeriod = of.MasqueradeAll, of.SyncPeriod, of.MinSyncPeriod
+	}
+	if c.cleanup && c.initOnly {
+		errs = append(errs, errors.New("-cleanup and -init-only exclude each other"))
+	}
+	errs = append(errs, c.checkSystem(given, settings)...)
+	return errors.Join(append(errs, c.validate(settings))...)
+}
+
+// set sets the flags that are given. A file counts more than most flags: their values are checked, but not set.
+func (c *config) set(f *pflag.FlagSet, given arguments, settings []setting) (errs []error) {
+	unused := newFlags("", newConfig(c.system).settings())
+	for _, s := range settings {
+		into := f
+		hasFile := c.configFile != "" && !s.traits.has(isIgnored|beatsFile) && (s.field != "" || s.traits.has(yieldsToFile))
+		if hasFile {
+			into = unused
+		}
+		for _, value := range given[s.flag] {
+			if err := into.Lookup(s.flag).Value.Set(value); err != nil {
+				errs = append(errs, fmt.Errorf("-%s: %.60q: %w", s.flag, value, wants(s.into, err)))
+			}
+		}
+		switch {
+		case given[s.flag] == nil:
+		case hasFile:
+			c.warnings = append(c.warnings, fmt.Sprintf("flag -%s is ignored because of -config", s.flag))
+		case s.traits.has(isIgnored) && f.Lookup(s.flag).Value.String() != s.usual:
+			c.warnings = append(c.warnings, fmt.Sprintf("flag -%s is ignored", s.flag))
+		}
+	}
+	return errs
 }
 
 // withTwoDashes returns arguments in which each long name of a flag has two dashes.
@@ -139,7 +178,7 @@ func withTwoDashes(args []string) []string {
 }
 
 // explain adds the nearest known flag to the error for an unknown one.
-func (c *config) explain(err error, settings []setting) error {
+func explain(err error, settings []setting) error {
 	unknown, is := errors.AsType[*pflag.NotExistError](err)
 	if !is {
 		return err
@@ -160,67 +199,12 @@ func (c *config) explain(err error, settings []setting) error {
 	return fmt.Errorf("%w; -help lists all", err)
 }
 
-// complete reads the file, if one is named, notes the flags that are ignored, and checks the result.
-func (c *config) complete(f *pflag.FlagSet, settings []setting) error {
-	switch {
-	case strings.Join(f.Args(), "") != "": // Empty ones are as in kube-proxy, for variables without value.
-		return fmt.Errorf("unexpected argument %q", strings.TrimSpace(strings.Join(f.Args(), " ")))
-	case c.version != "":
-		return nil
-	case c.cleanup && c.initOnly:
-		return errors.New("-cleanup and -init-only exclude each other")
-	}
-	given := map[string]bool{}
-	f.Visit(func(x *pflag.Flag) { given[x.Name] = true })
-	if c.configFile == "" {
-		of := &c.IPTables // There is no flag of the bit for mode nftables.
-		c.NFTables.MasqueradeAll, c.NFTables.SyncPeriod, c.NFTables.MinSyncPeriod = of.MasqueradeAll, of.SyncPeriod, of.MinSyncPeriod
-	} else if err := c.readOverFlags(given, settings); err != nil {
-		return err
-	}
-	for _, s := range settings {
-		if given[s.flag] && s.traits.has(isIgnored) && fmt.Sprint(s.value()) != s.usual {
-			c.warnings = append(c.warnings, fmt.Sprintf("flag -%s is ignored", s.flag))
-		}
-	}
-	if err := c.checkSystem(given, settings); err != nil {
-		return err
-	}
-	return c.validate(settings)
-}
-
-// readOverFlags reads the file, whose fields count more than most flags.
-func (c *config) readOverFlags(given map[string]bool, settings []setting) error {
-	var flags []reflect.Value
-	for i, s := range newConfig(c.system).settings() {
-		into := reflect.ValueOf(settings[i].into).Elem()
-		flags = append(flags, reflect.ValueOf(into.Interface()))
-		if !s.traits.has(isIgnored) && (s.field != "" || s.traits.has(yieldsToFile)) {
-			into.Set(reflect.ValueOf(s.into).Elem())
-		}
-	}
-	if err := c.readFile(settings); err != nil {
-		return err
-	}
-	for i, s := range settings {
-		switch {
-		case !given[s.flag] || s.traits.has(isIgnored):
-		case s.traits.has(beatsFile):
-			reflect.ValueOf(s.into).Elem().Set(flags[i])
-		case s.field != "" || s.traits.has(yieldsToFile):
-			c.warnings = append(c.warnings, fmt.Sprintf("flag -%s is ignored because of -config", s.flag))
-		}
-	}
-	return nil
-}
-
 // writeHelp writes a sentence about each flag.
 func writeHelp(out io.Writer) {
 	var text strings.Builder
 	text.WriteString("kubeproxy serves Kubernetes Services on a node, in place of kube-proxy.\n")
 	for _, g := range newConfig(runtime.GOOS).groups() {
-		f := pflag.NewFlagSet(g.title, pflag.ContinueOnError)
-		if define(f, g.settings); f.HasFlags() {
+		if f := newFlags(g.title, g.settings); f.HasFlags() {
 			fmt.Fprintf(&text, "\n%s:\n%s", g.title, f.FlagUsages())
 		}
 	}

@@ -41,7 +41,7 @@ func TestFlagForms(t *testing.T) {
 			t.Fatalf("%s: got error %v, output %s", want, err, out)
 		}
 		if diff := cmp.Diff(wanted, got, cmp.Exporter(func(reflect.Type) bool { return true })); diff != "" {
-			t.Errorf("%s: configuration (-that of %s, +got):\n%s", args, want, diff)
+			t.Errorf("%s: configuration (-by %s, +got):\n%s", args, want, diff)
 		}
 	}
 }
@@ -53,7 +53,7 @@ func readArguments(line string) (*config, string, error) {
 		args[i] = strings.ReplaceAll(args[i], "EMPTY", "")
 	}
 	var out strings.Builder
-	c, err := readCommandLineOn("linux", args, &out)
+	c, err := newConfig("linux").readCommandLine(args, &out)
 	return c, out.String(), err
 }
 
@@ -62,14 +62,14 @@ func TestBadFlags(t *testing.T) {
 	t.Parallel()
 	for args, want := range map[string]string{
 		"-vmany":                   "unknown flag: --vmany; -help lists all",
-		"-v4x":                     `invalid argument "4x" for "-v, --v" flag: must be a whole number`,
+		"-v4x":                     `-v: "4x": must be a whole number from 0 on`,
 		"-v":                       "flag needs an argument: 'v' in -v",
 		"--proxy_mod=nftables":     "unknown flag: --proxy_mod; did you mean --proxy-mode?",
 		"--profiling false":        `unexpected argument "false"`,
 		"-- --proxy-mode=nftables": `unexpected argument "--proxy-mode=nftables"`,
-		"--version=raw2":           `invalid argument "raw2" for "--version" flag: must be true, false or raw`,
+		"--version=raw2":           `-version: "raw2": must be true, false or raw`,
 		"--version=v1.37.1":        "must be true, false or raw",
-		"--profiling=yes":          `invalid argument "yes" for "--profiling" flag: must be true or false`,
+		"--profiling=yes":          `-profiling: "yes": must be true or false`,
 		"--conntrack-tcp-timeout-established=86400": "must be a duration such as 1m30s",
 		"--cleanup-iptables":                        "unknown flag: --cleanup-iptables",
 	} {
@@ -97,16 +97,5 @@ func TestVersionForms(t *testing.T) {
 	}
 	if c, out, err := readArguments("--version=false"); err != nil || c.version != "" {
 		t.Errorf("--version=false: got %q, error %v, output %s; want no version", c.version, err, out)
-	}
-}
-
-// TestShortHelp checks that -h is -help.
-func TestShortHelp(t *testing.T) {
-	t.Parallel()
-	for _, arg := range []string{"-h", "--h", "--help", "-help"} {
-		var out, log strings.Builder
-		if status := Main([]string{"-v2", arg}, &out, &log); status != 0 || !strings.Contains(out.String(), "--proxy-mode text") || log.Len() > 0 {
-			t.Errorf("%s: got status %d, log %s; want 0 and the help", arg, status, &log)
-		}
 	}
 }

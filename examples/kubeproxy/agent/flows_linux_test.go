@@ -40,7 +40,7 @@ func trackedUDP(t *testing.T, ns *netns.NS) (all []string) {
 }
 
 // TestFlows checks that conntrack entries that became stale while no program ran are removed,
-// and that those of another proxy's Services stay.
+// and that entries of another proxy's Services stay.
 func TestFlows(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "mode: nftables\n")

@@ -18,8 +18,8 @@ import (
 	"github.com/go-logr/logr"
 )
 
-// errNewStart ends the program, without failure: fields have changed that count from the start only.
-var errNewStart = errors.New("the configuration file has changed")
+// errRestart ends the program, without failure: fields have changed that count from the start only.
+var errRestart = errors.New("the configuration file has changed")
 
 // lookEvery is how often the program looks whether the file has changed.
 const lookEvery = 5 * time.Second
@@ -37,8 +37,8 @@ type follower struct {
 	failure     string
 }
 
-// serveAndFollow serves, and follows the configuration file. It returns errNewStart if the program must
-// be started anew.
+// serveAndFollow serves, and follows the configuration file. It returns errRestart if the program must
+// be started again.
 func serveAndFollow(ctx context.Context, f *follower) error {
 	log := logr.FromSlogHandler(f.log.Handler())
 	c := f.config
@@ -68,7 +68,7 @@ func serveAndFollow(ctx context.Context, f *follower) error {
 }
 
 // run looks at the file at each tick, and reads it again at each signal, until ctx ends or the program
-// must be started anew.
+// must be started again.
 func (f *follower) run(ctx context.Context, hangups <-chan os.Signal, looks <-chan time.Time) error {
 	f.tried = f.config.text
 	for {
@@ -139,7 +139,7 @@ func (f *follower) apply(next *config) error {
 	live, others := changes(f.config, next)
 	switch {
 	case len(others) > 0:
-		return fmt.Errorf("%w: %s", errNewStart, strings.Join(others, ", "))
+		return fmt.Errorf("%w: %s", errRestart, strings.Join(others, ", "))
 	case len(live) == 0:
 		f.log.Info("configuration file read again; no field has changed")
 		return nil
@@ -159,8 +159,7 @@ func (f *follower) apply(next *config) error {
 	return nil
 }
 
-// changes returns the fields in which two configurations differ: those that are applied without a new
-// start, and the others.
+// changes returns the fields in which two configurations differ: fields that are applied at once, and the others.
 func changes(was, is *config) (live, others []string) {
 	before := was.settings()
 	for i, s := range is.settings() {

@@ -40,7 +40,7 @@ func TestChangedFile(t *testing.T) {
 
 	change("mode: fast", "mode: nftables\nnodePortAddresses: [all]")
 	p.Signal(syscall.SIGHUP)
-	p.Await("ended, to be started anew", "nodePortAddresses")
+	p.Await("ended, to be started again", "nodePortAddresses")
 	if status := p.Wait(); status != 0 {
 		t.Errorf("got status %d, want 0", status)
 	}

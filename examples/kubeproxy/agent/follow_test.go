@@ -77,7 +77,7 @@ func follow(t *testing.T, settings string, flags ...string) *followed {
 	}
 	f.write(t, settings)
 	args := append([]string{"-config", f.path}, flags...)
-	c, err := readCommandLineOn("linux", args, f)
+	c, err := newConfig("linux").readCommandLine(args, f)
 	testenv.NoError(t, err)
 	follower := follower{args: args, config: c, log: slog.New(slog.NewTextHandler(f, nil)), level: f.level}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -86,7 +86,7 @@ func follow(t *testing.T, settings string, flags ...string) *followed {
 		cancel()
 		select {
 		case err := <-f.ended:
-			if err != nil && !errors.Is(err, errNewStart) {
+			if err != nil && !errors.Is(err, errRestart) {
 				t.Error(err)
 			}
 		case <-time.After(lookPatience):
@@ -165,8 +165,8 @@ func TestFollowEnds(t *testing.T) {
 	select {
 	case err := <-f.ended:
 		f.ended <- err
-		if !errors.Is(err, errNewStart) || !strings.HasSuffix(err.Error(), ": nodePortAddresses, iptables.masqueradeAll") {
-			t.Errorf("got error %v, want errNewStart with both fields", err)
+		if !errors.Is(err, errRestart) || !strings.HasSuffix(err.Error(), ": nodePortAddresses, iptables.masqueradeAll") {
+			t.Errorf("got error %v, want errRestart with both fields", err)
 		}
 	case <-time.After(lookPatience):
 		t.Error("the follower does not end")
@@ -186,7 +186,7 @@ func TestFollowReadsOnce(t *testing.T) {
 	}
 	testenv.NoError(t, write(0))
 	args := []string{"-config", path}
-	c, err := readCommandLineOn("linux", args, io.Discard)
+	c, err := newConfig("linux").readCommandLine(args, io.Discard)
 	testenv.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	changed := make(chan error, 1)

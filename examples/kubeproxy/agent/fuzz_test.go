@@ -28,12 +28,12 @@ func FuzzConfig(f *testing.F) {
 		path := filepath.Join(t.TempDir(), "config.yaml")
 		testenv.NoError(t, os.WriteFile(path, text, 0o600))
 		var out strings.Builder
-		c, err := readCommandLineOn("linux", []string{"-config", path}, &out)
+		c, err := newConfig("linux").readCommandLine([]string{"-config", path}, &out)
 		if err != nil {
 			return
 		}
 		testenv.NoError(t, c.write(path))
-		again, err := readCommandLineOn("linux", []string{"-config", path}, &out)
+		again, err := newConfig("linux").readCommandLine([]string{"-config", path}, &out)
 		if err != nil {
 			t.Fatalf("reading what was written: got error %v, want none", err)
 		}

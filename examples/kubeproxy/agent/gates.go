@@ -1,10 +1,11 @@
 package agent
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/go-logr/logr"
 	"k8s.io/component-base/featuregate"
@@ -39,8 +40,6 @@ const (
 	gateHonoured                   // the same as kube-proxy
 	gateRefused                    // the program does not start with it, in some cases
 )
-
-func (u gateUse) String() string { return [...]string{"meaningless", "honoured", "refused"}[u] }
 
 // gates returns all feature gates that kube-proxy reads: its own, and the gates of its packages for
 // metrics, pages, logging and the API server.
@@ -111,10 +110,8 @@ func (c *config) enabled(name featuregate.Feature) bool {
 	return err == nil && f.Enabled(name)
 }
 
-// checkGates refuses feature gates that kube-proxy refuses, and those that this program lacks if
-// clients would notice it. It warns of unknown ones.
-func (c *config) checkGates() error {
-	var errs []error
+// checkGates refuses feature gates that kube-proxy refuses. It warns of unknown ones.
+func (c *config) checkGates() (errs []error) {
 	all := gates()
 	var names []string
 	for _, x := range all {
@@ -133,7 +130,7 @@ func (c *config) checkGates() error {
 	} else if c.Mode == ipvsMode && !c.enabled(ipvsGate) {
 		errs = append(errs, fmt.Errorf("featureGates.%s: false: mode ipvs needs it", ipvsGate))
 	}
-	return errors.Join(errs...)
+	return errs
 }
 
 // checkUnknownGate warns of a feature gate that kube-proxy does not read. It refuses one that looks like a
@@ -144,7 +141,7 @@ func (c *config) checkUnknownGate(name string, on bool, known []string) error {
 	if found {
 		meant := gates()[slices.Index(known, like)]
 		if meant.use != gateMeaningless && on != meant.spec.Default {
-			return fmt.Errorf("featureGates.%s: %t: unknown feature gate; did you mean %s?", printable(name), on, like)
+			return fmt.Errorf("featureGates.%s: %t: unknown feature gate; did you mean %s?", strings.Trim(strconv.Quote(name), `"`), on, like)
 		}
 		text += "; did you mean " + like + "?"
 	}

@@ -12,16 +12,15 @@ import (
 )
 
 // countedHNS counts calls about load balancers that fail, in metrics with the names and labels of
-// kube-proxy's. The backend makes these calls one after the other.
+// kube-proxy's.
 type countedHNS struct {
 	hnsClient
 	create, update, remove *prometheus.CounterVec
-	known                  map[string][2]string // family and type by ID, as a deletion names no more
 }
 
 // countFailures returns a client that counts its failures, in a registry.
 func countFailures(client hnsClient, registry prometheus.Registerer) (*countedHNS, error) {
-	c := &countedHNS{hnsClient: client, known: map[string][2]string{}}
+	c := &countedHNS{hnsClient: client}
 	for name, into := range map[string]**prometheus.CounterVec{"create": &c.create, "update": &c.update, "delete": &c.remove} {
 		*into = prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "kubeproxy_sync_proxy_rules_winkernel_lb_" + name + "_failures_total",
@@ -63,40 +62,9 @@ func count(in *prometheus.CounterVec, of [2]string, err error) {
 	in.WithLabelValues(of[0], of[1], code).Inc()
 }
 
-// LoadBalancerIDs forgets load balancers that other programs have deleted.
-func (c *countedHNS) LoadBalancerIDs(ctx context.Context) ([]string, error) {
-	ids, err := c.hnsClient.LoadBalancerIDs(ctx)
-	if err != nil {
-		return nil, err
-	}
-	known := make(map[string][2]string, len(ids))
-	for _, id := range ids {
-		if of, found := c.known[id]; found {
-			known[id] = of
-		}
-	}
-	c.known = known
-	return ids, nil
-}
-
-func (c *countedHNS) LoadBalancer(ctx context.Context, id string) (hcn.LoadBalancer, error) {
-	b, err := c.hnsClient.LoadBalancer(ctx, id)
-	switch {
-	case err == nil:
-		c.known[id] = describe(&b)
-	case errors.Is(err, hcn.ErrNotFound):
-		delete(c.known, id) // another program has deleted it
-	}
-	return b, err
-}
-
 func (c *countedHNS) CreateLoadBalancer(ctx context.Context, b hcn.LoadBalancer) (id string, err error) {
-	of := describe(&b)
 	id, err = c.hnsClient.CreateLoadBalancer(ctx, b)
-	count(c.create, of, err)
-	if err == nil {
-		c.known[id] = of
-	}
+	count(c.create, describe(&b), err)
 	return id, err
 }
 
@@ -109,11 +77,13 @@ func (c *countedHNS) ModifyLoadBalancer(ctx context.Context, b hcn.LoadBalancer)
 // DeleteLoadBalancer counts no failure if there is no such load balancer.
 func (c *countedHNS) DeleteLoadBalancer(ctx context.Context, id string) error {
 	err := c.hnsClient.DeleteLoadBalancer(ctx, id)
-	switch {
-	case err == nil, errors.Is(err, hcn.ErrNotFound):
-		delete(c.known, id)
-	default:
-		count(c.remove, c.known[id], err)
+	if err == nil || errors.Is(err, hcn.ErrNotFound) {
+		return err
 	}
+	of := [2]string{"unknown", "unknown"}
+	if b, err := c.hnsClient.LoadBalancer(ctx, id); err == nil {
+		of = describe(&b)
+	}
+	count(c.remove, of, err)
 	return err
 }

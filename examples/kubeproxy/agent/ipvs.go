@@ -12,43 +12,48 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/vipkit/vipkit/backends/ipvs"
 	"github.com/vipkit/vipkit/examples/kubeproxy/ipvstakeover"
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// ipvsSection checks the section ipvs and returns the options of the backend that it has. What it lacks is in that of iptables.
-func (c *config) ipvsSection() (o ipvs.Options, err error) {
-	o.StrictARP = c.IPVS.StrictARP
-	var errs []error
-	if o.Scheduler, err = c.scheduler(); err != nil {
-		errs = append(errs, err)
+// parseIPVS checks and parses the section ipvs. Excluded ranges count in all modes, as they spare what kube-proxy has left.
+func (c *config) parseIPVS() (errs []error) {
+	for i, text := range c.IPVS.ExcludeCIDRs {
+		p, err := netip.ParsePrefix(text)
+		switch {
+		case err == nil:
+			c.excluded = append(c.excluded, p.Masked())
+		case c.Mode == ipvsMode:
+			errs = append(errs, fmt.Errorf("ipvs.excludeCIDRs[%d]: must be a valid CIDR: %w", i, err))
+		default:
+			c.warnings = append(c.warnings, fmt.Sprintf("ipvs.excludeCIDRs[%d] is ignored: must be a valid CIDR: %v", i, err))
+		}
+	}
+	if c.Mode != ipvsMode {
+		return errs
 	}
 	for _, t := range []struct {
 		field string
-		from  metav1.Duration
-		into  *time.Duration
+		given time.Duration
 	}{
-		{"tcpTimeout", c.IPVS.TCPTimeout, &o.TCPTimeout},
-		{"tcpFinTimeout", c.IPVS.TCPFinTimeout, &o.TCPFinTimeout},
-		{"udpTimeout", c.IPVS.UDPTimeout, &o.UDPTimeout},
+		{"tcpTimeout", c.IPVS.TCPTimeout.Duration}, {"tcpFinTimeout", c.IPVS.TCPFinTimeout.Duration}, {"udpTimeout", c.IPVS.UDPTimeout.Duration},
 	} {
-		switch given, most := t.from.Duration, ipvs.LongestTimeout; {
-		case given < 0:
-			errs = append(errs, fmt.Errorf("ipvs.%s: %v: must be greater than or equal to 0", t.field, given))
-		case given > most:
-			errs = append(errs, fmt.Errorf("ipvs.%s: %v: must be at most %v", t.field, given, most))
+		switch most := ipvs.LongestTimeout; {
+		case t.given < 0:
+			errs = append(errs, fmt.Errorf("ipvs.%s: %v: must be greater than or equal to 0", t.field, t.given))
+		case t.given > most:
+			errs = append(errs, fmt.Errorf("ipvs.%s: %v: must be at most %v", t.field, t.given, most))
 		}
-		*t.into = t.from.Truncate(time.Second) // the kernel's unit
 	}
-	_, err = c.excluded()
-	return o, errors.Join(append(errs, err)...)
+	var err error
+	c.scheduler, err = c.parseScheduler()
+	return append(errs, err)
 }
 
-// scheduler checks the scheduler, and returns it in the form of the backend.
-func (c *config) scheduler() (string, error) {
+// parseScheduler checks the scheduler, and returns it in the form of the backend.
+func (c *config) parseScheduler() (string, error) {
 	if c.IPVS.Scheduler == "mh" {
 		return "mh,mh-port", nil // as in kube-proxy
 	}
@@ -65,28 +70,13 @@ func (c *config) scheduler() (string, error) {
 	return c.IPVS.Scheduler, nil
 }
 
-// excluded returns the ranges of ExcludeCIDRs.
-func (c *config) excluded() (all []netip.Prefix, err error) {
-	for i, text := range c.IPVS.ExcludeCIDRs {
-		p, err := netip.ParsePrefix(text)
-		if err != nil {
-			return nil, fmt.Errorf("ipvs.excludeCIDRs[%d]: must be a valid CIDR: %w", i, err)
-		}
-		all = append(all, p.Masked())
+// ipvsOptions returns the options of the backend of mode ipvs. The kernel counts timeouts in seconds.
+func (c *config) ipvsOptions() ipvs.Options {
+	return ipvs.Options{
+		Identity: c.identity("", c.mark(ipvsMode)), Scheduler: c.scheduler, StrictARP: c.IPVS.StrictARP, DrainTimeout: c.DrainTimeout,
+		TCPTimeout: c.IPVS.TCPTimeout.Truncate(time.Second), TCPFinTimeout: c.IPVS.TCPFinTimeout.Truncate(time.Second),
+		UDPTimeout: c.IPVS.UDPTimeout.Truncate(time.Second),
 	}
-	return all, nil
-}
-
-// ipvsOptions returns the options of the backend of mode ipvs.
-func (c *config) ipvsOptions() (ipvs.Options, error) {
-	o, err := c.ipvsSection()
-	if err != nil {
-		return o, err
-	}
-	o.DrainTimeout = c.DrainTimeout
-	mark, err := c.mark(ipvsMode)
-	o.Identity = c.identity("", mark)
-	return o, err
 }
 
 // prepareNode does what needs more privileges than CAP_NET_ADMIN. A node that does not support
@@ -96,10 +86,7 @@ func (c *config) prepareNode(ctx context.Context, log logr.Logger) error {
 	if c.Mode != ipvsMode {
 		return err
 	}
-	o, failed := c.ipvsOptions()
-	if failed == nil {
-		failed = ipvs.PrepareNode(ctx, o)
-	}
+	failed := ipvs.PrepareNode(ctx, c.ipvsOptions())
 	if errors.Is(failed, proxy.ErrUnsupported) {
 		log.Info("mode unsupported on this node", "mode", ipvsMode, "reason", failed.Error())
 		failed = nil
@@ -110,11 +97,7 @@ func (c *config) prepareNode(ctx context.Context, log logr.Logger) error {
 // beginIPVS prepares the node for mode ipvs, and makes the backend keep the connections of the
 // virtual servers of kube-proxy. It must be called before the first Apply.
 func (c *config) beginIPVS(ctx context.Context, log logr.Logger) error {
-	o, err := c.ipvsOptions()
-	if err != nil {
-		return err
-	}
-	switch err := ipvs.PrepareNode(ctx, o); {
+	switch err := ipvs.PrepareNode(ctx, c.ipvsOptions()); {
 	case errors.Is(err, proxy.ErrUnsupported):
 		return err
 	case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EROFS):
@@ -122,9 +105,8 @@ func (c *config) beginIPVS(ctx context.Context, log logr.Logger) error {
 	case err != nil: // Apply tries again
 		log.Error(err, "node not prepared for mode ipvs; retrying")
 	}
-	exclude, err := c.excluded()
-	if err != nil || c.Identity.Name != "" {
-		return err
+	if c.Identity.Name != "" {
+		return nil
 	}
-	return ipvstakeover.Adopt(exclude)
+	return ipvstakeover.Adopt(c.excluded)
 }

@@ -92,12 +92,12 @@ func TestLeftoversWithARefusedService(t *testing.T) {
 		if a.flows, err = conntrack.New(conntrack.Options{}); err != nil {
 			return err
 		}
-		held, refused := proxy.NewSnapshot(&proxy.Node{}), proxy.PortErrors{{Port: "http"}: io.ErrNoProgress}
+		applied, refused := proxy.NewSnapshot(&proxy.Node{}), proxy.PortErrors{{Port: "http"}: io.ErrNoProgress}
 		a.synced(t.Context(), proxy.Sync{Err: io.ErrNoProgress})
 		if a.serving || a.cleaned {
 			t.Errorf("after an error of all Services: got serving %t, cleaned %t, want neither", a.serving, a.cleaned)
 		}
-		a.synced(t.Context(), proxy.Sync{Snapshot: held, Applied: held, Err: refused, Refused: refused})
+		a.synced(t.Context(), proxy.Sync{Snapshot: applied, Applied: applied, Err: refused, Refused: refused})
 		if !a.serving || !a.cleaned {
 			t.Errorf("after one refused Service: got serving %t, cleaned %t, want both", a.serving, a.cleaned)
 		}

@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -16,15 +15,25 @@ import (
 	"github.com/vipkit/vipkit/proxy"
 )
 
-// nodePorts returns where node ports answer in a mode.
-func (c *config) nodePorts(mode string) (proxy.NodePortAddresses, error) {
-	list := c.NodePortAddresses
-	if len(list) == 0 && mode != nftablesMode {
-		list = []string{"all"} // as in kube-proxy's modes iptables and ipvs
-	}
-	at, err := proxy.ParseNodePortAddresses(list...)
+// parseNodePorts returns where node ports answer. It warns of ranges of loopback addresses that select none.
+func (c *config) parseNodePorts() (proxy.NodePortAddresses, error) {
+	at, err := proxy.ParseNodePortAddresses(c.NodePortAddresses...)
 	if err != nil {
 		return at, fmt.Errorf("nodePortAddresses%w", err)
+	}
+	for _, p := range at.Loopback {
+		if len((proxy.NodePortAddresses{Loopback: []netip.Prefix{p}}).LoopbackAddresses()) == 0 {
+			c.warnings = append(c.warnings, fmt.Sprintf("nodePortAddresses: %v selects no address: name single loopback addresses, such as %v/32", p, p.Addr().Next()))
+		}
+	}
+	return at, nil
+}
+
+// nodePortsOf returns where node ports answer in a mode.
+func (c *config) nodePortsOf(mode string) proxy.NodePortAddresses {
+	at := c.nodePorts
+	if len(c.NodePortAddresses) == 0 && mode != nftablesMode {
+		at.All = true // as in kube-proxy's modes iptables and ipvs
 	}
 	switch {
 	case !c.servesLoopback(mode):
@@ -37,7 +46,7 @@ func (c *config) nodePorts(mode string) (proxy.NodePortAddresses, error) {
 		slices.SortFunc(at.Loopback, netip.Prefix.Compare)
 		at.Loopback = slices.Compact(at.Loopback)
 	}
-	return at, nil
+	return at
 }
 
 // servesLoopback reports whether node ports answer at the loopback addresses that are named.
@@ -57,41 +66,26 @@ func containsLoopback(at proxy.NodePortAddresses) bool {
 	return at.All || slices.ContainsFunc(at.Prefixes, func(p netip.Prefix) bool { return p.Contains(usual) })
 }
 
-// warnOfLoopback warns of ranges of loopback addresses that select none.
-func (c *config) warnOfLoopback() {
-	at, err := proxy.ParseNodePortAddresses(c.NodePortAddresses...)
-	if err != nil {
-		return // Another check reports the error.
-	}
-	for _, p := range at.Loopback {
-		if len((proxy.NodePortAddresses{Loopback: []netip.Prefix{p}}).LoopbackAddresses()) == 0 {
-			c.warnings = append(c.warnings, fmt.Sprintf("nodePortAddresses: %v selects no address: name single loopback addresses, such as %v/32", p, p.Addr().Next()))
-		}
-	}
-}
-
 // loopback serves node ports at loopback addresses, beside the backend of the mode.
 type loopback struct {
 	agent   *instance
-	log     logr.Logger
-	runner  *proxy.Runner // nil if no loopback address is selected
+	runner  *proxy.Runner
 	backend *userspace.Backend
 	failed  *prometheus.CounterVec
 }
 
-// openLoopback returns what serves node ports at the loopback addresses of the agent. Only
-// processes of the node notice if these are not served, so /healthz does not depend on them; the
+// openLoopback returns what serves node ports at the loopback addresses of the agent; nil if no loopback address is
+// selected. Only processes of the node notice if these are not served, so /healthz does not depend on them; the
 // log, the metrics and the debug page do.
 func (a *instance) openLoopback(source proxy.Source, registry prometheus.Registerer) (*loopback, error) {
-	l := &loopback{agent: a, log: a.log}
 	if len(a.tracker.NodePortAddresses.LoopbackAddresses()) == 0 {
-		return l, nil
+		return nil, nil
 	}
 	backend, err := userspace.New(userspace.Options{Capture: userspace.Loopback})
 	if err != nil {
 		return nil, fmt.Errorf("node ports at loopback addresses: %w", err)
 	}
-	l.backend = backend
+	l := &loopback{agent: a, backend: backend}
 	l.runner = &proxy.Runner{Source: source, Backend: backend, Observers: []proxy.Observer{{Synced: l.synced}}}
 	if err := l.register(registry); err != nil {
 		return nil, errors.Join(err, backend.Close())
@@ -121,16 +115,16 @@ func (l *loopback) register(registry prometheus.Registerer) error {
 
 // run serves until ctx ends.
 func (l *loopback) run(ctx context.Context) {
-	if l.runner == nil {
+	if l == nil {
 		return
 	}
 	if err := l.runner.Run(ctx); err != nil {
-		l.log.Error(err, "node ports not served at loopback addresses")
+		l.agent.log.Error(err, "node ports not served at loopback addresses")
 	}
 }
 
 func (l *loopback) close() error {
-	if l.runner == nil {
+	if l == nil {
 		return nil
 	}
 	return l.backend.Close()
@@ -150,7 +144,7 @@ func (l *loopback) synced(s proxy.Sync) {
 		}
 	}
 	l.agent.page.SetLimits(limits)
-	l.agent.reported.loopback.Update(l.log, "node port not served at loopback addresses", limits, func(p *proxy.Problem) ([]any, error) {
+	l.agent.reported.loopback.Update(l.agent.log, "node port not served at loopback addresses", limits, func(p *proxy.Problem) ([]any, error) {
 		return []any{"kind", p.Kind, "object", p.NamespacedName.String(), "field", p.Field}, p.Err
 	})
 }

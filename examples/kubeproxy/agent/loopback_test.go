@@ -1,19 +1,11 @@
 package agent
 
 import (
-	"context"
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-	v1 "k8s.io/api/core/v1"
-
-	"github.com/vipkit/vipkit/internal/testing/objects"
-	"github.com/vipkit/vipkit/internal/testing/testenv"
 	"github.com/vipkit/vipkit/proxy"
-	"github.com/vipkit/vipkit/proxy/inspect"
 )
 
 // TestLoopbackByConfiguration checks at which loopback addresses node ports answer, by mode, and that
@@ -47,8 +39,7 @@ func TestLoopbackByConfiguration(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v, %s", tc.flags, err, out)
 		}
-		at, err := c.nodePorts(string(c.Mode))
-		testenv.NoError(t, err)
+		at := c.nodePortsOf(string(c.Mode))
 		others := "none"
 		switch {
 		case at.All:
@@ -63,41 +54,6 @@ func TestLoopbackByConfiguration(t *testing.T) {
 		}
 		if strings.Contains(strings.Join(c.warnings, " "), "nodePortAddresses") {
 			t.Errorf("%s: got warnings %q, want none of node ports", tc.flags, c.warnings)
-		}
-	}
-}
-
-// TestLoopbackServes checks that the agent listens at the loopback addresses that are configured.
-func TestLoopbackServes(t *testing.T) {
-	t.Parallel()
-	c, out, err := readConfig(t, "", "-proxy-mode nftables -nodeport-addresses 127.98.76.54/32 -hostname-override node-1")
-	if err != nil {
-		t.Fatalf("%v, %s", err, out)
-	}
-	a := newAnnouncer(t)
-	a.config, a.page = c, inspect.New("")
-	if a.tracker, err = c.tracker(nftablesMode); err != nil {
-		t.Fatal(err)
-	}
-	tracker := proxy.NewServiceChangeTracker(a.tracker)
-	l, err := a.openLoopback(tracker, prometheus.NewRegistry())
-	testenv.NoError(t, err)
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan struct{})
-	go func() { defer close(ended); l.run(ctx) }()
-	defer func() {
-		cancel()
-		<-ended
-		if err := l.close(); err != nil {
-			t.Error(err)
-		}
-	}()
-	tracker.Synced()
-	objects.Hand(tracker, objects.Service("web", "10.96.0.10", objects.Ports("http 80:30987"), func(s *v1.Service) { s.Spec.Type = v1.ServiceTypeNodePort }))
-	objects.Hand(tracker, objects.Slice("web-1", "web", "10.244.1.11"))
-	for end := time.Now().Add(10 * time.Second); l.backend.Listeners(v1.IPv4Protocol) == 0; time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("no socket at the loopback address in 10 s")
 		}
 	}
 }

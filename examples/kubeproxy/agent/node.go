@@ -2,7 +2,6 @@ package agent
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -38,13 +37,10 @@ func (c *config) section(mode string) v1alpha1.KubeProxyNFTablesConfiguration {
 }
 
 // tracker returns the options of the tracker in a mode.
-func (c *config) tracker(mode string) (o proxy.TrackerOptions, err error) {
-	o.MasqueradeAll = c.section(mode).MasqueradeAll
-	o.IgnoreExternalIPs = !c.enabled(externalIPsGate)
-	o.LocalFallback = c.LocalFallback
-	traffic := c.localTraffic
-	if c.onWindows() {
-		traffic = c.windowsTraffic
+func (c *config) tracker(mode string) proxy.TrackerOptions {
+	o := proxy.TrackerOptions{
+		NodeName: c.nodeName, NodeAddresses: c.nodeAddress, LocalTraffic: c.traffic, NodePortAddresses: c.nodePortsOf(mode),
+		MasqueradeAll: c.section(mode).MasqueradeAll, IgnoreExternalIPs: !c.enabled(externalIPsGate), LocalFallback: c.LocalFallback,
 	}
 	switch mode {
 	case ipvsMode:
@@ -52,16 +48,23 @@ func (c *config) tracker(mode string) (o proxy.TrackerOptions, err error) {
 	case kernelspaceMode:
 		o.Annotations = []string{kernelspace.PreserveDestinationAnnotation, kernelspace.OptimizationAnnotation}
 	}
-	var errs [4]error
-	o.NodeName, errs[0] = c.nodeName()
-	o.LocalTraffic, errs[1] = traffic()
-	o.NodePortAddresses, errs[2] = c.nodePorts(mode)
-	o.NodeAddresses, errs[3] = c.bindAddress()
-	return o, errors.Join(errs[:]...)
+	return o
 }
 
-// bindAddress returns the address of the node as long as its Node has none; nothing if the configuration has none.
-func (c *config) bindAddress() ([]netip.Addr, error) {
+// parseNode parses the fields about the node and its servers.
+func (c *config) parseNode() []error {
+	var errs [6]error
+	c.healthzAddress, errs[0] = c.serverAddress("healthzBindAddress", c.HealthzBindAddress, [2]string{"0.0.0.0", "::"}, c.healthzPort)
+	c.metricsAddress, errs[1] = c.serverAddress("metricsBindAddress", c.MetricsBindAddress, [2]string{"127.0.0.1", "::1"}, c.metricsPort)
+	c.nodeName, errs[2] = c.parseNodeName()
+	c.traffic, errs[3] = c.parseTraffic()
+	c.nodePorts, errs[4] = c.parseNodePorts()
+	c.nodeAddress, errs[5] = c.parseBindAddress()
+	return errs[:]
+}
+
+// parseBindAddress returns the address of the node as long as its Node has none; nothing if the configuration has none.
+func (c *config) parseBindAddress() ([]netip.Addr, error) {
 	if c.BindAddress == "" {
 		return nil, nil
 	}
@@ -75,7 +78,7 @@ func (c *config) bindAddress() ([]netip.Addr, error) {
 	return []netip.Addr{a.Unmap()}, nil
 }
 
-func (c *config) nodeName() (string, error) {
+func (c *config) parseNodeName() (string, error) {
 	name := c.HostnameOverride
 	if name == "" {
 		var err error
@@ -84,18 +87,20 @@ func (c *config) nodeName() (string, error) {
 		}
 	}
 	if name = strings.ToLower(strings.TrimSpace(name)); name == "" {
-		return "", fmt.Errorf("hostnameOverride %q is blank", c.HostnameOverride)
+		return "", fmt.Errorf("hostnameOverride: %q: must not be blank", c.HostnameOverride)
 	}
 	return name, nil
 }
 
-func (c *config) localTraffic() (proxy.LocalTraffic, error) {
-	var t proxy.LocalTraffic
+// parseTraffic returns how traffic of pods is recognized. Windows has no names of interfaces for it: settings that need
+// them are for Linux nodes, with which a file may be shared.
+func (c *config) parseTraffic() (t proxy.LocalTraffic, err error) {
 	switch c.DetectLocalMode {
 	case "", "ClusterCIDR":
 		if c.ClusterCIDR == "" {
 			return t, nil
 		}
+		families := map[bool]int{}
 		for text := range strings.SplitSeq(c.ClusterCIDR, ",") {
 			text = strings.TrimSpace(text)
 			r, err := netip.ParsePrefix(text)
@@ -103,22 +108,35 @@ func (c *config) localTraffic() (proxy.LocalTraffic, error) {
 				return t, fmt.Errorf("clusterCIDR: %q: must be a CIDR such as 10.100.0.0/16 or fd00::/48", text)
 			}
 			t.Sources = append(t.Sources, r.Masked())
+			families[r.Addr().Is4()]++
+		}
+		if max(families[true], families[false]) > 1 {
+			c.notes = append(c.notes, fmt.Sprintf("clusterCIDR: all %d ranges count; kube-proxy takes one of each IP family", len(t.Sources)))
 		}
 		return t, nil
 	case "NodeCIDR":
 		return proxy.LocalTraffic{NodePodCIDRs: true}, nil
-	case "BridgeInterface":
+	case bridgeInterface:
 		t.Interface = c.DetectLocal.BridgeInterface
-	case "InterfaceNamePrefix":
+	case interfaceNamePrefix:
 		t.InterfacePrefix = c.DetectLocal.InterfaceNamePrefix
 	default:
 		return t, fmt.Errorf("detectLocalMode: %q: want ClusterCIDR, NodeCIDR, BridgeInterface or InterfaceNamePrefix", c.DetectLocalMode)
 	}
+	if c.onWindows() {
+		return proxy.LocalTraffic{}, nil
+	}
 	if t.Interface == "" && t.InterfacePrefix == "" {
-		return t, fmt.Errorf("detectLocalMode %s requires an interface name in detectLocal", c.DetectLocalMode)
+		return t, fmt.Errorf("detectLocalMode: %q: requires an interface name in detectLocal", c.DetectLocalMode)
 	}
 	return t, nil
 }
+
+// The values of detectLocalMode that need names of interfaces.
+const (
+	bridgeInterface     = "BridgeInterface"
+	interfaceNamePrefix = "InterfaceNamePrefix"
+)
 
 // The ports of kube-proxy's servers.
 const (
@@ -126,38 +144,22 @@ const (
 	metricsPort = 10249
 )
 
-// addresses returns the addresses of healthz and the metrics, as in kube-proxy: by default in
-// the family of bindAddress, healthz at all addresses and the metrics at loopback. An empty one
-// means no server.
-func (c *config) addresses() (healthz, metrics string, err error) {
-	if c.Hooks.NoListen {
-		return "", "", nil
-	}
-	everywhere, loopback := "0.0.0.0", "127.0.0.1"
-	if strings.Contains(c.BindAddress, ":") {
-		everywhere, loopback = "::", "::1"
-	}
-	var errs [2]error
-	if healthz, err = withPort(cmp.Or(c.HealthzBindAddress, everywhere), c.healthzPort); err != nil {
-		errs[0] = fmt.Errorf("healthzBindAddress: %w", err)
-	}
-	if metrics, err = withPort(cmp.Or(c.MetricsBindAddress, loopback), c.metricsPort); err != nil {
-		errs[1] = fmt.Errorf("metricsBindAddress: %w", err)
-	}
-	return healthz, metrics, errors.Join(errs[:]...)
-}
-
-// withPort adds a port to an IP address without one, as kube-proxy does; port 0 turns the server off.
-func withPort(text string, port int) (string, error) {
-	if port == 0 {
+// serverAddress returns the address of a server, as in kube-proxy: by default in the family of bindAddress. It is empty
+// without a server.
+func (c *config) serverAddress(field, given string, usual [2]string, port int32) (string, error) {
+	if c.Hooks.NoListen || port <= 0 || port > maxPort { // Another check reports a port that is none.
 		return "", nil
 	}
+	text := cmp.Or(given, usual[0])
+	if given == "" && strings.Contains(c.BindAddress, ":") {
+		text = usual[1]
+	}
 	if _, err := netip.ParseAddr(text); err == nil {
-		text = net.JoinHostPort(text, strconv.Itoa(port))
+		text = net.JoinHostPort(text, strconv.Itoa(int(port)))
 	}
 	a, err := netip.ParseAddrPort(text)
 	if err != nil || a.Port() == 0 {
-		return "", fmt.Errorf("%q: must be an IP address and a port from 1 to 65535, such as 127.0.0.1:10249 or [::1]:10249", text)
+		return "", fmt.Errorf("%s: %q: must be an IP address and a port from 1 to 65535, such as 127.0.0.1:10249 or [::1]:10249", field, text)
 	}
 	return a.String(), nil
 }

@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"errors"
 	"net/netip"
 	"strings"
 	"testing"
@@ -54,7 +53,7 @@ func TestTracker(t *testing.T) {
 		"address":           {mode: nftablesMode, change: func(c *config) { c.BindAddress = "192.0.2.1" }, want: proxy.TrackerOptions{NodeAddresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}},
 		"no address":        {mode: nftablesMode, change: func(c *config) { c.BindAddress = "::" }},
 		"bad address":       {mode: nftablesMode, change: func(c *config) { c.BindAddress = "host" }, err: "bindAddress"},
-		"blank name":        {mode: nftablesMode, change: func(c *config) { c.HostnameOverride = " " }, err: "is blank"},
+		"blank name":        {mode: nftablesMode, change: func(c *config) { c.HostnameOverride = " " }, err: "must not be blank"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := newConfig("linux")
@@ -62,7 +61,9 @@ func TestTracker(t *testing.T) {
 			if tc.change != nil {
 				tc.change(c)
 			}
-			got, err := c.tracker(tc.mode)
+			c.Mode = v1alpha1.ProxyMode(tc.mode)
+			err := c.validate(c.settings())
+			got := c.tracker(tc.mode)
 			if tc.err != "" {
 				if err == nil || !strings.Contains(err.Error(), tc.err) {
 					t.Errorf("got error %v, want one with %s", err, tc.err)
@@ -83,7 +84,7 @@ func TestAddresses(t *testing.T) {
 	type serving struct{ BindAddress, HealthzBindAddress, MetricsBindAddress string }
 	for _, tc := range []struct {
 		serving          serving
-		healthz, metrics int
+		healthz, metrics int32
 		want             string
 	}{
 		{serving{}, healthzPort, metricsPort, "0.0.0.0:10256 127.0.0.1:10249"},
@@ -100,25 +101,14 @@ func TestAddresses(t *testing.T) {
 		c := newConfig("linux")
 		c.BindAddress, c.HealthzBindAddress, c.MetricsBindAddress = tc.serving.BindAddress, tc.serving.HealthzBindAddress, tc.serving.MetricsBindAddress
 		c.healthzPort, c.metricsPort = tc.healthz, tc.metrics
-		healthz, metrics, err := c.addresses()
-		got := healthz + " " + metrics
-		if err != nil {
+		got := ""
+		if err := c.validate(c.settings()); err != nil {
 			got = err.Error()
+		} else {
+			got = c.healthzAddress + " " + c.metricsAddress
 		}
-		if got != tc.want && (err == nil || !strings.Contains(got, tc.want)) {
+		if got != tc.want && !strings.HasPrefix(got, tc.want+": ") {
 			t.Errorf("%+v: got %s, want %s", tc.serving, got, tc.want)
-		}
-	}
-}
-
-func TestCandidates(t *testing.T) {
-	t.Parallel()
-	for mode, want := range map[string]int{"": 2, nftablesMode: 1, iptablesMode: 1, ipvsMode: 3, "userspace": 0} {
-		c := newConfig("linux")
-		c.Mode = v1alpha1.ProxyMode(mode)
-		got, err := c.candidates()
-		if len(got) != want || (err == nil) != (want > 0) {
-			t.Errorf("mode %q: candidates: got %v, error %v, want %d", mode, got, err, want)
 		}
 	}
 }
@@ -132,51 +122,42 @@ func TestBadSections(t *testing.T) {
 		want   string
 	}{
 		{nftablesMode, func(c *config) { *c.NFTables.MasqueradeBit = 32 }, "nftables.masqueradeBit: 32"},
-		{iptablesMode, func(c *config) { *c.IPTables.MasqueradeBit = -1 }, "iptables.masqueradeBit: -1"},
 		{ipvsMode, func(c *config) { *c.IPTables.MasqueradeBit = 32 }, "iptables.masqueradeBit: 32"},
+		{ipvsMode, func(c *config) { *c.NFTables.MasqueradeBit = 32 }, "nftables.masqueradeBit: 32"}, // It serves if the node lacks IPVS.
+		{"userspace", func(*config) {}, `mode "userspace": want nftables`},
 		{ipvsMode, func(c *config) { c.IPVS.Scheduler = "fast" }, `ipvs.scheduler: unknown scheduler "fast", want one of [rr `},
 		{ipvsMode, func(c *config) { c.IPVS.Scheduler = "mh,port" }, `ipvs.scheduler: unknown flag "port" of scheduler "mh"`},
 		{ipvsMode, func(c *config) { c.IPVS.Scheduler = "rr,rr-port" }, `ipvs.scheduler: unknown flag "rr-port" of scheduler "rr"`},
 		{ipvsMode, func(c *config) { c.IPVS.TCPTimeout.Duration = 720 * time.Hour }, "ipvs.tcpTimeout: 720h0m0s: must be at most 596h31m23s"},
 		{ipvsMode, func(c *config) { c.IPVS.SyncPeriod.Duration = -time.Second }, "ipvs.syncPeriod: -1s is negative"},
 		{ipvsMode, func(c *config) { c.IPVS.MinSyncPeriod.Duration = -time.Second }, "ipvs.minSyncPeriod: -1s is negative"},
-		{ipvsMode, func(c *config) { c.IPVS.MinSyncPeriod.Duration = time.Minute }, "ipvs.minSyncPeriod: 1m0s is longer than ipvs.syncPeriod, 30s"},
 		{nftablesMode, func(c *config) { c.NFTables.SyncPeriod.Duration = -1 }, "nftables.syncPeriod: -1ns is negative"},
 		{ipvsMode, func(c *config) { c.IPVS.TCPTimeout.Duration = -time.Second }, "ipvs.tcpTimeout: -1s: must be greater than or equal to 0"},
 		{ipvsMode, func(c *config) { c.IPVS.TCPFinTimeout.Duration = -1 }, "ipvs.tcpFinTimeout: -1ns: must be"},
 		{ipvsMode, func(c *config) { c.IPVS.UDPTimeout.Duration = -time.Hour }, "ipvs.udpTimeout: -1h0m0s: must be"},
-		{ipvsMode, func(c *config) { c.IPVS.ExcludeCIDRs = []string{"10.0.0.0/8", "fd00::"} }, "ipvs.excludeCIDRs[1]: must be a valid CIDR"},
 	} {
 		c := newConfig("linux")
 		tc.change(c)
-		if _, err := c.open(tc.mode); err == nil || !strings.Contains(err.Error(), tc.want) || errors.Is(err, proxy.ErrUnsupported) {
+		c.Mode = v1alpha1.ProxyMode(tc.mode)
+		if err := c.validate(c.settings()); err == nil || !strings.HasPrefix(err.Error(), tc.want) {
 			t.Errorf("mode %s: got error %v, want one with %s", tc.mode, err, tc.want)
 		}
 	}
 }
 
 // TestIPVSOptions checks what becomes the options of the backend. The scheduler mh is as kube-proxy
-// sets it.
+// sets it, and so is the unit of timeouts, the kernel's.
 func TestIPVSOptions(t *testing.T) {
 	t.Parallel()
 	for given, want := range map[string]string{"": "", "wlc": "wlc", "mh": "mh,mh-port", "mh,mh-fallback": "mh,mh-fallback", "sh": "sh", "sh,sh-port": "sh,sh-port"} {
-		c := &config{KubeProxyConfiguration: defaults(), Options: Options{Extensions: Extensions{DrainTimeout: time.Hour}}}
+		c := newConfig("linux")
+		c.Mode, c.DrainTimeout = ipvsMode, time.Hour
 		c.IPVS.Scheduler, c.IPVS.StrictARP, *c.IPTables.MasqueradeBit = given, true, 7
-		wanted := ipvs.Options{Identity: backends.Identity{Mark: 1 << 7}, Scheduler: want, DrainTimeout: time.Hour, StrictARP: true}
-		got, err := c.ipvsOptions()
-		if diff := cmp.Diff(wanted, got); err != nil || diff != "" {
+		c.IPVS.TCPTimeout.Duration, c.IPVS.UDPTimeout.Duration = 1900*time.Millisecond, time.Millisecond
+		wanted := ipvs.Options{Identity: backends.Identity{Mark: 1 << 7}, Scheduler: want, DrainTimeout: time.Hour, StrictARP: true, TCPTimeout: time.Second}
+		err := c.validate(c.settings())
+		if diff := cmp.Diff(wanted, c.ipvsOptions()); err != nil || diff != "" {
 			t.Errorf("scheduler %q: got error %v; options (-want +got):\n%s", given, err, diff)
 		}
-	}
-}
-
-// TestIPVSTimeouts checks that timeouts are those of the kernel's unit, as in kube-proxy.
-func TestIPVSTimeouts(t *testing.T) {
-	t.Parallel()
-	c := newConfig("linux")
-	c.IPVS.TCPTimeout.Duration, c.IPVS.UDPTimeout.Duration = 1900*time.Millisecond, time.Millisecond
-	o, err := c.ipvsSection()
-	if err != nil || o.TCPTimeout != time.Second || o.TCPFinTimeout != 0 || o.UDPTimeout != 0 {
-		t.Errorf("options: got %+v, error %v, want 1 s, 0 and 0", o, err)
 	}
 }

@@ -37,7 +37,7 @@ func (a *instance) announceProblems(problems []*proxy.Problem) {
 }
 
 // announceLimits reports Services that are served with limits. A limit that several Services have is one
-// of the node: it has one notice, and not one for each of them.
+// of the node: it has one notice, and not one for each Service.
 func (a *instance) announceLimits(limits []*proxy.Problem) {
 	services := map[string][]types.NamespacedName{}
 	for _, p := range limits {
@@ -135,8 +135,8 @@ func summary(problems []*proxy.Problem) string {
 	return b.String()
 }
 
-// announceServer reports that an HTTP server does not listen, or listens again. The names are those of
-// kube-proxy's Events.
+// announceServer reports that an HTTP server does not listen, or listens again. The reasons are
+// kube-proxy's.
 func (a *instance) announceServer(service types.NamespacedName, err error) {
 	n := notice{cause: cause{kind: "Service", NamespacedName: service, reason: "FailedToStartServiceHealthcheck"}, eventType: v1.EventTypeWarning, action: "Listen"}
 	if service.Namespace == "" {

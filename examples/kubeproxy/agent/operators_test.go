@@ -38,7 +38,7 @@ func TestOperators(t *testing.T) {
 			system = "windows"
 		}
 		var out strings.Builder
-		c, err := readCommandLineOn(system, args, &out)
+		c, err := newConfig(system).readCommandLine(args, &out)
 		if err != nil {
 			t.Errorf("%s: got error %v, output %s", name, err, &out)
 			continue

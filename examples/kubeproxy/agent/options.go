@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"log/slog"
 	"net/http"
 	"runtime"
 	"sync/atomic"
@@ -36,7 +37,20 @@ type Options struct {
 	Logger logr.Logger
 	// Hooks let the program take part.
 	Hooks Hooks
-	Extensions
+
+	// The fields below have no field in kube-proxy's configuration.
+
+	// Identity distinguishes the rules of agents on the same node. With a Name, the agent takes nothing over from
+	// kube-proxy, and removes only rules of that name. A Mark of zero is the masqueradeBit of the configuration.
+	Identity backends.Identity
+	// LocalFallback says what a Local traffic policy does if no local endpoint is ready.
+	LocalFallback endpoints.LocalFallback
+	// ServiceMetrics adds metrics of each Service, if the mode counts.
+	ServiceMetrics bool
+	// DrainTimeout is how long endpoints drain in mode ipvs; zero means 15 minutes, less ends connections at once.
+	DrainTimeout time.Duration
+	// Addresses says where and how mode userspace adds addresses on Windows.
+	Addresses userspace.AddressOptions
 }
 
 // Hooks let a program take part in what its agent does.
@@ -49,21 +63,6 @@ type Hooks struct {
 	// NoListen says that nothing listens at healthzBindAddress and metricsBindAddress: the program serves
 	// [Agent.Healthz] and [Agent.Pages] itself, or not at all. Health check node ports are served all the same.
 	NoListen bool
-}
-
-// Extensions are what the agent can do, and kube-proxy's configuration has no field for.
-type Extensions struct {
-	// Identity distinguishes the rules of agents on the same node. With a Name, the agent takes nothing over from
-	// kube-proxy, and removes only rules of that name. A Mark of zero is the masqueradeBit of the configuration.
-	Identity backends.Identity
-	// LocalFallback says what a Local traffic policy does if no local endpoint is ready.
-	LocalFallback endpoints.LocalFallback
-	// ServiceMetrics adds metrics of each Service, if the mode counts.
-	ServiceMetrics bool
-	// DrainTimeout is how long endpoints drain in mode ipvs; zero means 15 minutes, less ends connections at once.
-	DrainTimeout time.Duration
-	// Addresses says where and how mode userspace adds addresses on Windows.
-	Addresses userspace.AddressOptions
 }
 
 // Agent serves Services on a node, in place of kube-proxy.
@@ -90,14 +89,8 @@ func New(o Options) (*Agent, error) {
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
-	a := &Agent{config: c, log: o.Logger}
-	for _, text := range c.warnings {
-		a.log.Info("configuration", "warning", text)
-	}
-	for _, text := range c.notes {
-		a.log.Info("configuration", "note", text)
-	}
-	return a, nil
+	c.report(slog.New(logr.ToSlogHandler(o.Logger)))
+	return &Agent{config: c, log: o.Logger}, nil
 }
 
 // checkIdentity checks the identity.
@@ -127,28 +120,35 @@ func (a *Agent) Cleanup(ctx context.Context) error {
 }
 
 // Healthz returns the handler of the paths /healthz and /livez; other paths are not found. [http.StripPrefix] serves it
-// below another path. Until the agent serves, it answers 503.
+// below another path. It answers 503 until the agent serves, and after Run has returned: Services then stay as they were
+// at the end of Run, and endpoints that end are not replaced, so that load balancers had better use other nodes.
 func (a *Agent) Healthz() http.Handler { return &a.config.handlers.healthz }
 
 // Pages returns the handler of the path /metrics and of the pages about the agent, at the paths that the command serves.
-// Until the agent serves, it answers 503.
+// It answers 503 until the agent serves, and after Run has returned.
 func (a *Agent) Pages() http.Handler { return &a.config.handlers.pages }
 
-// handlers are the HTTP handlers of an agent, while it serves.
-type handlers struct{ healthz, pages laterHandler }
+// handlers are the HTTP handlers of an agent.
+type handlers struct{ healthz, pages whileServing }
 
-// laterHandler is a handler that is set later.
-type laterHandler struct {
+// unset has the handlers answer as before the agent has served.
+func (h *handlers) unset() {
+	h.healthz.handler.Store(nil)
+	h.pages.handler.Store(nil)
+}
+
+// whileServing is a handler that the agent has while it serves.
+type whileServing struct {
 	handler atomic.Pointer[http.Handler]
 }
 
-func (l *laterHandler) set(h http.Handler) { l.handler.Store(&h) }
+func (s *whileServing) set(h http.Handler) { s.handler.Store(&h) }
 
 // ServeHTTP implements [http.Handler].
-func (l *laterHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if h := l.handler.Load(); h != nil {
+func (s *whileServing) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if h := s.handler.Load(); h != nil {
 		(*h).ServeHTTP(w, r)
 		return
 	}
-	http.Error(w, "the agent does not serve yet", http.StatusServiceUnavailable)
+	http.Error(w, "the agent does not serve", http.StatusServiceUnavailable)
 }

@@ -36,7 +36,7 @@ func TestNewNamesEachField(t *testing.T) {
 	lines := strings.Split(err.Error(), "\n")
 	want := []string{
 		"bindAddress: ", "healthzBindAddress: ", "metricsBindAddress: ", "nodePortAddresses[0]: ", "featureGates: ", "conntrack.udpTimeout: ", "iptables.masqueradeBit: ",
-		"hostnameOverride ", "the options Client and RESTConfig ", "identity: ",
+		"hostnameOverride: ", "the options Client and RESTConfig ", "identity: ",
 	}
 	if runtime.GOOS == "linux" {
 		want = append(want, "clusterCIDR: ", "iptables.syncPeriod: ")
@@ -92,7 +92,7 @@ func TestBackendHook(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := a.Run(t.Context()); !errors.Is(err, failed) || asked != supportedMode() {
-		t.Errorf("got error %v, mode %q; want that of the hook, %s", err, asked, supportedMode())
+		t.Errorf("got error %v, mode %q; want the hook's, and %s", err, asked, supportedMode())
 	}
 }
 
@@ -105,6 +105,6 @@ func TestIdentities(t *testing.T) {
 	}
 	c.Identity = backends.Identity{Name: "one", Mark: 8, Priority: -1}
 	if got := c.identity(kubeProxyChains, 4); got != c.Identity {
-		t.Errorf("got %+v, want that of the options, %+v", got, c.Identity)
+		t.Errorf("got %+v, want the options' identity, %+v", got, c.Identity)
 	}
 }

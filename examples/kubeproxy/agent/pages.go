@@ -1,10 +1,11 @@
 package agent
 
 import (
-	"bytes"
+	"fmt"
 	"net/http"
 	"net/http/pprof"
 	"strings"
+	"text/tabwriter"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -13,14 +14,6 @@ import (
 
 	"github.com/vipkit/vipkit/proxy/inspect"
 )
-
-// pagesAt returns the handler of the pages at an address, or nothing without one.
-func (a *instance) pagesAt(address string) map[string]http.Handler {
-	if address == "" {
-		return nil
-	}
-	return map[string]http.Handler{address: &a.handlers.pages}
-}
 
 // path is what the program serves at a path of the address of the metrics.
 type path struct {
@@ -34,24 +27,31 @@ type path struct {
 
 // pages serves the paths besides the health checks.
 func (a *instance) pages(registry *prometheus.Registry) http.Handler {
-	all := a.paths(registry)
-	open, local := http.NewServeMux(), http.NewServeMux()
+	mux, all := http.NewServeMux(), a.paths(registry)
 	for _, p := range all {
 		if p.Local {
-			local.Handle(p.At, p.handler)
-		} else {
-			open.Handle(p.At, p.handler)
+			p.handler = inspect.LocalOnly(withoutDeadline(p.handler), a.tracker.NodeName)
 		}
+		mux.Handle(p.At, p.handler)
 	}
-	restricted := inspect.LocalOnly(withoutDeadline(local), a.tracker.NodeName)
-	open.Handle("/debug/", restricted)
+	mux.Handle("/{$}", index("kubeproxy, mode "+a.mode, all))
+	return mux
+}
+
+// index lists paths.
+func index(title string, all []path) http.Handler {
+	var text strings.Builder
+	fmt.Fprintf(&text, "%s\n\n", title)
+	lines := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
 	for _, p := range all {
-		if p.Local && !strings.HasPrefix(p.At, "/debug/") {
-			open.Handle(p.At, restricted)
+		only := ""
+		if p.Local {
+			only = " Only for clients on this node."
 		}
+		_, _ = fmt.Fprintf(lines, "%s\t%s%s\n", p.At, p.Help, only) // A builder has no errors.
 	}
-	open.Handle("/{$}", &index{Title: "kubeproxy, mode " + a.mode, Paths: all})
-	return open
+	_ = lines.Flush()
+	return plainText(text.String())
 }
 
 // paths returns all paths, in the order of the index.
@@ -87,41 +87,26 @@ func respond(w http.ResponseWriter, kind string, body []byte) {
 	_, _ = w.Write(body) // The client notices a truncated response.
 }
 
-// maxAtOnce is how many responses that need time and memory are made at once.
-const maxAtOnce = 10
+const (
+	// maxAtOnce is how many responses that need time and memory are made at once.
+	maxAtOnce = 10
+	// longestTurn bounds the wait for such a response.
+	longestTurn = time.Minute
+)
 
 // inTurn makes at most maxAtOnce responses at once; further requests wait. A response is
 // complete before its first byte is sent, so a client that reads slowly blocks no other.
 func inTurn(h http.Handler) http.Handler {
 	turns := make(chan struct{}, maxAtOnce)
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	return http.TimeoutHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		select {
 		case turns <- struct{}{}:
-		case <-r.Context().Done():
-			return
-		}
-		whole := bufferedResponse{header: w.Header(), status: http.StatusOK}
-		func() {
 			defer func() { <-turns }()
-			h.ServeHTTP(&whole, r)
-		}()
-		w.WriteHeader(whole.status)
-		_, _ = whole.body.WriteTo(w) // The client notices a truncated response.
-	})
+			h.ServeHTTP(w, r)
+		case <-r.Context().Done():
+		}
+	}), longestTurn, "too many requests")
 }
-
-// bufferedResponse is a response that is not sent yet.
-type bufferedResponse struct {
-	header http.Header
-	status int
-	body   bytes.Buffer
-}
-
-func (d *bufferedResponse) Header() http.Header { return d.header }
-
-func (d *bufferedResponse) WriteHeader(status int) { d.status = status }
-
-func (d *bufferedResponse) Write(b []byte) (int, error) { return d.body.Write(b) }
 
 // profiles serves profiles below /debug/pprof/.
 func profiles() http.Handler {

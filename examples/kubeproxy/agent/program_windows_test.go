@@ -27,7 +27,7 @@ func runAgent(args []string, stderr io.Writer) int { return Main(args, os.Stdout
 func (n *windowsNode) serveHNS() {
 	n.t.Helper()
 	if os.Getenv("VIPKIT_HNS") == "" {
-		testenv.CannotRun(n.t, "computenetwork.dll is that of Windows; run make windows")
+		testenv.CannotRun(n.t, "computenetwork.dll is the one of Windows; run make windows")
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	testenv.NoError(n.t, err)

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/windows/svc"
 )
 
-// serviceName is that of kube-proxy. The service manager ignores it for a service with a process of
+// serviceName is kube-proxy's name. The service manager ignores it for a service with a process of
 // its own.
 const serviceName = "kube-proxy"
 

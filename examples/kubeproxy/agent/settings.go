@@ -14,7 +14,7 @@ type setting struct {
 	field  string // path in KubeProxyConfiguration; empty if only a flag sets it
 	flag   string // empty if only a file sets it
 	help   string // one sentence, without the field and the default
-	into   any    // points to the value; [parse] knows the types
+	into   any    // points to the value; [setting.define] knows the types
 	traits traits
 	check  func() error // nil if all values of the type are valid
 	usual  string       // of an ignored setting: kube-proxy's default, which needs no warning
@@ -43,15 +43,15 @@ type group struct {
 // groups returns all settings.
 func (c *config) groups() []group {
 	n, i := &c.NFTables, &c.IPTables
-	nftables := modeFields{&n.MasqueradeAll, n.MasqueradeBit, &n.SyncPeriod, &n.MinSyncPeriod}
-	iptables := modeFields{&i.MasqueradeAll, i.MasqueradeBit, &i.SyncPeriod, &i.MinSyncPeriod}
+	nftables := append(masquerading(nftablesMode, &n.MasqueradeAll, n.MasqueradeBit), periods(nftablesMode, &n.SyncPeriod, &n.MinSyncPeriod)...)
+	iptables := append(masquerading(iptablesMode, &i.MasqueradeAll, i.MasqueradeBit), periods(iptablesMode, &i.SyncPeriod, &i.MinSyncPeriod)...)
 	return []group{
 		{"What is served", c.services()},
-		{"Which traffic is that of pods", c.podSettings()},
+		{"Traffic of pods", c.podSettings()},
 		{"Where the program listens", c.listening()},
 		{"Kubernetes", c.kubernetes()},
-		{"Mode nftables", nftables.settings(nftablesMode)},
-		{"Mode iptables; without a file, mode nftables, too", append(iptables.settings(iptablesMode), c.localhostNodePorts())},
+		{"Mode nftables", nftables},
+		{"Mode iptables; without a file, mode nftables, too", append(iptables, c.localhostNodePorts())},
 		{"Mode ipvs", c.ipvsSettings()},
 		{"Connection tracking", c.tracking()},
 		{"Windows", c.windows()},
@@ -79,7 +79,7 @@ func find(all []setting, field string) (*setting, bool) {
 
 func (c *config) services() []setting {
 	return []setting{
-		{field: "mode", flag: "proxy-mode", into: &c.Mode,
+		{field: "mode", flag: "proxy-mode", into: (*string)(&c.Mode),
 			help: "How Services are served: nftables, iptables or ipvs, on Windows kernelspace or userspace; if empty, the best one of the node."},
 		{field: "nodePortAddresses", flag: "nodeport-addresses", into: &c.NodePortAddresses,
 			help: "Where node ports answer: primary, localhost, all and CIDRs, separated by commas."},
@@ -94,7 +94,7 @@ func (c *config) services() []setting {
 
 func (c *config) podSettings() []setting {
 	return []setting{
-		{field: "detectLocalMode", flag: "detect-local-mode", into: &c.DetectLocalMode, traits: linuxOnly,
+		{field: "detectLocalMode", flag: "detect-local-mode", into: (*string)(&c.DetectLocalMode), traits: linuxOnly,
 			help: "How traffic of pods is recognized: ClusterCIDR, NodeCIDR, BridgeInterface or InterfaceNamePrefix."},
 		{field: "clusterCIDR", flag: "cluster-cidr", into: &c.ClusterCIDR, help: "Ranges of pod addresses, separated by commas."},
 		{field: "detectLocal.bridgeInterface", flag: "pod-bridge-interface", into: &c.DetectLocal.BridgeInterface, traits: linuxOnly,
@@ -127,41 +127,40 @@ func (c *config) kubernetes() []setting {
 		{field: "clientConnection.kubeconfig", flag: "kubeconfig", into: &c.ClientConnection.Kubeconfig,
 			help: "The path of the kubeconfig; if empty, the service account of the pod counts."},
 		{flag: "master", into: &c.master, help: "The URL of the API server, in place of that in the kubeconfig."},
-		{field: "clientConnection.qps", flag: "kube-api-qps", into: &c.ClientConnection.QPS, help: "How many requests per second are sent to the API server."},
+		{field: "clientConnection.qps", flag: "kube-api-qps", into: &c.ClientConnection.QPS, check: finite(&c.ClientConnection.QPS), help: "How many requests per second are sent to the API server."},
 		{field: "clientConnection.burst", flag: "kube-api-burst", into: &c.ClientConnection.Burst, check: between(&c.ClientConnection.Burst, 0, maxInt32),
 			help: "How many requests are sent to the API server without a pause."},
 	}
 }
 
-// modeFields are the fields of the section of a mode.
-type modeFields struct {
-	masqueradeAll             *bool
-	masqueradeBit             *int32
-	syncPeriod, minSyncPeriod *metav1.Duration
+// masquerading returns settings of the section of a mode; there are flags of the section iptables alone.
+func masquerading(mode string, all *bool, bit *int32) []setting {
+	settings := []setting{
+		{field: mode + ".masqueradeAll", into: all, traits: linuxOnly, help: "Masquerade all traffic to ClusterIPs."},
+		{field: mode + ".masqueradeBit", into: bit, traits: linuxOnly, check: between(bit, 0, 31), help: "The bit of packet marks for packets to masquerade."},
+	}
+	if mode == iptablesMode {
+		settings[0].flag, settings[1].flag = "masquerade-all", "iptables-masquerade-bit"
+	}
+	return settings
 }
 
-// settings returns the settings of the section; mode nftables has no flags.
-func (m *modeFields) settings(mode string) []setting {
+// periods returns settings of the section of a mode; there are no flags of the section nftables.
+func periods(mode string, sync, minSync *metav1.Duration) []setting {
 	settings := []setting{
-		{field: "masqueradeAll", flag: "masquerade-all", into: m.masqueradeAll, traits: linuxOnly, help: "Masquerade all traffic to ClusterIPs."},
-		{field: "masqueradeBit", flag: "iptables-masquerade-bit", into: m.masqueradeBit, traits: linuxOnly, check: between(m.masqueradeBit, 0, 31),
-			help: "The bit of packet marks for packets to masquerade."},
-		{field: "syncPeriod", flag: "iptables-sync-period", into: m.syncPeriod,
+		{field: mode + ".syncPeriod", flag: mode + "-sync-period", into: sync,
 			help: "How often the rules are verified; if 0, every second in mode nftables and every 30 seconds in others."},
-		{field: "minSyncPeriod", flag: "iptables-min-sync-period", into: m.minSyncPeriod, help: "How long a sync waits after the last one."},
+		{field: mode + ".minSyncPeriod", flag: mode + "-min-sync-period", into: minSync, help: "How long a sync waits after the last one."},
 	}
-	for n := range settings {
-		settings[n].field = mode + "." + settings[n].field
-		if mode != iptablesMode {
-			settings[n].flag = ""
-		}
+	if mode == nftablesMode {
+		settings[0].flag, settings[1].flag = "", ""
 	}
 	return settings
 }
 
 func (c *config) localhostNodePorts() setting {
 	return setting{field: "iptables.localhostNodePorts", flag: "iptables-localhost-nodeports", into: c.IPTables.LocalhostNodePorts, traits: linuxOnly,
-		help: "In mode iptables, node ports answer at loopback addresses: at 127.0.0.1 if nodePortAddresses selects all addresses or a CIDR contains it, and at those that it names."}
+		help: "In mode iptables, node ports answer at loopback addresses: at 127.0.0.1 if nodePortAddresses selects all addresses or a CIDR contains it, and at the ones that it names."}
 }
 
 func (c *config) ipvsSettings() []setting {
@@ -169,8 +168,6 @@ func (c *config) ipvsSettings() []setting {
 	all := []setting{
 		{field: "ipvs.scheduler", flag: "ipvs-scheduler", into: &i.Scheduler,
 			help: "The scheduler of Services without the annotation " + ipvs.SchedulerAnnotation + "; if empty, rr."},
-		{field: "ipvs.syncPeriod", flag: "ipvs-sync-period", into: &i.SyncPeriod, help: "How often the virtual servers are verified; if 0, every 30 seconds."},
-		{field: "ipvs.minSyncPeriod", flag: "ipvs-min-sync-period", into: &i.MinSyncPeriod, help: "How long a sync waits after the last one."},
 		{field: "ipvs.excludeCIDRs", flag: "ipvs-exclude-cidrs", into: &i.ExcludeCIDRs,
 			help: "Ranges of virtual servers of kube-proxy that stay."},
 		{field: "ipvs.strictARP", flag: "ipvs-strict-arp", into: &i.StrictARP, help: "Answer ARP requests only for addresses of the interface that receives them."},
@@ -180,21 +177,9 @@ func (c *config) ipvsSettings() []setting {
 		{flag: "ipvs-drain-timeout", into: &c.DrainTimeout, traits: linuxOnly,
 			help: "How long open TCP connections go on if the Service no longer has their endpoint; a negative duration ends them at once."},
 	}
+	all = append(all, periods(ipvsMode, &i.SyncPeriod, &i.MinSyncPeriod)...)
 	for n := range all {
 		all[n].traits |= linuxOnly
 	}
 	return all
-}
-
-// followed says what a change of the field in the file does.
-func (s *setting) followed() string {
-	switch {
-	case s.field == "":
-		return ""
-	case s.traits.has(isIgnored):
-		return "ignored"
-	case s.traits.has(isLive):
-		return "applied at once"
-	}
-	return "the program ends"
 }

@@ -62,9 +62,9 @@ func (c *config) loggingSettings() []setting {
 
 func (c *config) tasks() []setting {
 	return []setting{
-		{flag: "config", into: &c.configFile, help: "The path of a KubeProxyConfiguration; flags of its fields do not count then, except those of logging and -hostname-override."},
+		{flag: "config", into: &c.configFile, help: "The path of a KubeProxyConfiguration; flags of its fields do not count then, except -v, -logging-format and -hostname-override."},
 		{flag: "write-config-to", into: &c.writeTo, help: "Write the configuration in effect to this path, then exit."},
-		{flag: "cleanup", into: &c.cleanup, help: "Remove all rules, those of kube-proxy too, then exit."},
+		{flag: "cleanup", into: &c.cleanup, help: "Remove all rules, kube-proxy's too, then exit."},
 		{flag: "cleanup-ipvs", into: &c.cleanupIPVS, traits: linuxOnly, help: "With -cleanup, also remove what mode ipvs has programmed."},
 		{flag: "init-only", into: &c.initOnly, traits: linuxOnly, help: "Set the kernel's parameters that need more privileges than CAP_NET_ADMIN, then exit."},
 		{flag: "version", into: &c.version, help: "Print the version, then exit; raw prints what the program was built from, too."},

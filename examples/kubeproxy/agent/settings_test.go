@@ -80,3 +80,16 @@ func hasTable(t *testing.T, path, want string) {
 		t.Errorf("%s lacks, or has otherwise:\n%s", path, want)
 	}
 }
+
+// followed says what a change of the field in the file does.
+func (s *setting) followed() string {
+	switch {
+	case s.field == "":
+		return ""
+	case s.traits.has(isIgnored):
+		return "ignored"
+	case s.traits.has(isLive):
+		return "applied at once"
+	}
+	return "the program ends"
+}

@@ -5,8 +5,6 @@ import (
 	"reflect"
 
 	"k8s.io/kube-proxy/config/v1alpha1"
-
-	"github.com/vipkit/vipkit/proxy"
 )
 
 const windowsSystem = "windows"
@@ -16,7 +14,7 @@ func (c *config) onWindows() bool { return c.system == windowsSystem }
 
 // checkSystem warns of settings for the other operating system, as nodes with both may share a file or
 // a command line. It refuses flags of tasks and of modes that this system does not have.
-func (c *config) checkSystem(given map[string]bool, settings []setting) error {
+func (c *config) checkSystem(given arguments, settings []setting) (errs []error) {
 	usual := newConfig(c.system).settings()
 	for i, s := range settings {
 		system, trait := "Linux", linuxOnly
@@ -25,10 +23,10 @@ func (c *config) checkSystem(given map[string]bool, settings []setting) error {
 		}
 		isSet := !reflect.DeepEqual(s.value(), usual[i].value()) && s.text() != defaultRootEndpoint
 		switch {
-		case !s.traits.has(trait), c.onWindows() && s.into == any(&c.DetectLocalMode) && !c.byInterface():
-		case given[s.flag] && s.field == "":
-			return fmt.Errorf("flag -%s is for %s", s.flag, system)
-		case given[s.flag] && c.configFile == "":
+		case !s.traits.has(trait), c.onWindows() && s.field == "detectLocalMode" && c.DetectLocalMode != bridgeInterface && c.DetectLocalMode != interfaceNamePrefix:
+		case given[s.flag] != nil && s.field == "":
+			errs = append(errs, fmt.Errorf("flag -%s is for %s", s.flag, system))
+		case given[s.flag] != nil && c.configFile == "":
 			c.warnings = append(c.warnings, fmt.Sprintf("flag -%s is ignored: it is for %s", s.flag, system))
 		case isSet && s.field != "" && c.configFile != "":
 			c.warnings = append(c.warnings, fmt.Sprintf("field %s is ignored: it is for %s", s.field, system))
@@ -37,19 +35,5 @@ func (c *config) checkSystem(given map[string]bool, settings []setting) error {
 	if !c.onWindows() {
 		c.Winkernel, c.WindowsRunAsService = v1alpha1.KubeProxyWinkernelConfiguration{}, false // which -write-config-to then omits
 	}
-	return nil
-}
-
-// byInterface reports whether traffic of pods is known by names of interfaces.
-func (c *config) byInterface() bool {
-	return c.DetectLocalMode == "BridgeInterface" || c.DetectLocalMode == "InterfaceNamePrefix"
-}
-
-// windowsTraffic returns which traffic is that of pods. Windows has no names of interfaces for it,
-// so settings that need them are those of Linux nodes, with which a file may be shared.
-func (c *config) windowsTraffic() (proxy.LocalTraffic, error) {
-	if c.byInterface() {
-		return proxy.LocalTraffic{}, nil
-	}
-	return c.localTraffic()
+	return errs
 }

@@ -6,10 +6,27 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
+
+	"github.com/vipkit/vipkit/backends/userspace"
+	"github.com/vipkit/vipkit/proxy"
 )
 
-// validate checks what kube-proxy checks too. Each error begins with the path of the field. Sections of
-// modes that are not used are not checked.
+// parsed is what fields with text mean. validate sets it.
+type parsed struct {
+	nodeName    string
+	nodeAddress []netip.Addr // of bindAddress; empty if it names none
+	traffic     proxy.LocalTraffic
+	nodePorts   proxy.NodePortAddresses
+	// healthzAddress and metricsAddress have ports; they are empty for no server.
+	healthzAddress, metricsAddress string
+	// excluded are ipvs.excludeCIDRs, scheduler is ipvs.scheduler in the form of the backend.
+	excluded   []netip.Prefix
+	scheduler  string
+	sourceVIPs []netip.Addr
+}
+
+// validate checks what kube-proxy checks too, and parses fields. It returns all errors; each begins with the path of
+// the field. Sections of modes that cannot serve are not checked.
 func (c *config) validate(settings []setting) error {
 	var errs []error
 	for _, s := range settings {
@@ -20,51 +37,21 @@ func (c *config) validate(settings []setting) error {
 			errs = append(errs, fmt.Errorf("%s: %w", cmp.Or(s.field, "-"+s.flag), err))
 		}
 	}
-	errs = append(errs, c.checkMode(), c.checkGates())
-	for _, mode := range c.possibleModes() {
-		errs = append(errs, c.checkPeriods(mode))
-	}
-	if c.Mode == ipvsMode {
-		_, err := c.ipvsOptions()
+	errs = append(errs, c.checkGates()...)
+	if err := c.checkMode(); err != nil {
 		errs = append(errs, err)
-	}
-	if max(c.healthzPort, c.metricsPort) <= maxPort && min(c.healthzPort, c.metricsPort) >= 0 {
-		_, _, err := c.addresses()
-		errs = append(errs, err)
-	}
-	o, err := c.tracker(c.possibleModes()[0])
-	c.noteRanges(o.LocalTraffic.Sources)
-	c.warnOfLoopback()
-	return distinct(append(errs, err)...)
-}
-
-// noteRanges notes ranges of pods that count here, and that kube-proxy refuses.
-func (c *config) noteRanges(ranges []netip.Prefix) {
-	v4 := 0
-	for _, r := range ranges {
-		if r.Addr().Is4() {
-			v4++
+	} else {
+		for _, x := range c.candidates() {
+			errs = append(errs, c.checkPeriods(x.mode))
 		}
 	}
-	if v4 > 1 || len(ranges)-v4 > 1 {
-		c.notes = append(c.notes, fmt.Sprintf("clusterCIDR: all %d ranges count; kube-proxy takes one of each IP family", len(ranges)))
+	errs = append(errs, c.parseNode()...)
+	if c.onWindows() {
+		errs = append(errs, c.parseWindows()...)
+	} else {
+		errs = append(errs, c.parseIPVS()...)
 	}
-}
-
-// distinct joins errors, each text once.
-func distinct(errs ...error) error {
-	var out []error
-	seen := map[string]bool{}
-	for _, err := range errs {
-		if all, is := err.(interface{ Unwrap() []error }); is {
-			err = distinct(all.Unwrap()...)
-		}
-		if err != nil && !seen[err.Error()] {
-			seen[err.Error()] = true
-			out = append(out, err)
-		}
-	}
-	return errors.Join(out...)
+	return errors.Join(errs...)
 }
 
 // isUnused reports whether a field belongs to a section of a mode that cannot serve.
@@ -72,22 +59,11 @@ func (c *config) isUnused(field string) bool {
 	section, _, _ := strings.Cut(field, ".")
 	switch section {
 	case nftablesMode:
-		return c.Mode != nftablesMode && c.Mode != "" || c.onWindows()
+		return c.Mode == iptablesMode || c.onWindows()
 	case ipvsMode:
 		return c.Mode != ipvsMode
 	}
 	return false
-}
-
-// possibleModes returns the modes that the configuration names, or that are chosen from if it names none.
-func (c *config) possibleModes() []string {
-	switch {
-	case c.Mode != "":
-		return []string{string(c.Mode)}
-	case c.onWindows():
-		return []string{kernelspaceMode}
-	}
-	return []string{nftablesMode, iptablesMode}
 }
 
 func (c *config) checkMode() error {
@@ -107,4 +83,54 @@ func (c *config) checkMode() error {
 		return fmt.Errorf("mode %q: on Windows, want %s, %s, or empty for %[2]s", c.Mode, kernelspaceMode, userspaceMode)
 	}
 	return fmt.Errorf("mode %q: want %s, %s, %s, or empty to have one chosen", c.Mode, nftablesMode, iptablesMode, ipvsMode)
+}
+
+// checkPeriods returns an error for periods that kube-proxy refuses too. 0 is the default.
+func (c *config) checkPeriods(mode string) error {
+	s := c.section(mode)
+	section := mode
+	if mode == kernelspaceMode || mode == userspaceMode {
+		section = iptablesMode // they have no section with these fields
+	}
+	switch every := cmp.Or(s.SyncPeriod.Duration, defaultSync); {
+	case every < 0:
+		return fmt.Errorf("%s.syncPeriod: %v is negative", section, every)
+	case s.MinSyncPeriod.Duration < 0:
+		return fmt.Errorf("%s.minSyncPeriod: %v is negative", section, s.MinSyncPeriod.Duration)
+	case s.MinSyncPeriod.Duration > every:
+		return fmt.Errorf("%s.minSyncPeriod: %v is longer than %[1]s.syncPeriod, %[3]v", section, s.MinSyncPeriod.Duration, every)
+	}
+	return nil
+}
+
+// parseWindows parses and checks settings that only modes of Windows have. A clean-up needs none of them.
+func (c *config) parseWindows() (errs []error) {
+	w := &c.Winkernel
+	for text := range strings.FieldsFuncSeq(w.SourceVip, func(r rune) bool { return r == ',' || r == ' ' }) {
+		a, err := netip.ParseAddr(text)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("winkernel.sourceVip (flag -source-vip): %w", err))
+		}
+		c.sourceVIPs = append(c.sourceVIPs, a.Unmap())
+	}
+	if c.cleanup || c.writeTo != "" {
+		return errs
+	}
+	if c.Mode == userspaceMode {
+		if w.EnableDSR || w.ForwardHealthCheckVip || w.SourceVip != "" {
+			errs = append(errs, fmt.Errorf("winkernel.enableDSR, winkernel.forwardHealthCheckVip and winkernel.sourceVip "+
+				"(flags -enable-dsr, -forward-healthcheck-vip, -source-vip) are for mode %s, not %s", kernelspaceMode, userspaceMode))
+		}
+		return errs
+	}
+	if c.Addresses != (userspace.AddressOptions{}) {
+		errs = append(errs, fmt.Errorf("flags -interface and -netsh are for mode %s, not %s", userspaceMode, kernelspaceMode))
+	}
+	if c.network() == "" {
+		errs = append(errs, errors.New("winkernel.networkName (flag -network-name) or the variable KUBE_NETWORK is required: the name of the HNS network of the pods"))
+	}
+	if w.ForwardHealthCheckVip && (c.healthzPort == 0 || c.Hooks.NoListen) {
+		errs = append(errs, errors.New("winkernel.forwardHealthCheckVip: nothing listens for health checks, because of -healthz-port 0 or the hook NoListen"))
+	}
+	return errs
 }

@@ -7,161 +7,111 @@ import (
 	"fmt"
 	"math"
 	"reflect"
-	"strconv"
 	"strings"
 	"time"
 
+	"github.com/spf13/pflag"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	cliflag "k8s.io/component-base/cli/flag"
 	logsapi "k8s.io/component-base/logs/api/v1"
 )
 
-// wants says what a value must be, for errors.
-func wants(into any) error {
+// define defines the flag of a setting. Its default is the value that the setting has.
+func (s *setting) define(f *pflag.FlagSet) {
+	switch into := s.into.(type) {
+	case *bool:
+		f.BoolVar(into, s.flag, *into, s.help)
+	case *int32:
+		f.Int32Var(into, s.flag, *into, s.help)
+	case *float32:
+		f.Float32Var(into, s.flag, *into, s.help)
+	case *string:
+		f.StringVar(into, s.flag, *into, s.help)
+	case *[]string:
+		f.StringSliceVar(into, s.flag, *into, s.help)
+	case *time.Duration:
+		f.DurationVar(into, s.flag, *into, s.help)
+	case *metav1.Duration:
+		f.DurationVar(&into.Duration, s.flag, into.Duration, s.help)
+	case *map[string]bool:
+		f.Var(cliflag.NewMapStringBool(into), s.flag, s.help)
+	case *logsapi.VerbosityLevel:
+		f.VarP(logsapi.VerbosityLevelPflag(into), s.flag, s.flag, s.help)
+	case pflag.Value:
+		f.Var(into, s.flag, s.help)
+		f.Lookup(s.flag).NoOptDefVal = "true"
+	case textValue:
+		f.TextVar(into, s.flag, into, s.help)
+	default: // Only a file has a value with fields; nothing reads the value.
+		f.String(s.flag, s.usual, s.help)
+	}
+	if s.usual != "" {
+		f.Lookup(s.flag).DefValue = s.usual
+	}
+}
+
+// wants says what a value must be; reason is the error for a type that has its own checks.
+func wants(into any, reason error) error {
 	switch into.(type) {
+	case *bool:
+		return errors.New("must be true or false")
+	case *int32:
+		return errors.New("must be a whole number")
+	case *logsapi.VerbosityLevel:
+		return errors.New("must be a whole number from 0 on")
+	case *float32:
+		return errors.New("must be a number")
 	case *metav1.Duration, *time.Duration:
 		return errors.New("must be a duration such as 1m30s")
+	case *string:
+		return errors.New("must be a string")
 	case *[]string:
 		return errors.New("must be a list of strings")
-	case *map[string]bool:
-		return errors.New("must have fields that are true or false")
 	}
-	switch reflect.TypeOf(into).Elem().Kind() {
-	case reflect.Bool:
-		return errors.New("must be true or false")
-	case reflect.Int, reflect.Int32:
-		return errors.New("must be a whole number")
-	case reflect.Uint32:
-		return errors.New("must be a whole number from 0 on")
-	case reflect.Float32:
-		return errors.New("must be a number")
-	default:
-		return errors.New("must be a string")
-	}
+	return reason
 }
 
-// parse sets a value from the text of a flag.
-func parse(into any, text string) (err error) {
-	switch into := into.(type) {
-	case *any:
-		*into = text
-	case *time.Duration:
-		*into, err = time.ParseDuration(text)
-	case *metav1.Duration:
-		into.Duration, err = time.ParseDuration(text)
-	case *[]string: // a flag that is repeated adds to the list, as in kube-proxy
-		*into = append(*into, strings.FieldsFunc(text, func(c rune) bool { return c == ',' })...)
-	case encoding.TextUnmarshaler:
-		return into.UnmarshalText([]byte(text))
-	default:
-		err = parseKind(reflect.ValueOf(into).Elem(), text)
-	}
-	if err != nil {
-		return wants(into)
-	}
-	return nil
-}
-
-// parseKind sets a value of a simple kind.
-func parseKind(into reflect.Value, text string) (err error) {
-	switch into.Kind() {
-	case reflect.Bool:
-		var on bool
-		on, err = strconv.ParseBool(text)
-		into.SetBool(on)
-	case reflect.Int, reflect.Int32:
-		var n int64
-		n, err = strconv.ParseInt(text, 0, 32)
-		into.SetInt(n)
-	case reflect.Uint32:
-		var n uint64
-		n, err = strconv.ParseUint(text, 0, 31)
-		into.SetUint(n)
-	case reflect.Float32:
-		var x float64
-		if x, err = strconv.ParseFloat(text, 32); math.IsNaN(x) || math.IsInf(x, 0) {
-			err = strconv.ErrRange
-		}
-		into.SetFloat(x)
-	default:
-		into.SetString(text)
-	}
-	return err
-}
-
-// decode sets a value from one in a file.
+// decode sets a value from one in a file. It leaves the value as it is if that has another type.
 func decode(into, value any) error {
+	read := reflect.New(reflect.TypeOf(into).Elem())
 	text, err := json.Marshal(value)
 	if err == nil {
-		err = json.Unmarshal(text, into)
+		err = json.Unmarshal(text, read.Interface())
+	}
+	if _, isGates := into.(*map[string]bool); isGates && err != nil {
+		return errors.New("must have fields that are true or false")
 	}
 	if err != nil {
-		return wants(into)
+		return wants(into, err)
 	}
+	reflect.ValueOf(into).Elem().Set(read.Elem())
 	return nil
 }
 
 // value returns the value of a setting.
-func (s *setting) value() any {
-	if d, is := s.into.(*metav1.Duration); is {
-		return d.Duration
-	}
-	return reflect.ValueOf(s.into).Elem().Interface()
-}
-
-// flagText returns the value as the flag takes it.
-func (s *setting) flagText() string {
-	switch into := s.into.(type) {
-	case *[]string:
-		return strings.Join(*into, ",")
-	case *map[string]bool:
-		return cliflag.NewMapStringBool(into).String()
-	}
-	return fmt.Sprint(s.value())
-}
+func (s *setting) value() any { return reflect.ValueOf(s.into).Elem().Interface() }
 
 // text returns the value for people; it is empty for no value.
 func (s *setting) text() string {
-	switch text := strings.Trim(fmt.Sprint(s.value()), "[]"); text {
+	text := fmt.Sprint(s.value())
+	if d, is := s.into.(*metav1.Duration); is {
+		text = d.Duration.String()
+	}
+	switch text = strings.Trim(text, "[]"); text {
 	case "0", "0s", "false", "map", "<nil>":
 		return ""
-	default:
-		return text
 	}
+	return text
 }
 
-// flagValue is a setting as a flag has it.
-type flagValue struct{ *setting }
-
-func (f flagValue) Set(text string) error { return parse(f.into, text) }
-
-func (f flagValue) String() string { return f.text() }
-
-// Type is what follows the name of the flag in -help.
-func (f flagValue) Type() string {
-	switch f.into.(type) {
-	case *bool, *versionForm:
-		return "bool"
-	case *int, *int32, *float32, *logsapi.VerbosityLevel:
-		return "number"
-	case *metav1.Duration, *time.Duration:
-		return "duration"
-	case *[]string:
-		return "list"
-	}
-	return "text"
-}
-
-// printable returns a name as it is, or in quotes if it has characters that a terminal would not print.
-func printable(name string) string {
-	if quoted := strconv.Quote(name); quoted != `"`+name+`"` {
-		return quoted
-	}
-	return name
+// textValue is a value that has a text form of its own.
+type textValue interface {
+	encoding.TextMarshaler
+	encoding.TextUnmarshaler
 }
 
 // between returns a check that a number is within two bounds.
-func between[T ~int | ~int32](n *T, lowest, highest T) func() error {
+func between(n *int32, lowest, highest int32) func() error {
 	return func() error {
 		switch {
 		case lowest == 0 && *n < 0:
@@ -178,6 +128,16 @@ func notNegative(d *metav1.Duration) func() error {
 	return func() error {
 		if d.Duration < 0 {
 			return fmt.Errorf("%v: must be greater than or equal to 0", d.Duration)
+		}
+		return nil
+	}
+}
+
+// finite returns a check that a number is one.
+func finite(x *float32) func() error {
+	return func() error {
+		if f := float64(*x); math.IsNaN(f) || math.IsInf(f, 0) {
+			return fmt.Errorf("%v: must be a number", f)
 		}
 		return nil
 	}

@@ -13,17 +13,36 @@ import (
 	apiversion "k8s.io/apimachinery/pkg/version"
 )
 
-// readBuild returns the path of the module that the program was built from, and its version, in the form that
-// components of Kubernetes have for theirs. Go has recorded it.
-func readBuild() (path string, v apiversion.Info) {
-	v = apiversion.Info{GitVersion: "(devel)", GoVersion: runtime.Version(), Compiler: runtime.Compiler, Platform: runtime.GOOS + "/" + runtime.GOARCH}
+// module is the module of this package.
+const module = "github.com/vipkit/vipkit/examples/kubeproxy"
+
+// readBuild returns the version of the module of this package, in the form that components of Kubernetes have for theirs.
+func readBuild() apiversion.Info {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
-		return "", v
+		info = &debug.BuildInfo{}
 	}
-	v.GitVersion = cmp.Or(info.Main.Version, v.GitVersion)
+	return buildOf(info)
+}
+
+// buildOf returns the version of the module of this package in a program. Go has recorded the commit of the program only:
+// it is the commit of the module if the program is the command kubeproxy.
+func buildOf(info *debug.BuildInfo) apiversion.Info {
+	v := apiversion.Info{GoVersion: runtime.Version(), Compiler: runtime.Compiler, Platform: runtime.GOOS + "/" + runtime.GOARCH}
+	for _, m := range append(info.Deps, &info.Main) {
+		if m.Path == module {
+			v.GitVersion = m.Version
+			if m.Replace != nil {
+				v.GitVersion = m.Replace.Version
+			}
+		}
+	}
+	v.GitVersion = cmp.Or(v.GitVersion, "(devel)")
 	if numbers := strings.SplitN(v.GitVersion, ".", 3); len(numbers) == 3 {
 		v.Major, v.Minor = strings.TrimPrefix(numbers[0], "v"), numbers[1]
+	}
+	if info.Main.Path != module {
+		return v
 	}
 	for _, s := range info.Settings {
 		switch s.Key {
@@ -35,7 +54,7 @@ func readBuild() (path string, v apiversion.Info) {
 			v.GitTreeState = map[string]string{"true": "dirty", "false": "clean"}[s.Value]
 		}
 	}
-	return info.Main.Path, v
+	return v
 }
 
 // versionForm is the form in which -version prints the version; empty if it does not.
@@ -46,11 +65,11 @@ const (
 	rawVersion   versionForm = "raw"
 )
 
-// UnmarshalText sets the form from the value of the flag.
-func (f *versionForm) UnmarshalText(text []byte) error {
-	on, err := strconv.ParseBool(string(text))
+// Set implements [pflag.Value].
+func (f *versionForm) Set(text string) error {
+	on, err := strconv.ParseBool(text)
 	switch {
-	case string(text) == string(rawVersion):
+	case text == string(rawVersion):
 		*f = rawVersion
 	case err != nil:
 		return errors.New("must be true, false or raw")
@@ -62,31 +81,34 @@ func (f *versionForm) UnmarshalText(text []byte) error {
 	return nil
 }
 
-func (f versionForm) String() string { return cmp.Or(string(f), "false") }
+// String implements [pflag.Value].
+func (f *versionForm) String() string { return cmp.Or(string(*f), "false") }
+
+// Type implements [pflag.Value].
+func (*versionForm) Type() string { return "version" }
 
 // text returns the version in the form; the raw one is as kube-proxy's.
 func (f *versionForm) text() string {
-	if *f != rawVersion {
-		return version()
+	if *f == rawVersion {
+		return fmt.Sprintf("%#v", readBuild())
 	}
-	_, v := readBuild()
-	return fmt.Sprintf("%#v", v)
+	return version()
 }
 
-// version returns the version of the module that the program was built from, and of Go.
+// version returns the version of the module of this package, and of Go.
 func version() string {
-	path, v := readBuild()
-	return fmt.Sprintf("kubeproxy %s %s %s", path, v.GitVersion, v.GoVersion)
+	v := readBuild()
+	return fmt.Sprintf("kubeproxy %s %s %s", module, v.GitVersion, v.GoVersion)
 }
 
 // registerBuild registers the metrics about the program: what it was built from, and, for the process, the feature
 // gates that it acts on. The labels are the labels of kube-proxy's metrics. The build has a name of its own, since alerts
 // compare kubernetes_build_info among the components of a cluster.
 func (c *config) registerBuild(registry prometheus.Registerer) error {
-	_, v := readBuild()
+	v := readBuild()
 	info := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "vipkit_build_info",
-		Help: "What this program was built from: the value is 1, and the labels have the version of its module and of Go.",
+		Help: "What the agent was built from: the value is 1, and the labels have the version of its module and of Go.",
 		ConstLabels: prometheus.Labels{
 			"major": v.Major, "minor": v.Minor, "git_version": v.GitVersion, "git_commit": v.GitCommit, "git_tree_state": v.GitTreeState, "build_date": v.BuildDate,
 			"go_version": v.GoVersion, "compiler": v.Compiler, "platform": v.Platform,

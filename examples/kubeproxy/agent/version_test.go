@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"runtime/debug"
 	"strings"
 	"testing"
 
@@ -45,4 +46,27 @@ func exposed(t *testing.T, registry *prometheus.Registry) string {
 	t.Helper()
 	a := &instance{config: newConfig("linux")}
 	return get(t, a.pages(registry), "/metrics", "").Body.String()
+}
+
+// TestVersionOfTheAgent checks that the version is the agent's, also in a program of another module, whose commit is not
+// the agent's.
+func TestVersionOfTheAgent(t *testing.T) {
+	t.Parallel()
+	const other = "example.org/distribution"
+	commit := []debug.BuildSetting{{Key: "vcs.revision", Value: "c0ffee"}, {Key: "vcs.time", Value: "2026-01-02T03:04:05Z"}}
+	for name, tc := range map[string]struct {
+		info                          debug.BuildInfo
+		version, minor, commit, built string
+	}{
+		"command":  {debug.BuildInfo{Main: debug.Module{Path: module, Version: "v1.2.3"}, Settings: commit}, "v1.2.3", "2", "c0ffee", "2026-01-02T03:04:05Z"},
+		"embedded": {debug.BuildInfo{Main: debug.Module{Path: other, Version: "v9.9.9"}, Deps: []*debug.Module{{Path: "x", Version: "v8.8.8"}, {Path: module, Version: "v1.2.3"}}, Settings: commit}, "v1.2.3", "2", "", ""},
+		"replaced": {debug.BuildInfo{Main: debug.Module{Path: other, Version: "v9.9.9"}, Deps: []*debug.Module{{Path: module, Version: "v1.2.3", Replace: &debug.Module{Path: "fork", Version: "v1.4.0"}}}}, "v1.4.0", "4", "", ""},
+		"a folder": {debug.BuildInfo{Main: debug.Module{Path: other, Version: "v9.9.9"}, Deps: []*debug.Module{{Path: module, Version: "v1.2.3", Replace: &debug.Module{Path: "../fork"}}}}, "(devel)", "", "", ""},
+		"unknown":  {debug.BuildInfo{}, "(devel)", "", "", ""},
+	} {
+		got := buildOf(&tc.info)
+		if got.GitVersion != tc.version || got.Minor != tc.minor || got.GitCommit != tc.commit || got.BuildDate != tc.built || got.GoVersion == "" {
+			t.Errorf("%s: got %+v, want version %s, minor %q, commit %q of %q", name, got, tc.version, tc.minor, tc.commit, tc.built)
+		}
+	}
 }

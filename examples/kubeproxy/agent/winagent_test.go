@@ -181,6 +181,28 @@ func TestWindowsAgent(t *testing.T) {
 	n.cleansUp()
 }
 
+// TestHandlersEndWithRun checks that the handlers of an agent answer while it serves, and 503 afterwards.
+func TestHandlersEndWithRun(t *testing.T) {
+	n := newWindowsNode(t, hcn.Network{Type: "L2Bridge"}, "")
+	a := &Agent{config: n.config}
+	want := func(when string, status int) {
+		t.Helper()
+		for path, h := range map[string]http.Handler{"/healthz": a.Healthz(), "/livez": a.Healthz(), "/metrics": a.Pages()} {
+			if got := get(t, h, path, "").Code; got != status {
+				t.Errorf("%s %s: got status %d, want %d", path, when, got, status)
+			}
+		}
+	}
+	for range 2 {
+		want("before Run", http.StatusServiceUnavailable)
+		stop := n.start()
+		awaitPage(t, "http://"+n.HealthzBindAddress+"/healthz", "200 OK")
+		want("while the agent serves", http.StatusOK)
+		testenv.NoError(t, stop())
+	}
+	want("after Run", http.StatusServiceUnavailable)
+}
+
 // cleansUp checks that -cleanup leaves nothing, and that it does so twice.
 func (n *windowsNode) cleansUp() {
 	n.t.Helper()

@@ -57,32 +57,6 @@ func openHNS() (hnsClient, error) {
 	return client, err
 }
 
-// windowsCandidates returns the one mode to try on Windows. It fails if settings do not fit it.
-func (c *config) windowsCandidates() ([]candidate, error) {
-	w := &c.Winkernel
-	switch c.Mode {
-	case "", kernelspaceMode:
-		if c.Addresses != (userspace.AddressOptions{}) {
-			return nil, fmt.Errorf("flags -interface and -netsh are for mode %s, not %s", userspaceMode, kernelspaceMode)
-		}
-		if _, err := c.kernelspaceOptions(); err != nil {
-			return nil, err
-		}
-		reason := "configured"
-		if c.Mode == "" {
-			reason = "none configured"
-		}
-		return []candidate{{kernelspaceMode, reason}}, nil
-	case userspaceMode:
-		if w.EnableDSR || w.ForwardHealthCheckVip || w.SourceVip != "" {
-			return nil, fmt.Errorf("winkernel.enableDSR, winkernel.forwardHealthCheckVip and winkernel.sourceVip "+
-				"(flags -enable-dsr, -forward-healthcheck-vip, -source-vip) are for mode %s, not %s", kernelspaceMode, userspaceMode)
-		}
-		return []candidate{{userspaceMode, "configured"}}, nil
-	}
-	return nil, c.checkMode()
-}
-
 // stateFile returns the path of the file in which a mode on Windows keeps what it has made.
 func stateFile(mode string) string {
 	return filepath.Join(os.Getenv("ProgramData"), backends.DefaultName, backends.DefaultName+"."+mode)
@@ -102,32 +76,13 @@ func (c *config) userspaceOptions() userspace.Options {
 }
 
 // kernelspaceOptions returns the options of the backend of mode kernelspace, without HostMAC.
-func (c *config) kernelspaceOptions() (o kernelspace.Options, err error) {
+func (c *config) kernelspaceOptions() kernelspace.Options {
 	w := &c.Winkernel
-	o.DSR, o.StateFile, o.IPv4Fallback = w.EnableDSR, stateFile(kernelspaceMode), true
-	if o.Network = c.network(); o.Network == "" {
-		return o, errors.New("winkernel.networkName (flag -network-name) or the variable KUBE_NETWORK is required: the name of the HNS network of the pods")
+	o := kernelspace.Options{Network: c.network(), SourceVIPs: c.sourceVIPs, DSR: w.EnableDSR, StateFile: stateFile(kernelspaceMode), IPv4Fallback: true}
+	if at, err := netip.ParseAddrPort(c.healthzAddress); err == nil && w.ForwardHealthCheckVip {
+		o.HealthChecks = kernelspace.HealthChecks{Endpoint: cmp.Or(w.RootHnsEndpointName, defaultRootEndpoint), Port: at.Port()}
 	}
-	for text := range strings.FieldsFuncSeq(w.SourceVip, func(c rune) bool { return c == ',' || c == ' ' }) {
-		a, err := netip.ParseAddr(text)
-		if err != nil {
-			return o, fmt.Errorf("winkernel.sourceVip (flag -source-vip): %w", err)
-		}
-		o.SourceVIPs = append(o.SourceVIPs, a.Unmap())
-	}
-	if !w.ForwardHealthCheckVip {
-		return o, nil
-	}
-	healthz, _, err := c.addresses()
-	if err != nil {
-		return o, err
-	}
-	if healthz == "" {
-		return o, errors.New("winkernel.forwardHealthCheckVip: -healthz-port 0 turns the health checks off")
-	}
-	at, err := netip.ParseAddrPort(healthz)
-	o.HealthChecks = kernelspace.HealthChecks{Endpoint: cmp.Or(w.RootHnsEndpointName, defaultRootEndpoint), Port: at.Port()}
-	return o, err
+	return o
 }
 
 // openKernelspace returns the backend of mode kernelspace, and the client that must be closed after
@@ -158,14 +113,9 @@ func (c *config) openKernelspace(o kernelspace.Options, registry prometheus.Regi
 // serveKernelspace returns the backend of mode kernelspace that serves. Overlay networks need the
 // MAC address of the node, and a source address; other networks need neither.
 func (a *instance) serveKernelspace(ctx context.Context, client kubernetes.Interface, registry prometheus.Registerer) (proxy.Backend, io.Closer, error) {
-	if err := a.checkPeriods(a.mode); err != nil {
-		return nil, nil, err
-	}
-	o, err := a.kernelspaceOptions()
-	if err != nil {
-		return nil, nil, err
-	}
+	o := a.kernelspaceOptions()
 	if len(o.SourceVIPs) > 0 {
+		var err error
 		if o.HostMAC, err = a.hostMAC(ctx, client); err != nil {
 			return nil, nil, err
 		}

@@ -22,7 +22,7 @@ func readOn(t *testing.T, system, file, flags string) (*config, error) {
 	path := filepath.Join(t.TempDir(), "config.yaml")
 	testenv.NoError(t, os.WriteFile(path, []byte(file), 0o600))
 	var out strings.Builder
-	c, err := readCommandLineOn(system, strings.Fields(strings.ReplaceAll(flags, "FILE", path)), &out)
+	c, err := newConfig(system).readCommandLine(strings.Fields(strings.ReplaceAll(flags, "FILE", path)), &out)
 	if err != nil && !strings.Contains(out.String(), err.Error()) {
 		t.Errorf("%s: output %q does not have the error %v", flags, &out, err)
 	}
@@ -63,13 +63,12 @@ func TestKernelspaceOptions(t *testing.T) {
 			t.Setenv("KUBE_NETWORK", tc.variable)
 			c, err := readOn(t, windowsSystem, tc.file, tc.flags)
 			testenv.NoError(t, err)
-			got, err := c.kernelspaceOptions()
 			tc.want.IPv4Fallback = true
-			if diff := cmp.Diff(tc.want, got, cmpopts.EquateComparable(netip.Addr{})); err != nil || diff != "" {
-				t.Errorf("error %v, options (-want +got):\n%s", err, diff)
+			if diff := cmp.Diff(tc.want, c.kernelspaceOptions(), cmpopts.EquateComparable(netip.Addr{})); diff != "" {
+				t.Errorf("options (-want +got):\n%s", diff)
 			}
-			if modes, err := c.candidates(); err != nil || len(modes) != 1 || modes[0].mode != kernelspaceMode {
-				t.Errorf("modes: got %v, error %v, want kernelspace", modes, err)
+			if modes := c.candidates(); len(modes) != 1 || modes[0].mode != kernelspaceMode {
+				t.Errorf("modes: got %v, want kernelspace", modes)
 			}
 		})
 	}
@@ -108,10 +107,7 @@ func TestWrongSystem(t *testing.T) {
 		{windowsSystem, "", "-proxy-mode userspace -enable-dsr", "winkernel.enableDSR"},
 		{windowsSystem, "", "-network-name x -forward-healthcheck-vip -healthz-bind-address y", "healthzBindAddress"},
 	} {
-		c, err := readOn(t, tc.system, tc.file, tc.flags)
-		if err == nil {
-			_, err = c.candidates()
-		}
+		_, err := readOn(t, tc.system, tc.file, tc.flags)
 		if err == nil || !strings.Contains(err.Error(), tc.want) {
 			t.Errorf("%s, %s %q: got error %v, want one with %s", tc.system, tc.flags, tc.file, err, tc.want)
 		}
@@ -120,17 +116,13 @@ func TestWrongSystem(t *testing.T) {
 		{windowsSystem, "", "-network-name x -cluster-cidr 10.244.0.0/16 -iptables-sync-period 10s -hostname-override y"},
 		{windowsSystem, "", "-proxy-mode userspace -nodeport-addresses primary -v 4"},
 	} {
-		c, err := readOn(t, tc.system, tc.file, tc.flags)
-		if err == nil {
-			_, err = c.candidates()
-		}
-		if err != nil {
+		if _, err := readOn(t, tc.system, tc.file, tc.flags); err != nil {
 			t.Errorf("%s, %s: got error %v, want none", tc.system, tc.flags, err)
 		}
 	}
 }
 
-// TestSharedFile checks that one file can be that of nodes with Linux and of nodes with Windows: what
+// TestSharedFile checks that nodes with Linux and nodes with Windows can share a file: what
 // is for the other ones is noted.
 func TestSharedFile(t *testing.T) {
 	t.Parallel()
@@ -148,14 +140,11 @@ func TestSharedFile(t *testing.T) {
 		if diff := cmp.Diff(want, c.warnings); diff != "" {
 			t.Errorf("warnings on %s (-want +got):\n%s", system, diff)
 		}
-		if _, err := c.tracker(kernelspaceMode); err != nil {
-			t.Errorf("on %s: %v", system, err)
-		}
 	}
 	c, err := readOn(t, windowsSystem, header+"winkernel: {networkName: nat}\ndetectLocalMode: NodeCIDR\n", "-config FILE")
 	testenv.NoError(t, err)
-	if o, err := c.tracker(kernelspaceMode); err != nil || len(c.warnings) > 0 || !o.LocalTraffic.NodePodCIDRs {
-		t.Errorf("NodeCIDR on windows: got error %v, warnings %q, %+v, want the pod ranges of the Node", err, c.warnings, o.LocalTraffic)
+	if o := c.tracker(kernelspaceMode); len(c.warnings) > 0 || !o.LocalTraffic.NodePodCIDRs {
+		t.Errorf("NodeCIDR on windows: got warnings %q, %+v, want the pod ranges of the Node", c.warnings, o.LocalTraffic)
 	}
 	for _, tc := range []struct {
 		system, flags string

@@ -24,12 +24,16 @@ func TestStatus(t *testing.T) {
 	if status := Main([]string{"-nonsense"}, &out, &out); status != 2 || strings.Count(out.String(), "\n") != 1 {
 		t.Errorf("a bad flag: got status %d, output\n%s\nwant 2, and one line", status, &out)
 	}
-	var help, log strings.Builder
-	if status := Main([]string{"-help"}, &help, &log); status != 0 || log.Len() > 0 {
-		t.Errorf("-help: got status %d, log %q; want 0 and none", status, &log)
+	var help strings.Builder
+	for _, arg := range []string{"-h", "--h", "--help", "-help"} {
+		var log strings.Builder
+		help.Reset()
+		if status := Main([]string{"-v2", arg}, &help, &log); status != 0 || log.Len() > 0 {
+			t.Errorf("%s: got status %d, log %q; want 0 and none", arg, status, &log)
+		}
 	}
 	at := -1
-	for _, want := range []string{"\nWhat is served:\n      --proxy-mode text", "\nWhere the program listens:\n", "\nKubernetes:\n", "  -v, --v number", "\nIgnored, as", "  --oom-score-adj number"} {
+	for _, want := range []string{"\nWhat is served:\n      --proxy-mode string", "\nWhere the program listens:\n", "\nKubernetes:\n", "  -v, --v Level", "\nIgnored, as", "  --oom-score-adj int32"} {
 		i := strings.Index(help.String(), want)
 		if i <= at {
 			t.Errorf("-help: %q is at %d, want it after %d; output\n%s", want, i, at, &help)
@@ -38,7 +42,7 @@ func TestStatus(t *testing.T) {
 	}
 }
 
-// TestDefaults checks that the defaults are those of kube-proxy.
+// TestDefaults checks that the defaults are kube-proxy's.
 func TestDefaults(t *testing.T) { //nolint:funlen // a table
 	t.Parallel()
 	const mode = `
@@ -109,7 +113,7 @@ winkernel:
 `
 	path := filepath.Join(t.TempDir(), "written")
 	var out strings.Builder
-	c, err := readCommandLineOn("linux", nil, &out)
+	c, err := newConfig("linux").readCommandLine(nil, &out)
 	if err == nil {
 		err = c.write(path)
 	}
@@ -133,14 +137,14 @@ func TestWriteConfig(t *testing.T) {
 	}
 	var out strings.Builder
 	flags := []string{"-config", original, "-hostname-override", "two", "-v", "3"}
-	want, err := readCommandLineOn("linux", flags, &out)
+	want, err := newConfig("linux").readCommandLine(flags, &out)
 	if err != nil || want.Mode != "" || !slices.Contains(want.warnings, "field Mode is unknown; did you mean mode?") {
 		t.Errorf("field Mode: got mode %q, warnings %q, error %v; want the field to be unknown, as names are case-sensitive", want.Mode, want.warnings, err)
 	}
 	if status := Main(append(flags, "-write-config-to", path), &out, &out); status != 0 {
 		t.Fatalf("got status %d, want 0; log\n%s", status, &out)
 	}
-	got, err := readCommandLineOn("linux", []string{"-config", path}, &out)
+	got, err := newConfig("linux").readCommandLine([]string{"-config", path}, &out)
 	if err != nil || len(got.warnings) > 0 {
 		t.Errorf("reading it again: got error %v, warnings %q; want none", err, got.warnings)
 	}

@@ -35,18 +35,19 @@ func (a *instance) configz(w http.ResponseWriter, _ *http.Request) {
 	respond(w, "application/json", body)
 }
 
-// flagz serves the flags with the values in effect, those of a file too. Flags that are ignored are left out.
+// flagz serves the flags with the values in effect, also of a file. Flags that are ignored are left out.
 func (a *instance) flagz() http.Handler {
 	flags := func() map[string]string {
-		all := map[string]string{}
-		c := a.inEffect()
-		for _, s := range c.settings() {
+		all, c := map[string]string{}, a.inEffect()
+		settings := c.settings()
+		f := newFlags("", settings)
+		for _, s := range settings {
 			switch {
 			case s.flag == "" || s.traits.has(isIgnored):
 			case s.flag == "master":
 				all[s.flag] = withoutPassword(c.master)
 			default:
-				all[s.flag] = s.flagText()
+				all[s.flag] = strings.Trim(f.Lookup(s.flag).Value.String(), "[]")
 			}
 		}
 		return all
@@ -80,7 +81,7 @@ func (a *instance) statusz(start time.Time) http.Handler {
 		paths = append(paths, flagzPath)
 	}
 	slices.Sort(paths)
-	_, build := readBuild()
+	build := readBuild()
 	return &zpage{
 		kind: "Statusz",
 		text: func() []string {
@@ -107,7 +108,7 @@ func (a *instance) statusz(start time.Time) http.Handler {
 type zpage struct {
 	kind string
 	text func() []string
-	// fields returns the fields that are not those of all kinds.
+	// fields returns the fields that only this kind has.
 	fields func() map[string]any
 }
 

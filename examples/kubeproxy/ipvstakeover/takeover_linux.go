@@ -45,7 +45,7 @@ func Adopt(exclude []netip.Prefix) error {
 }
 
 // Cleanup removes the virtual servers of kube-proxy, with their connections, but not those at addresses of
-// the excluded ranges nor those that a backend has adopted, then kube-proxy's sets and the device kube-ipvs0.
+// the excluded ranges, and not the ones that a backend has adopted, then kube-proxy's sets and the device kube-ipvs0.
 // No rule may refer to these any more: the Cleanup of backend iptables with the identity kube removes
 // kube-proxy's chains. Cleanup works in the network namespace of the calling thread. It does not load the
 // module ip_vs.
