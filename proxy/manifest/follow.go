@@ -67,8 +67,8 @@ func (f *follower) check(ctx context.Context) (stable bool, err error) {
 	if err := ctx.Err(); err != nil {
 		return false, err
 	}
-	var listed listing
-	if listed, f.pathErr = list(f.Path); f.pathErr != nil {
+	listed, ok := f.list()
+	if !ok {
 		return true, nil
 	}
 	stable = f.seen != nil && listed.same(f.seen)
@@ -90,4 +90,10 @@ func (f *follower) check(ctx context.Context) (stable bool, err error) {
 		return stable, f.handOver(ctx)
 	}
 	return stable, nil
+}
+
+// list lists the files. It reports whether Path can be read, and sets pathErr.
+func (f *follower) list() (listed listing, ok bool) {
+	listed, f.pathErr = list(f.Path)
+	return listed, f.pathErr == nil
 }
