@@ -15,17 +15,25 @@ func (pl *planner[K, V]) inOrder(ops []Op[K, V]) {
 		}
 	}
 	slices.Sort(ranks)
-	sorted := slices.Grow(reuse(pl.sorted), len(ops))
+	pl.ranks = ranks
+	// Each operation moves at most once: a second list would be the largest one of a first load.
+	to := slices.Grow(reuse(pl.indexes), len(ops))[:len(ops)]
+	next := 0
 	for _, r := range ranks {
 		for i := range ops {
 			if rankOf(&ops[i]) == r {
-				sorted = append(sorted, ops[i])
+				to[i] = next
+				next++
 			}
 		}
 	}
-	copy(ops, sorted)
-	clear(sorted) // lets the payloads be collected
-	pl.ranks, pl.sorted = ranks, sorted
+	for i := range ops {
+		for j := to[i]; j != i; j = to[i] {
+			ops[i], ops[j] = ops[j], ops[i]
+			to[i], to[j] = to[j], j
+		}
+	}
+	pl.indexes = to
 }
 
 // rankOf returns the order of an operation: additions and replacements by rank, then

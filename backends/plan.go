@@ -12,7 +12,7 @@ type planner[K Key, V comparable] struct {
 	old, new []Object[K, V]
 	differ   differ[K, V]
 	ranks    []int
-	sorted   []Op[K, V]
+	indexes  []int
 	current  plan[K, V]
 }
 
