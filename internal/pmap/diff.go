@@ -44,14 +44,10 @@ func (d *differ[K, V]) run(old, now *node[K, V], above, below *K) bool {
 		return true
 	}
 	d.pairs++
-	if old == nil {
-		return d.run(nil, now.left, above, below) && d.compare(nil, now.entry) && d.run(nil, now.right, above, below)
-	}
-	if now == nil {
-		return d.run(old.left, nil, above, below) && d.compare(old.entry, nil) && d.run(old.right, nil, above, below)
-	}
-	if old.entry == now.entry || old.prio == now.prio && old.entry.key == now.entry.key {
-		return d.run(old.left, now.left, above, below) && d.compare(old.entry, now.entry) && d.run(old.right, now.right, above, below)
+	if old == nil || now == nil || old.prio == now.prio && old.entry.key == now.entry.key {
+		was, oldLeft, oldRight := old.parts()
+		is, nowLeft, nowRight := now.parts()
+		return d.run(oldLeft, nowLeft, above, below) && d.compare(was, is) && d.run(oldRight, nowRight, above, below)
 	}
 	k := &old.entry.key
 	if now.prio > old.prio || now.prio == old.prio && now.entry.key.Compare(*k) < 0 {
@@ -75,6 +71,14 @@ func (n *node[K, V]) between(above, below *K) *node[K, V] {
 		}
 	}
 	return nil
+}
+
+// parts returns the entry of a node and its subtrees, nil if there is no node.
+func (n *node[K, V]) parts() (e *entry[K, V], left, right *node[K, V]) {
+	if n == nil {
+		return nil, nil, nil
+	}
+	return n.entry, n.left, n.right
 }
 
 // split returns the entry of a key, nil if the subtree lacks it, and subtrees with all lower and all higher keys.

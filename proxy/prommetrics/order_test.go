@@ -46,7 +46,7 @@ func (*flows) AddFrontends([]*proxy.ServicePort) {}
 
 // history runs a proxy with observers in an order through a history of changes, failures of the
 // backend and of the flows, and repairs. It returns all responses and scrapes, and all syncs.
-func history(t *testing.T, order [3]int) (seen []string) { //nolint:funlen // a table
+func history(t *testing.T, order [3]int) (seen []string) {
 	synctest.Test(t, func(t *testing.T) {
 		metrics, registry := newMetrics(t, "nftables")
 		tracker := proxy.NewServiceChangeTracker(proxy.TrackerOptions{NodeName: "node-1"})

@@ -36,7 +36,7 @@ func written(t *testing.T, lines ...string) []Op {
 
 // The text of a script has the order in which no packet passes untranslated. The script counts
 // the commits, and the rules and chains that it writes.
-func TestScripts(t *testing.T) { //nolint:funlen // a table
+func TestScripts(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		what  string

@@ -15,15 +15,14 @@ func (c *config) onWindows() bool { return c.system == windowsSystem }
 // checkSystem warns of settings for the other operating system, as nodes with both may share a file or
 // a command line. It refuses flags of tasks and of modes that this system does not have.
 func (c *config) checkSystem(given arguments, settings []setting) (errs []error) {
-	usual := newConfig(c.system).settings()
+	usual, system := newConfig(c.system).settings(), "Windows"
+	if c.onWindows() {
+		system = "Linux"
+	}
 	for i, s := range settings {
-		system, trait := "Linux", linuxOnly
-		if !c.onWindows() {
-			system, trait = "Windows", windowsOnly
-		}
 		isSet := !reflect.DeepEqual(s.value(), usual[i].value()) && s.text() != defaultRootEndpoint
 		switch {
-		case !s.traits.has(trait), c.onWindows() && s.field == "detectLocalMode" && c.DetectLocalMode != bridgeInterface && c.DetectLocalMode != interfaceNamePrefix:
+		case !c.isForOther(s):
 		case given[s.flag] != nil && s.field == "":
 			errs = append(errs, fmt.Errorf("flag -%s is for %s", s.flag, system))
 		case given[s.flag] != nil && c.configFile == "":
@@ -36,4 +35,14 @@ func (c *config) checkSystem(given arguments, settings []setting) (errs []error)
 		c.Winkernel, c.WindowsRunAsService = v1alpha1.KubeProxyWinkernelConfiguration{}, false // which -write-config-to then omits
 	}
 	return errs
+}
+
+// isForOther reports whether a setting is for the other operating system. Windows has only some of the values
+// of detectLocalMode.
+func (c *config) isForOther(s setting) bool {
+	if !c.onWindows() {
+		return s.traits.has(windowsOnly)
+	}
+	isShared := s.field == "detectLocalMode" && c.DetectLocalMode != bridgeInterface && c.DetectLocalMode != interfaceNamePrefix
+	return s.traits.has(linuxOnly) && !isShared
 }
