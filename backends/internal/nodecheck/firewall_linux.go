@@ -22,29 +22,18 @@ import (
 const firewallPatience = 5 * time.Second
 
 // Firewalls returns a problem for each chain of nf_tables that drops by default what a dataplane
-// forwards: in nf_tables the drop of one table is final, whatever another one accepts. Tables in
+// accepts: in nf_tables the drop of one table is final, whatever another one accepts. Tables in
 // which the dataplane has its own rules are left out. A chain with a rule that may accept the
 // packets is no problem. The tables of other programs may have any content, so what cannot be
 // read is not reported.
 func Firewalls(s proxy.Snapshot, except ...nfnetlink.Table) []*proxy.Problem {
-	return node{Snapshot: s}.firewalls(forwarded(), except)
+	return node{Snapshot: s}.firewalls(needs{forward: true, healthPorts: healthPorts(s)}, except)
 }
 
 // LegacyFirewalls returns a problem for each chain of iptables-legacy's table filter whose policy drops
-// what a dataplane forwards. No rule of nf_tables helps there.
+// what a dataplane accepts. No rule of nf_tables helps there.
 func LegacyFirewalls(s proxy.Snapshot) []*proxy.Problem {
-	return node{Snapshot: s}.legacyFirewalls(forwarded())
-}
-
-// Packets are packets of Services that firewalls must accept.
-type Packets struct {
-	// Rule accepts the packets.
-	Rule Rule
-	// Port is the destination port that the packets have, or 0 if they have the ports of Services.
-	Port uint16
-
-	hook        nfnetlink.Hook
-	consequence string
+	return node{Snapshot: s}.legacyFirewalls(needs{forward: true, healthPorts: healthPorts(s)})
 }
 
 // Rule is a rule that accepts packets, as nft and iptables have it.
@@ -55,23 +44,30 @@ func Translated() Rule {
 	return Rule{"ct status dnat accept", "-m conntrack --ctstate DNAT -j ACCEPT"}
 }
 
-func forwarded() Packets {
-	return Packets{
-		Rule: Translated(), hook: nfnetlink.Forward,
-		consequence: "packets to endpoints on other nodes may be dropped, as no rule of the table accepts packets of Services",
-	}
+// Delivery says which packets of Services a dataplane delivers to its own sockets on the node.
+type Delivery struct {
+	// Rule accepts the packets. Without a rule, only health check node ports are checked.
+	Rule Rule
+	// Port is the destination port that the packets have at the hook input, or 0 if they have the
+	// ports of Services.
+	Port uint16
 }
 
-// Captured returns the problems of [Firewalls] and [LegacyFirewalls] for a dataplane that forwards no
-// packets, but delivers these packets to its own sockets on the node.
-func Captured(s proxy.Snapshot, p Packets) []*proxy.Problem {
-	p.hook = nfnetlink.Input
-	p.consequence = "packets to Services may be dropped, as no rule of the table accepts those that the backend captures"
-	n := node{Snapshot: s}
-	return append(n.firewalls(p, nil), n.legacyFirewalls(p)...)
+// Deliveries returns the problems of [Firewalls] and [LegacyFirewalls] for a dataplane that forwards no
+// packets: it needs packets to its own sockets and to health check node ports.
+func Deliveries(s proxy.Snapshot, d Delivery) []*proxy.Problem {
+	n, of := node{Snapshot: s}, needs{delivery: d, healthPorts: healthPorts(s)}
+	return append(n.firewalls(of, nil), n.legacyFirewalls(of)...)
 }
 
-func (n node) firewalls(p Packets, except []nfnetlink.Table) (found []*proxy.Problem) {
+// needs are the packets that a dataplane needs firewalls to accept.
+type needs struct {
+	forward     bool
+	delivery    Delivery
+	healthPorts []uint16
+}
+
+func (n node) firewalls(of needs, except []nfnetlink.Table) (found []*proxy.Problem) {
 	if n.Len() == 0 {
 		return nil
 	}
@@ -92,7 +88,7 @@ func (n node) firewalls(p Packets, except []nfnetlink.Table) (found []*proxy.Pro
 			if info.IsDormant() || slices.Contains(except, t) {
 				continue
 			}
-			found = append(found, n.firewall(ctx, conn, t, p)...)
+			found = append(found, n.firewall(ctx, conn, t, of)...)
 		}
 	}
 	return found
@@ -109,14 +105,25 @@ func (n node) isPassed(family nfnetlink.Family) bool {
 	return true
 }
 
+// healthPorts returns the ports at which load balancers ask for the health of Services.
+func healthPorts(s proxy.Snapshot) (ports []uint16) {
+	for p := range s.All() {
+		if p.HealthCheckNodePort != 0 {
+			ports = append(ports, p.HealthCheckNodePort)
+		}
+	}
+	slices.Sort(ports)
+	return slices.Compact(ports)
+}
+
 // firewall checks one table.
-func (n node) firewall(ctx context.Context, conn *nfnetlink.Conn, t nfnetlink.Table, p Packets) (found []*proxy.Problem) {
+func (n node) firewall(ctx context.Context, conn *nfnetlink.Conn, t nfnetlink.Table, of needs) (found []*proxy.Problem) {
 	var chains []nfnetlink.Chain
 	if conn.Chains(ctx, t, nfnetlink.Collect(&chains)) != nil {
 		return nil
 	}
 	chains = slices.DeleteFunc(chains, func(c nfnetlink.Chain) bool {
-		return !c.Base.Drop || c.Base.Type != "filter" || c.Base.Hook != p.hook
+		return !c.Base.Drop || c.Base.Type != "filter" || c.Base.Hook != nfnetlink.Input && c.Base.Hook != nfnetlink.Forward
 	})
 	if len(chains) == 0 {
 		return nil
@@ -126,13 +133,59 @@ func (n node) firewall(ctx context.Context, conn *nfnetlink.Conn, t nfnetlink.Ta
 		Begin: func() { a = accepted{} },
 		Each:  func(r *nfnetlink.RuleInfo) error { a.add(r); return nil },
 	}
-	if conn.Rules(ctx, t, visitor) != nil || a.accepts(p) {
+	if conn.Rules(ctx, t, visitor) != nil {
 		return nil
 	}
 	for _, c := range chains {
-		found = append(found, n.problem(fmt.Sprintf("chain %s of table %v", c.Name, t), finding{"policy drop", p.consequence, "add the rule: " + p.Rule.NFT}))
+		for _, l := range a.lacks(c.Base.Hook, of) {
+			found = append(found, n.problem(fmt.Sprintf("chain %s of table %v", c.Name, t), l.finding("add the rule: "+l.nft)))
+		}
 	}
 	return found
+}
+
+// lack is what a chain that drops by default lacks: without the rule, there is a consequence. iptables
+// may need several rules for it.
+type lack struct {
+	consequence, nft string
+	iptables         []string
+}
+
+func (l lack) finding(remedy string) finding { return finding{"policy drop", l.consequence, remedy} }
+
+// lacks returns what a chain at a hook lacks.
+func (a *accepted) lacks(hook nfnetlink.Hook, of needs) (found []lack) {
+	if hook == nfnetlink.Forward {
+		if of.forward && !a.anything {
+			found = append(found, Translated().lack("packets to endpoints on other nodes may be dropped, as no rule of the table accepts packets of Services"))
+		}
+		return found
+	}
+	if d := of.delivery; d.Rule != (Rule{}) && !a.anything && (d.Port == 0 || !a.takes(d.Port)) {
+		found = append(found, d.Rule.lack("packets to Services may be dropped, as no rule of the table accepts those that the backend captures"))
+	}
+	if missing := slices.DeleteFunc(slices.Clone(of.healthPorts), a.takes); len(missing) > 0 {
+		l := lack{
+			consequence: "load balancers may not reach health check node ports, as no rule of the table accepts packets to them",
+			nft:         "tcp dport { " + list(missing) + " } accept",
+		}
+		const most = 15 // ports of a match multiport
+		for ports := range slices.Chunk(missing, most) {
+			l.iptables = append(l.iptables, "-p tcp -m multiport --dports "+strings.ReplaceAll(list(ports), " ", "")+" -j ACCEPT")
+		}
+		found = append(found, l)
+	}
+	return found
+}
+
+func (r Rule) lack(consequence string) lack { return lack{consequence, r.NFT, []string{r.IPTables}} }
+
+func list(ports []uint16) string {
+	var texts []string
+	for _, p := range ports {
+		texts = append(texts, fmt.Sprint(p))
+	}
+	return strings.Join(texts, ", ")
 }
 
 // accepted is what the rules of a table may accept.
@@ -149,9 +202,9 @@ type portRange struct{ first, last uint16 }
 
 func anyPort() portRange { return portRange{last: math.MaxUint16} }
 
-// accepts reports whether a rule may accept packets.
-func (a *accepted) accepts(p Packets) bool {
-	return a.anything || p.Port != 0 && (a.anyPort || slices.ContainsFunc(a.ports, func(r portRange) bool { return r.first <= p.Port && p.Port <= r.last }))
+// takes reports whether a rule may accept packets to a port.
+func (a *accepted) takes(port uint16) bool {
+	return a.anyPort || slices.ContainsFunc(a.ports, func(r portRange) bool { return r.first <= port && port <= r.last })
 }
 
 // add adds a rule. A condition that is not understood may be true.

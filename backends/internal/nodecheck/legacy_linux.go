@@ -2,7 +2,7 @@ package nodecheck
 
 import (
 	"fmt"
-	"slices"
+	"strings"
 
 	v1 "k8s.io/api/core/v1"
 
@@ -13,7 +13,7 @@ import (
 )
 
 // legacyFirewalls checks the tables filter of iptables' legacy flavour.
-func (n node) legacyFirewalls(p Packets) (found []*proxy.Problem) {
+func (n node) legacyFirewalls(of needs) (found []*proxy.Problem) {
 	for _, f := range ipaddr.Families() {
 		if !HasServices(n.Snapshot, f) {
 			continue
@@ -27,11 +27,27 @@ func (n node) legacyFirewalls(p Packets) (found []*proxy.Problem) {
 		for _, r := range rules {
 			a.addLegacy(&r)
 		}
-		chain := map[nfnetlink.Hook]string{nfnetlink.Input: "INPUT", nfnetlink.Forward: "FORWARD"}[p.hook]
-		isDropped := slices.ContainsFunc(rules, func(r legacytables.Rule) bool { return r.PolicyOf == int(p.hook) && r.Verdict == legacytables.Drop })
-		if isDropped && !a.accepts(p) {
-			found = append(found, n.problem("chain "+chain+" of "+program, finding{"policy drop", p.consequence, fmt.Sprintf("%s -I %s %s", program, chain, p.Rule.IPTables)}))
+		for _, r := range rules {
+			if r.PolicyOf >= 0 && r.Verdict == legacytables.Drop {
+				found = append(found, n.policyProblems(program, a.lacks(nfnetlink.Hook(r.PolicyOf), of), r.PolicyOf)...)
+			}
 		}
+	}
+	return found
+}
+
+// policyProblems returns what the policy of a chain drops.
+func (n node) policyProblems(program string, dropped []lack, hook int) (found []*proxy.Problem) {
+	chain := map[int]string{int(nfnetlink.Input): "INPUT", int(nfnetlink.Forward): "FORWARD"}[hook]
+	if chain == "" {
+		return nil
+	}
+	for _, l := range dropped {
+		var commands []string
+		for _, rule := range l.iptables {
+			commands = append(commands, fmt.Sprintf("%s -I %s %s", program, chain, rule))
+		}
+		found = append(found, n.problem("chain "+chain+" of "+program, l.finding(strings.Join(commands, " && "))))
 	}
 	return found
 }

@@ -1,6 +1,7 @@
 package nodecheck
 
 import (
+	"strconv"
 	"strings"
 	"testing"
 
@@ -13,7 +14,7 @@ import (
 
 // A chain of the legacy tables that drops by default is named, unless a rule may accept what it would drop.
 func TestLegacyFirewalls(t *testing.T) {
-	s := serving(proxy.NewSnapshot(&proxy.Node{Name: "node"}), v1.IPv4Protocol, v1.IPv6Protocol)
+	s := proxy.NewSnapshot(&proxy.Node{Name: "node"}, healthPort(v1.IPv4Protocol), healthPort(v1.IPv6Protocol))
 	const forward, input = "chain FORWARD of ", "chain INPUT of "
 	for rules, want := range map[string][]string{
 		"":                nil,
@@ -60,8 +61,7 @@ func TestLegacyFirewalls(t *testing.T) {
 		}
 		got := []string{}
 		err := ns.Do(func() error {
-			found := append(LegacyFirewalls(s), Captured(s, Packets{Port: 32_000})...)
-			for _, p := range found {
+			for _, p := range LegacyFirewalls(s) {
 				got = append(got, p.Field)
 			}
 			return nil
@@ -89,7 +89,7 @@ func TestFirewallsOfOtherFamilies(t *testing.T) {
 		v1.IPv4Protocol: {"chain f of table ip fw", "chain FORWARD of iptables-legacy"},
 		v1.IPv6Protocol: {"chain f of table ip6 fw", "chain FORWARD of ip6tables-legacy"},
 	} {
-		s := serving(proxy.NewSnapshot(&proxy.Node{Name: "node"}), family)
+		s := proxy.NewSnapshot(&proxy.Node{Name: "node"}, healthPort(family))
 		var got []string
 		err := ns.Do(func() error {
 			for _, p := range append(Firewalls(s), LegacyFirewalls(s)...) {
@@ -103,10 +103,16 @@ func TestFirewallsOfOtherFamilies(t *testing.T) {
 	}
 }
 
-// The remedies work as they stand.
+// The remedies for any number of health check node ports work as they stand.
 func TestFirewallRemedies(t *testing.T) {
 	t.Parallel()
-	s, ns := serving(proxy.NewSnapshot(&proxy.Node{Name: "node"}), v1.IPv4Protocol), netnstest.NewNS(t)
+	var all []*proxy.ServicePort
+	for i := range 40 {
+		p := healthPort(v1.IPv4Protocol)
+		p.Name.Name, p.HealthCheckNodePort = strconv.Itoa(i), uint16(32_000+2*i)
+		all = append(all, p)
+	}
+	s, ns := proxy.NewSnapshot(&proxy.Node{Name: "node"}, all...), netnstest.NewNS(t)
 	for _, c := range []struct {
 		firewall []string // a command
 		input    string
@@ -114,13 +120,13 @@ func TestFirewallRemedies(t *testing.T) {
 		check    func(proxy.Snapshot) []*proxy.Problem
 	}{
 		{
-			[]string{"iptables-legacy-restore"}, "*filter\n:FORWARD DROP\nCOMMIT\n",
+			[]string{"iptables-legacy-restore"}, "*filter\n:INPUT DROP\nCOMMIT\n",
 			func(text string) []string { return []string{"sh", "-c", text} }, LegacyFirewalls,
 		},
 		{
-			[]string{netnstest.NFT(t), "-f", "-"}, "table ip fw { chain f { type filter hook forward priority 0; policy drop; }; }\n",
+			[]string{netnstest.NFT(t), "-f", "-"}, "table ip fw { chain i { type filter hook input priority 0; policy drop; }; }\n",
 			func(text string) []string {
-				return []string{netnstest.NFT(t), "add rule ip fw f " + strings.TrimPrefix(text, "add the rule: ")}
+				return []string{netnstest.NFT(t), "add rule ip fw i " + strings.TrimPrefix(text, "add the rule: ")}
 			},
 			func(s proxy.Snapshot) []*proxy.Problem { return Firewalls(s) },
 		},

@@ -19,11 +19,11 @@ import (
 func (c *Capture) checkNode(s proxy.Snapshot) []*proxy.Problem {
 	found := c.checkFamilies(s)
 	if c.Redirect {
-		return append(found, nodecheck.Captured(s, nodecheck.Packets{Rule: nodecheck.Translated(), Port: c.Port})...)
+		return append(found, nodecheck.Deliveries(s, nodecheck.Delivery{Rule: nodecheck.Translated(), Port: c.Port})...)
 	}
 	found = append(found, nodecheck.Capture(s)...)
 	mark := c.Identity.Mark
-	return append(found, nodecheck.Captured(s, nodecheck.Packets{Rule: nodecheck.Rule{
+	return append(found, nodecheck.Deliveries(s, nodecheck.Delivery{Rule: nodecheck.Rule{
 		NFT: fmt.Sprintf("meta mark & %#[1]x == %#[1]x accept", mark), IPTables: fmt.Sprintf("-m mark --mark %#[1]x/%#[1]x -j ACCEPT", mark),
 	}})...)
 }
