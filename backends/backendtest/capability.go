@@ -132,7 +132,7 @@ func rows() []row {
 		{"zone and node hints", "", []string{"Scenarios/*-hints"}},
 		{"host-network endpoints", "", []string{"Scenarios/host-network*"}},
 		{"load balancer source ranges", "", []string{"Scenarios/source-ranges*"}},
-		{Affinity, "", []string{"Scenarios/affinity", "Affinity"}},
+		{Affinity, "", []string{"Scenarios/affinity*", "Affinity"}},
 		{FrontendAffinity, "across", []string{"Affinity"}},
 		{AffinityTimeout, "", []string{"Affinity"}},
 		{"hairpin connections", "hairpin", []string{"Scenarios/cluster", "Scenarios/one-local", "Scenarios/all-node-addresses"}},

@@ -72,7 +72,7 @@ func (r *renderer) static(node *proxy.Node, fam nfnetlink.Family, out []object) 
 
 // layout is the version of the rules that this package writes. Chains of another version,
 // from an older or newer process, are replaced.
-const layout = "5"
+const layout = "6"
 
 type chainSpec struct {
 	fam  nfnetlink.Family

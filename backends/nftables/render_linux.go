@@ -238,7 +238,7 @@ func (w *portWriter) recorder(f *proxy.Frontend) handle {
 	in, out, traffic := text(inside), text(outside), w.node.LocalTraffic
 	return w.chain("remember-"+w.affinity+"-by-source", in+" "+out+" "+detailsOf(traffic), kindStickChain, func(a *nft.Assembler) {
 		if in != "" {
-			for _, pods := range a.FromPods(traffic) {
+			for _, pods := range slices.Concat(a.FromPods(traffic), a.BridgedFromPods(traffic)) {
 				a.Rule(pods, a.Goto(in))
 			}
 			a.Rule(a.SourceIsLocal(), a.Goto(in))

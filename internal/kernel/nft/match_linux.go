@@ -18,11 +18,28 @@ func (a *Assembler) FromPods(t proxy.LocalTraffic) []Statement {
 			all = append(all, a.SourceIn(p))
 		}
 	}
+	return append(all, a.interfaces(expr.MetaKeyIIFNAME, t)...)
+}
+
+// BridgedFromPods returns one statement for each criterion by an interface, as [Assembler.FromPods] does, for
+// packets in the hook postrouting that stay on a Linux bridge. The kernel passes such a packet without its
+// input interface; the output interface is the bridge that received the packet. Packets of the node's
+// processes have no input interface, either.
+func (a *Assembler) BridgedFromPods(t proxy.LocalTraffic) []Statement {
+	all := a.interfaces(expr.MetaKeyOIFNAME, t)
+	for i, out := range all {
+		all[i] = Join(a.noInput(), out)
+	}
+	return all
+}
+
+// interfaces returns one statement for each criterion by an interface. The key is the interface to compare.
+func (a *Assembler) interfaces(key expr.MetaKey, t proxy.LocalTraffic) (all []Statement) {
 	if t.Interface != "" {
-		all = append(all, a.Interface(expr.MetaKeyIIFNAME, t.Interface, expr.CmpOpEq))
+		all = append(all, a.Interface(key, t.Interface, expr.CmpOpEq))
 	}
 	if t.InterfacePrefix != "" {
-		all = append(all, a.InterfacePrefix(t.InterfacePrefix))
+		all = append(all, a.InterfacePrefix(key, t.InterfacePrefix))
 	}
 	return all
 }

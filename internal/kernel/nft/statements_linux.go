@@ -226,9 +226,14 @@ func (a *Assembler) Interface(key expr.MetaKey, name string, op expr.CmpOp) Stat
 	return a.Encode(&expr.Meta{Key: key, Register: reg}, &expr.Cmp{Op: op, Register: reg, Data: data})
 }
 
-// InterfacePrefix matches input interfaces by a prefix of their names.
-func (a *Assembler) InterfacePrefix(prefix string) Statement {
-	return a.Encode(&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: reg}, &expr.Cmp{Op: expr.CmpOpEq, Register: reg, Data: []byte(prefix)})
+// InterfacePrefix matches interfaces by a prefix of their names. The key is as in [Assembler.Interface].
+func (a *Assembler) InterfacePrefix(key expr.MetaKey, prefix string) Statement {
+	return a.Encode(&expr.Meta{Key: key, Register: reg}, &expr.Cmp{Op: expr.CmpOpEq, Register: reg, Data: []byte(prefix)})
+}
+
+// noInput matches packets that the kernel passes to a hook without an input interface.
+func (a *Assembler) noInput() Statement {
+	return a.Encode(&expr.Meta{Key: expr.MetaKeyIIF, Register: reg}, &expr.Cmp{Op: expr.CmpOpEq, Register: reg, Data: nativeEndian(0)})
 }
 
 // SourceIsLocal matches packets from one of the node's own addresses.
