@@ -33,7 +33,8 @@
 // # When the API server is unreachable
 //
 // The tracker keeps its objects. A Watcher retries the watches with growing intervals of
-// up to a minute, and they continue where they ended. If the API server cannot continue
+// up to four seconds, and they continue where they ended. If the API server cannot continue
 // there, the Watcher lists everything again: for a tracker an unchanged object is no
-// change; missing ones are deleted. Errors go to [Watcher].Report.
+// change; missing ones are deleted. The first error goes to [Watcher].Report; [Watcher].Logger
+// says when the API server answers again. If the API server says that it is busy, intervals grow up to a minute.
 package kubewatch

@@ -4,15 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	v1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	utilnet "k8s.io/apimachinery/pkg/util/net"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 )
@@ -55,37 +52,35 @@ type feed struct {
 	synced func()
 }
 
-func newFeed[T object, L list](o feedOptions[T, L], report func(error)) *feed {
+func newFeed[T object, L list](o feedOptions[T, L], to *reach, report func(error)) *feed {
 	var kind T
 	f := &feed{kind: kind, events: o.events, inventories: o.inventories}
 	check := func(ctx context.Context, verb string, err error) error {
 		if err != nil {
-			err = fmt.Errorf("kubewatch: %s %T: %w", verb, kind, err)
-			if ctx.Err() == nil {
-				report(err)
-			}
-			if o.isOptional && isRefusal(err) {
-				f.synced()
-			}
+			err = fmt.Errorf("kubewatch: %s %T: %w", verb, kind, withoutQuery(err))
+		}
+		if ctx.Err() == nil && to.answered(err) {
+			report(err)
+		}
+		if o.isOptional && isRefusal(err) {
+			f.synced()
 		}
 		return err
 	}
 	lw := &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
 			options.LabelSelector, options.FieldSelector = o.labels, o.fields
-			list, err := o.list(ctx, options)
-			if err == nil {
-				err = checkList(list)
-			}
-			return list, check(ctx, "list", err)
+			return untilReached(ctx, func() (runtime.Object, error) {
+				list, err := o.list(ctx, options)
+				if err == nil {
+					err = checkList(list)
+				}
+				return list, check(ctx, "list", err)
+			})
 		},
 		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
 			options.LabelSelector, options.FieldSelector = o.labels, o.fields
-			try := func() (watch.Interface, error) { return o.open(ctx, options, check) }
-			if options.SendInitialEvents == nil {
-				return try()
-			}
-			return retry(ctx, try)
+			return untilReached(ctx, func() (watch.Interface, error) { return o.open(ctx, options, check) })
 		},
 	}
 	f.lister = cache.ToListWatcherWithWatchListSemantics(lw, o.client)
@@ -116,25 +111,6 @@ func checkList(l metav1.ListInterface) error {
 // isRefusal reports whether the API server refuses a request permanently.
 func isRefusal(err error) bool {
 	return apierrors.IsNotFound(err) || apierrors.IsForbidden(err) || apierrors.IsMethodNotSupported(err)
-}
-
-// retry tries until the API server accepts connections and is not too busy, or ctx
-// ends. A reflector does so too, but ignores the end of ctx while it waits to begin a
-// streamed list. It pauses as long as a reflector does: about a second at first, and half a
-// minute to a minute in the end.
-func retry(ctx context.Context, try func() (watch.Interface, error)) (watch.Interface, error) {
-	backoff := wait.Backoff{Duration: 800 * time.Millisecond, Factor: 2, Jitter: 1, Steps: 10, Cap: 30 * time.Second}
-	for {
-		w, err := try()
-		if !utilnet.IsConnectionRefused(err) && !apierrors.IsTooManyRequests(err) {
-			return w, err
-		}
-		select {
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		case <-time.After(backoff.Step()):
-		}
-	}
 }
 
 // run watches until ctx ends.

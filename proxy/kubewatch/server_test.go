@@ -29,7 +29,9 @@ type apiServer struct {
 	events   []event
 	changed  chan struct{} // closed with every event
 	cut      chan struct{} // closed to end all watches
-	down     bool
+	down     bool          // it answers 503
+	refuses  bool          // it refuses connections
+	conns    []net.Conn
 	streams  bool // whether it can stream lists
 	requests []*http.Request
 	garbage  string // sent in place of any response, if not empty
@@ -57,7 +59,16 @@ func newAPIServer(t testing.TB, streams bool) (*apiServer, kubernetes.Interface)
 			t.Errorf("Serve: got error %v, want %v", err, http.ErrServerClosed)
 		}
 	})
-	client, err := NewClient(&rest.Config{Host: "http://192.0.2.1", QPS: -1, Dial: l.dial})
+	client, err := NewClient(&rest.Config{Host: "http://192.0.2.1", QPS: -1, Dial: func(ctx context.Context, network, addr string) (net.Conn, error) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.refuses {
+			return nil, syscall.ECONNREFUSED
+		}
+		c, err := l.dial(ctx, network, addr)
+		s.conns = append(s.conns, c)
+		return c, err
+	}})
 	testenv.NoError(t, err)
 	return s, client
 }
@@ -179,6 +190,16 @@ func (s *apiServer) disconnect() {
 func (s *apiServer) cutAll() {
 	close(s.cut)
 	s.cut = make(chan struct{})
+}
+
+func (s *apiServer) setRefusing(refuses bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.refuses = refuses
+	for _, c := range s.conns {
+		_ = c.Close() // A pipe has no errors.
+	}
+	s.conns = nil
 }
 
 func (s *apiServer) setDown(down bool) {

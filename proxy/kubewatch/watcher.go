@@ -52,10 +52,12 @@ type Watcher struct {
 	// without the label. A tracker accepts Services with the label only if
 	// TrackerOptions.Accept does.
 	ProxyName string
-	// Report, if not nil, receives the error of each request that failed. It may be
-	// called from several goroutines at once.
+	// Report, if not nil, receives the error of each request that the API server refused, and
+	// one error when it cannot be reached, until a request succeeds again. It may be called
+	// from several goroutines at once.
 	Report func(error)
-	// Logger receives the log of client-go's reflectors; the zero value discards it.
+	// Logger receives how long the API server was not reached, and the log of client-go's reflectors;
+	// the zero value discards it.
 	Logger logr.Logger
 
 	events Events // what it watches goes through them
@@ -109,30 +111,30 @@ func (s *Watcher) Run(ctx context.Context) error {
 func (s *Watcher) Foreign(a netip.Addr) bool { return s.events.Foreign(a) }
 
 func (s *Watcher) feeds(e *Events) []*feed {
-	core := s.Client.CoreV1()
+	core, to := s.Client.CoreV1(), &reach{log: s.Logger}
 	services, slices, nodes := core.Services(""), s.Client.DiscoveryV1().EndpointSlices(""), core.Nodes()
 	feeds := []*feed{
 		newFeed(feedOptions[*v1.Service, *v1.ServiceList]{
 			list: services.List, watch: services.Watch, client: s.Client, events: e.Services, inventories: []*inventory{&e.services, &e.foreign},
 			fields: "spec.clusterIP!=" + v1.ClusterIPNone,
-		}, s.report),
+		}, to, s.report),
 		newFeed(feedOptions[*discoveryv1.EndpointSlice, *discoveryv1.EndpointSliceList]{
 			list: slices.List, watch: slices.Watch, client: s.Client, events: e.EndpointSlices, inventories: []*inventory{&e.slices},
 			labels: "!" + v1.IsHeadlessService,
-		}, s.report),
+		}, to, s.report),
 	}
 	if s.NodeName != "" {
 		feeds = append(feeds, newFeed(feedOptions[*v1.Node, *v1.NodeList]{
 			list: nodes.List, watch: nodes.Watch, client: s.Client, events: e.Nodes, inventories: []*inventory{&e.nodes},
 			fields: fields.OneTermEqualSelector(metav1.ObjectNameField, s.NodeName).String(),
-		}, s.report))
+		}, to, s.report))
 	}
 	cidrs := s.Client.NetworkingV1().ServiceCIDRs()
 	return append(feeds, newFeed(feedOptions[*networkingv1.ServiceCIDR, *networkingv1.ServiceCIDRList]{
 		list: cidrs.List, watch: cidrs.Watch, client: s.Client, events: e.ServiceCIDRs, inventories: []*inventory{&e.cidrs},
 		// API servers before 1.33 lack them; everything else works without.
 		isOptional: true,
-	}, s.report))
+	}, to, s.report))
 }
 
 func (s *Watcher) report(err error) {

@@ -9,7 +9,9 @@ import (
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
+	"time"
 
+	"github.com/go-logr/logr/funcr"
 	"github.com/google/go-cmp/cmp"
 	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -82,29 +84,55 @@ func testWatcher(t *testing.T, streams bool) {
 	}
 }
 
-// While the API server is unreachable, nothing is removed, and each failure is reported.
+// While the API server is away, nothing is removed, and one error is reported. Five seconds after it has come back,
+// the objects that changed meanwhile have arrived.
 func TestServerUnreachable(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		server, client := newAPIServer(t, true)
-		fill(server)
-		server.setDown(true)
-		h := newRecorder()
-		var failures atomic.Int64
-		start(t, &Watcher{Client: client, Handler: h, NodeName: "n1", Report: func(error) { failures.Add(1); h.note(func(*state) {}) }})
-		h.until(t, "failures", func(*state) bool { return failures.Load() > 5 })
-		if h.get().synced != 0 {
-			t.Error("Synced was called before the first list")
+	for name, setAway := range map[string]func(*apiServer, bool){"connections": (*apiServer).setRefusing, "requests": (*apiServer).setDown} {
+		t.Run(name, func(t *testing.T) { synctest.Test(t, func(t *testing.T) { testUnreachable(t, setAway) }) })
+	}
+}
+
+func testUnreachable(t *testing.T, setAway func(*apiServer, bool)) {
+	t.Helper()
+	server, client := newAPIServer(t, true)
+	fill(server)
+	setAway(server, true)
+	h := newRecorder()
+	var reports, lines []string
+	logger := funcr.New(func(_, text string) {
+		if strings.Contains(text, "answers again") {
+			h.note(func(*state) { lines = append(lines, text) })
 		}
-		server.setDown(false)
-		h.until(t, "the start", func(s *state) bool { return s.synced == 1 })
-		server.setDown(true)
-		server.disconnect()
-		reported := failures.Load()
-		h.until(t, "more failures", func(*state) bool { return failures.Load() > reported+5 })
-		if h.get().removals != 0 || len(h.get().services) != 2 {
-			t.Errorf("got %d removals and Services %v, want none removed", h.get().removals, h.get().services)
-		}
-	})
+	}, funcr.Options{})
+	report := func(err error) { h.note(func(*state) { reports = append(reports, err.Error()) }) }
+	start(t, &Watcher{Client: client, Handler: h, NodeName: "n1", Logger: logger, Report: report})
+	time.Sleep(10 * time.Minute)
+	if h.get().synced != 0 {
+		t.Error("Synced was called before the first list")
+	}
+	comesBack := func() {
+		t.Helper()
+		setAway(server, false)
+		time.Sleep(5 * time.Second)
+		synctest.Wait()
+	}
+	if comesBack(); h.get().synced != 1 {
+		t.Fatal("Synced was not called within 5 s after the API server came back")
+	}
+	setAway(server, true)
+	server.disconnect()
+	server.put("services", service("c", "10.96.0.3"))
+	time.Sleep(10 * time.Minute)
+	comesBack()
+	if got := h.get(); got.removals != 0 || len(got.services) != 3 {
+		t.Errorf("5 s after the outage: got %d removals and Services %v, want none removed and a new one", got.removals, got.services)
+	}
+	if len(reports) != 2 || strings.Contains(reports[0], "?") || !strings.Contains(reports[0], "kubewatch: watch *v1.") {
+		t.Errorf("reports of two outages: got %q, want one of each, without the query", reports)
+	}
+	if len(lines) != 2 || !strings.Contains(lines[1], `"after"="10m`) && !strings.Contains(lines[1], `"after"="9m59.`) {
+		t.Errorf("log: got %q, want two lines that the API server answers again", lines)
+	}
 }
 
 func TestSelectors(t *testing.T) {

@@ -63,8 +63,7 @@ func New(r prometheus.Registerer, o Options) (*Metrics, error) {
 		all = append(all, newRules(m))
 	}
 	if o.Traffic {
-		failures := all.counter("vipkit_service_traffic_failures_total", "Scrapes that lack the traffic of Services, because it could not be read.")
-		all = append(all, newTraffic(m, failures.WithLabelValues()))
+		all = append(all, newTraffic(m))
 	}
 	for i, c := range all {
 		if err := r.Register(c); err != nil {

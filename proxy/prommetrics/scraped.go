@@ -2,6 +2,7 @@ package prommetrics
 
 import (
 	"context"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -133,7 +134,7 @@ func newRules(m *Metrics) *scraped {
 
 // newTraffic counts the traffic of service ports, and the failures to read it: then the traffic is left out, as an
 // error would make all metrics fail.
-func newTraffic(m *Metrics, failures prometheus.Counter) *scraped {
+func newTraffic(m *Metrics) *scraped {
 	const prefix = "vipkit_service_"
 	labels := []string{"namespace", "service", "port", "protocol", "family"}
 	directed := append([]string{"direction"}, labels...)
@@ -141,7 +142,10 @@ func newTraffic(m *Metrics, failures prometheus.Counter) *scraped {
 	connections := c.desc(prefix+"connections_total", "Connections that the dataplane has forwarded to endpoints.", labels...)
 	packets := c.desc(prefix+"packets_total", "Packets to endpoints (in) and back to clients (out).", directed...)
 	bytes := c.desc(prefix+"bytes_total", "Bytes to endpoints (in) and back to clients (out).", directed...)
+	failed := c.desc(prefix+"traffic_failures_total", "Scrapes that lack the traffic of Services, because it could not be read.")
+	var failures atomic.Uint64
 	c.read = func(to chan<- prometheus.Metric, can *proxy.Abilities, _, applied proxy.Snapshot) {
+		defer func() { counter(to, failed, failures.Load()) }()
 		if can.CountTraffic == nil || applied.IsZero() {
 			return
 		}
@@ -158,7 +162,7 @@ func newTraffic(m *Metrics, failures prometheus.Counter) *scraped {
 			counter(to, bytes, x.BytesOut, of(directionOut)...)
 		})
 		if err != nil {
-			failures.Inc()
+			failures.Add(1)
 		}
 	}
 	return c
