@@ -99,18 +99,22 @@ func (t *Table) put(client netip.Addr, endpoint netip.AddrPort) bool {
 		return true
 	}
 	if at, known := t.clients[client]; known {
-		t.forget(at)
-	} else if len(t.clients) >= t.limit {
+		e := at.Value.(*entry) //nolint:errcheck,forcetypeassert // nothing else is in the list
+		t.leave(e)
+		e.endpoint, e.used = endpoint, now
+		t.join(e)
+		t.byAge.MoveToBack(at)
+		return true
+	}
+	if len(t.clients) >= t.limit {
 		t.forget(t.byAge.Front())
 	}
 	if !t.budget.take() {
 		return false
 	}
-	t.clients[client] = t.byAge.PushBack(&entry{client, endpoint, now})
-	if t.endpoints[endpoint] == nil {
-		t.endpoints[endpoint] = map[netip.Addr]struct{}{}
-	}
-	t.endpoints[endpoint][client] = struct{}{}
+	e := &entry{client, endpoint, now}
+	t.clients[client] = t.byAge.PushBack(e)
+	t.join(e)
 	t.budget.grown(t, t.size.Add(1))
 	return true
 }
@@ -173,9 +177,22 @@ func (t *Table) shrink() {
 func (t *Table) forget(at *list.Element) {
 	e := t.byAge.Remove(at).(*entry) //nolint:errcheck,forcetypeassert // nothing else is in the list
 	delete(t.clients, e.client)
+	t.leave(e)
+	t.budget.shrunk(t, t.size.Add(-1))
+}
+
+// join adds a client to its endpoint.
+func (t *Table) join(e *entry) {
+	if t.endpoints[e.endpoint] == nil {
+		t.endpoints[e.endpoint] = map[netip.Addr]struct{}{}
+	}
+	t.endpoints[e.endpoint][e.client] = struct{}{}
+}
+
+// leave takes a client from its endpoint.
+func (t *Table) leave(e *entry) {
 	of := t.endpoints[e.endpoint]
 	if delete(of, e.client); len(of) == 0 {
 		delete(t.endpoints, e.endpoint)
 	}
-	t.budget.shrunk(t, t.size.Add(-1))
 }

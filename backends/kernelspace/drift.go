@@ -65,6 +65,15 @@ func (s *shared) setPending(k key, p pendingObject) {
 	s.pending.all[k] = p
 }
 
+// settle forgets since when an object was pending, unless it is pending again.
+func (s *shared) settle(k key) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, is := s.pending.all[k]; !is {
+		delete(s.pending.since, k)
+	}
+}
+
 // suspect records that the mirror may be wrong because of an error: a call failed, and so did reading what it left.
 func (s *shared) suspect(err error) { s.setPending(key{kind: kindUnread}, pendingObject{err: err}) }
 

@@ -119,6 +119,7 @@ func (t *target) Commit(ctx context.Context, ops []op) backends.Outcome {
 		t.setPending(o.Key, pendingObject{})
 		err := translate(t.carryOut(ctx, o))
 		if err == nil {
+			t.settle(o.Key)
 			return nil
 		}
 		t.setPending(o.Key, pendingObject{err: err}) // HNS may have done a part of it

@@ -53,7 +53,7 @@ func (a *affinityState) note(ops []op, whole bool) {
 			a.suspect(*k)
 		}
 	}
-	a.beside, a.halfway = a.beside && !removes, !whole
+	a.beside, a.halfway = a.beside && !removes, !whole && (a.halfway || len(ops) > 0)
 }
 
 // noteOne records the maps and endpoints of an operation.

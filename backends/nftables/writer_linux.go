@@ -41,7 +41,7 @@ func (w *writer) write(ops []op) error {
 			err = w.writeChain(o)
 		case kindEndpoint:
 			w.writeSlots()
-		case kindSticky: // tables.note reads it
+		case kindSticky: // affinityState.note reads it
 		default:
 			w.writeElement(o)
 		}

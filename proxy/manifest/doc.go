@@ -49,7 +49,8 @@
 // file, after symbolic links, modification time, size and identity. So ConfigMap volumes,
 // network file systems and editors that rename all work. A change counts when two checks in
 // a row see the same files, the second of them a tenth of the interval after the first, so
-// that an unfinished write is no deletion. Files that change all the time are read every ten intervals.
+// that an unfinished write is no deletion. A file that changes all the time keeps
+// the objects it had, and delays the others by at most ten intervals.
 // Only objects whose content changed are handed over.
 //
 // # Limits

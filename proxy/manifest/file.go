@@ -29,8 +29,8 @@ type state struct {
 
 // same reports whether two states show no change.
 func (s state) same(o state) bool {
-	if s.err != nil || o.err != nil {
-		return fmt.Sprint(s.err) == fmt.Sprint(o.err)
+	if s.info == nil || o.info == nil || s.err != nil || o.err != nil {
+		return (s.info == nil) == (o.info == nil) && fmt.Sprint(s.err) == fmt.Sprint(o.err)
 	}
 	return s.info.Size() == o.info.Size() && s.info.ModTime().Equal(o.info.ModTime()) && os.SameFile(s.info, o.info)
 }
@@ -80,11 +80,15 @@ type file struct {
 	content
 }
 
-// readFiles reads the files, and forgets files that are not listed. It reports whether they are still the same
-// afterwards. The only error is the context's.
-func (f *follower) readFiles(ctx context.Context, listed listing) (same bool, err error) {
+// readFiles reads the files, and forgets files that are not listed. It leaves the paths out that waits names, and
+// reports whether all files are still the same afterwards. The only error is the context's.
+func (f *follower) readFiles(ctx context.Context, listed listing, waits func(path string) bool) (same bool, err error) {
 	f.read = listed
 	for _, path := range slices.Sorted(maps.Keys(listed)) {
+		if waits(path) {
+			f.read = nil
+			continue
+		}
 		isSettled, err := f.readFile(ctx, path, listed[path])
 		if err != nil {
 			return false, err
@@ -95,11 +99,15 @@ func (f *follower) readFiles(ctx context.Context, listed listing) (same bool, er
 	}
 	maps.DeleteFunc(f.files, func(path string, _ *file) bool {
 		_, isListed := listed[path]
-		f.changed = f.changed || !isListed
-		return !isListed
+		isGone := !isListed && !waits(path)
+		f.changed = f.changed || isGone
+		return isGone
 	})
 	again, err := list(f.Path)
-	return err == nil && listed.same(again), nil
+	if same = err == nil && listed.same(again); !same {
+		f.read = nil // If the files become what they were, they have not been handed over.
+	}
+	return same, nil
 }
 
 // readFile reads one file, and sets f.changed if its content is new. It reports whether another read would find the

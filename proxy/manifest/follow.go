@@ -71,14 +71,17 @@ func (f *follower) check(ctx context.Context) (stable bool, err error) {
 	if !ok {
 		return true, nil
 	}
-	stable = f.seen != nil && listed.same(f.seen)
+	before := f.seen
+	stable = before != nil && listed.same(before)
 	f.seen = listed
 	if stable && f.read != nil && listed.same(f.read) {
 		return true, nil
 	}
 	isLast := f.waits >= maxWaits
 	if stable || isLast {
-		if stable, err = f.readFiles(ctx, listed); err != nil {
+		// A file that is being written keeps the objects that were handed over.
+		waits := func(path string) bool { return f.handed != nil && !listed[path].same(before[path]) }
+		if stable, err = f.readFiles(ctx, listed, waits); err != nil {
 			return false, err
 		}
 	}

@@ -166,6 +166,28 @@ func TestChangeDuringARead(t *testing.T) {
 	}
 }
 
+// A file that exists only while the others are read does not keep them from being handed over.
+func TestFileComesAndGoesDuringARead(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir, "a.yaml", service("web", 80))
+	f, r := follow(t, dir)
+	if _, err := f.check(t.Context()); err != nil {
+		t.Fatalf("check: %v", err)
+	}
+	asked := 0
+	ctx := asking{t.Context(), func() {
+		if asked++; asked == 2 {
+			write(t, dir, "b.yaml", "")
+		}
+	}}
+	if stable, err := f.check(ctx); err != nil || stable {
+		t.Errorf("got stable %v and error %v, want neither", stable, err)
+	}
+	testenv.NoError(t, os.Remove(filepath.Join(dir, "b.yaml")))
+	untilStable(t, f)
+	testenv.Same(t, []string{"update Service default/web", "synced"}, r.take(), "calls")
+}
+
 // Reading a file stops when the context ends.
 func TestReadContentCanceled(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
@@ -181,11 +203,15 @@ func TestReadContentCanceled(t *testing.T) {
 	}
 }
 
-// Files that change at each check are read after a bounded number of checks: at the start, and later.
+// A file that changes at each check is read after a bounded number of checks at the start. Later it keeps its
+// objects, as it may be half written, and the changes of other files wait for a bounded number of checks.
 func TestRestlessFiles(t *testing.T) {
 	dir := t.TempDir()
 	f, r := follow(t, dir)
-	for port, want := range [][]string{{"update Service default/web", "synced"}, {"update Service default/web"}} {
+	for port, want := range [][]string{{"update Service default/web", "synced"}, {"update Service default/other"}} {
+		if port == 1 {
+			write(t, dir, "b.yaml", service("other", 80))
+		}
 		for check := range maxWaits + 1 {
 			if calls := r.take(); len(calls) > 0 {
 				t.Errorf("got calls %q after %d checks, want none", calls, check)

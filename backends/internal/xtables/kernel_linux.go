@@ -137,14 +137,22 @@ const removalTries = 32
 
 // removeChains removes empty chains to which no rule leads. Its error is a refusal if a chain stays.
 func (k *kernel) removeChains(ctx context.Context, e *existing, chains []chainRef) error {
-	var ops []Op
-	for _, ref := range chains {
-		if !e.used[ref] {
-			ops = append(ops, Op{Kind: backends.Remove, Key: ref.key()})
+	var refused error
+	for _, table := range []Table{Mangle, NAT, Filter} { // each table commits by itself
+		var ops []Op
+		for _, ref := range chains {
+			if !e.used[ref] && ref.table == table {
+				ops = append(ops, Op{Kind: backends.Remove, Key: ref.key()})
+			}
 		}
+		tries := removalTries
+		err := k.removeInHalves(ctx, ops, &tries)
+		if err != nil && !isRefusal(err) {
+			return err
+		}
+		refused = cmp.Or(refused, err)
 	}
-	tries := removalTries
-	return k.removeInHalves(ctx, ops, &tries)
+	return refused
 }
 
 // removeInHalves removes chains together, or if that is refused, in halves: a rule that the programs do not list

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"net/netip"
 	"runtime"
@@ -150,7 +151,7 @@ func (c Config) withDefaults() Config {
 	t.Session = cmp.Or(t.Session, time.Minute)
 	t.Wake = cmp.Or(t.Wake, 30*time.Second)
 	c.Connections = cmp.Or(c.Connections, defaultLimit)
-	c.Sessions = cmp.Or(c.Sessions, defaultLimit)
+	c.Sessions = min(cmp.Or(c.Sessions, defaultLimit), math.MaxInt/2) // and a share more
 	if n := c.Descriptors; n > 0 {
 		c.Connections, c.Sessions = min(c.Connections, max(1, n*3/16)), min(c.Sessions, max(1, n*2/9))
 	}
