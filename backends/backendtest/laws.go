@@ -309,17 +309,24 @@ func (s *subject) checkRepair(t *testing.T, damage func()) {
 	}
 }
 
+// program applies snapshots until an object is programmed. At first, all Services may be without endpoints.
+func (s *subject) program(t *testing.T, h *history, empty string) {
+	t.Helper()
+	for n := range 30 {
+		s.apply(t, h.next(t))
+		if n >= 2 && s.dump(t) != empty {
+			return
+		}
+	}
+	t.Fatal("no object was programmed, so the test shows nothing")
+}
+
 // Cleanup, also by a new process, removes everything; twice is no error.
 func lawRemoval(t *testing.T, s *subject) {
 	empty := s.dump(t)
 	h := s.newHistory(testenv.Random(t), 10)
 	for _, again := range []bool{false, true} {
-		for n := 0; n < 3 || n < 30 && s.dump(t) == empty; n++ { // All Services may be without endpoints at first.
-			s.apply(t, h.next(t))
-		}
-		if s.dump(t) == empty {
-			t.Fatal("no object was programmed, so the test shows nothing")
-		}
+		s.program(t, h, empty)
 		if again {
 			s.restart(t)
 		}
