@@ -41,12 +41,15 @@ func lawFaultPackets(t *testing.T, s *stage) {
 	}
 }
 
-// checkOthers sends flights to service ports that have not failed, after an Apply that has. Without names of
-// ports these are the flights with the same outcome in both snapshots. It returns how many it sent.
+// checkOthers sends flights to service ports that have not failed, after an Apply that has. If the error names no
+// ports, each port that changes may have failed. It returns how many it sent.
 func (s *stage) checkOthers(t *testing.T, old, next proxy.Snapshot, err error, flights []flight) (sent int) {
 	t.Helper()
 	testenv.NoError(t, s.flush())
 	failed, some := errors.AsType[proxy.PortErrors](err)
+	if !some {
+		failed = changesOf(old, next, err)
+	}
 	half := addressesOf(failed, old, next)
 	var wants [][]string
 	var probes []probe
@@ -54,7 +57,7 @@ func (s *stage) checkOthers(t *testing.T, old, next proxy.Snapshot, err error, f
 		was, is := proxy.Route(old, s.packet(f)), proxy.Route(next, s.packet(f))
 		want := s.allowed(f, is)
 		switch {
-		case some && (failed[was.Name] != nil || failed[is.Name] != nil || half[f.to.Addr()]):
+		case failed[was.Name] != nil || failed[is.Name] != nil || half[f.to.Addr()]:
 			continue
 		case some:
 			want = s.allowed(f, proxy.Route(s.applied, s.packet(f)))
@@ -74,6 +77,19 @@ func (s *stage) checkOthers(t *testing.T, old, next proxy.Snapshot, err error, f
 		}
 	}
 	return len(probes)
+}
+
+// changesOf returns the service ports that differ between two snapshots, each with the error.
+func changesOf(old, next proxy.Snapshot, err error) proxy.PortErrors {
+	all := proxy.PortErrors{}
+	for _, s := range [...][2]proxy.Snapshot{{old, next}, {next, old}} {
+		for p := range s[0].All() {
+			if other, ok := s[1].Get(p.Name); !ok || other != p {
+				all[p.Name] = err
+			}
+		}
+	}
+	return all
 }
 
 // addressesOf returns the addresses of service ports that failed. What holds for other ports of an address,

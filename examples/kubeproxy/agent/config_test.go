@@ -288,7 +288,7 @@ func TestAllWrongValues(t *testing.T) {
 			t.Errorf("%s: got error %v, %d lines, want %d", tc.flags, err, len(lines), len(tc.want))
 		}
 		for _, want := range tc.want {
-			if !strings.Contains("\n"+out, "\n"+want) && !strings.Contains(out, "/"+want) {
+			if !strings.Contains("\n"+out, "\n"+want) && !strings.Contains(filepath.ToSlash(out), "/"+want) {
 				t.Errorf("%s: got\n%s\nwant a line that begins with %s", tc.flags, out, want)
 			}
 		}

@@ -35,6 +35,7 @@ func Example() {
 func ExampleNew() {
 	_, err := agent.New(agent.Options{Configuration: &v1alpha1.KubeProxyConfiguration{
 		BindAddress: "node-1", MetricsBindAddress: "localhost:10249", NodePortAddresses: []string{"10.0.0.0/8"},
+		Winkernel: v1alpha1.KubeProxyWinkernelConfiguration{NetworkName: "pods"}, // without effect on Linux
 	}, NodeName: "node-1"})
 	fmt.Println(err)
 	// Output:
