@@ -42,6 +42,21 @@ func TestBudgetTakesFromTheLargest(t *testing.T) {
 	}
 }
 
+// A known client changes its endpoint also when the budget has no room.
+func TestKnownClientNeedsNoRoom(t *testing.T) {
+	b := NewBudget(1)
+	table := b.NewTable(time.Hour, 0)
+	table.Put(client(1), endpoint(1))
+	b.limit = 0 // as if another goroutine took the room that the client gives up
+	table.Put(client(1), endpoint(2))
+	if got, ok := table.Get(client(1)); !ok || got != endpoint(2) || b.Len() != 1 {
+		t.Errorf("got endpoint %v, %t, and %d clients, want %v, true, 1", got, ok, b.Len(), endpoint(2))
+	}
+	if n := table.Remove(endpoint(1)); n != 0 {
+		t.Errorf("clients of the former endpoint: got %d, want none", n)
+	}
+}
+
 // An emptied table returns its share of the budget, also if it was the largest.
 func TestBudgetIsGivenBack(t *testing.T) {
 	b := NewBudget(50)

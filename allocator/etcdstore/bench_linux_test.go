@@ -57,7 +57,7 @@ func BenchmarkPool(b *testing.B) {
 	}
 }
 
-// BenchmarkFloor measures etcd alone, with transactions like those of 64 callers: each writes 64 claims.
+// BenchmarkFloor measures etcd alone, with transactions as 64 callers cause: each writes 64 claims.
 func BenchmarkFloor(b *testing.B) {
 	const claims = 64
 	client := connect(b, servertest.StartEtcd(b).URL)

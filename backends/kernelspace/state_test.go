@@ -191,8 +191,8 @@ func TestCleanup(t *testing.T) {
 	}
 }
 
-// Cleanup removes every own endpoint of an address, although a key names one of them. Without its network, those of
-// all networks are the backend's own.
+// Cleanup removes every own endpoint of an address, although a key names one of them. Without its network, own endpoints
+// of all networks count.
 func TestCleanupOfOneAddress(t *testing.T) {
 	m := newMachine(t, newest())
 	before := m.Dump()

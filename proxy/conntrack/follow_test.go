@@ -284,7 +284,7 @@ func TestFirstFollowIsNotFull(t *testing.T) {
 	}
 }
 
-// An offloaded flow is no error of RemoveStale, and is removed once it is no longer offloaded.
+// RemoveStale returns no error for a flow that is offloaded, and removes it once it no longer is.
 func TestOffloadedFlows(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -124,7 +124,7 @@ func (c *config) readArguments(args []string) error {
 	case c.version != "":
 		return errors.Join(errs...)
 	case c.configFile == "":
-		of := &c.IPTables // There is no flag of the bit for mode nftables.
+		of := &c.IPTables // The flags of these fields are for both modes.
 		c.NFTables.MasqueradeAll, c.NFTables.SyncPeriod, c.NFTables.MinSyncPeriod = of.MasqueradeAll, of.SyncPeriod, of.MinSyncPeriod
 	}
 	if c.cleanup && c.initOnly {

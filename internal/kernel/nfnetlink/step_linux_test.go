@@ -83,6 +83,6 @@ func TestWakeTable(t *testing.T) {
 	b.WakeTable(Table{Family: IPv4, Name: "t"})
 	commit(t, c, &b)
 	if text := nft(t, "list", "ruleset"); strings.Contains(text, "dormant") || !strings.Contains(text, "table ip t") {
-		t.Errorf("table after WakeTable: got\n%s\nwant one that is not dormant", text)
+		t.Errorf("table after WakeTable: got\n%s\nwant an active table", text)
 	}
 }

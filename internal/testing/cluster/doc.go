@@ -13,7 +13,7 @@
 // the drawing pass the hosts between them, in both directions. The gateway is the
 // node's default route and owns all ranges of virtual addresses, so it answers packets
 // that leave the node without translation. Links have only the hosts' own addresses,
-// and the node has the same one at all links except those of pods, so that is its
+// and the node has the same address at all links but the links of pods. That is its
 // source address when it masquerades.
 //
 // A host may stand for a crowd: it then has all addresses of a range, as client or as endpoint.

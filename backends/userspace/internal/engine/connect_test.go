@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"math"
 	"net"
 	"net/netip"
 	"syscall"
@@ -185,6 +186,14 @@ func TestDefaults(t *testing.T) {
 		got.Hooks = Hooks{}
 		testenv.Same(t, want, got, "%s", name)
 	}
+}
+
+// Limits may be as large as an int.
+func TestLargestLimits(t *testing.T) {
+	t.Parallel()
+	e, err := New(Config{Connections: math.MaxInt, Sessions: math.MaxInt})
+	testenv.NoError(t, err)
+	e.Close()
 }
 
 // If Hooks.Pick returns an invalid index, the choice is random, and does not follow the round.
